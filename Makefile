@@ -1,0 +1,54 @@
+# Everything a developer or a build machine calls. `make help` lists it.
+# Each target sets up what it needs; the environments are made anew when pyproject.toml changes.
+
+OLDEST ?= 3.11
+NEWEST ?= 3.13
+VENV := .venv
+NEWEST_VENV := .venv-$(NEWEST)
+BIN := $(VENV)/bin
+STAMP := .installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-oldest test-newest lint types layers format bench clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/$(STAMP): pyproject.toml tools/make_venv
+	tools/make_venv $(OLDEST) $(VENV)
+
+$(NEWEST_VENV)/$(STAMP): pyproject.toml tools/make_venv
+	tools/make_venv $(NEWEST) $(NEWEST_VENV)
+
+demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
+	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo $(DEMO_ARGS)
+
+test: lint test-oldest test-newest ## Lint, types, and the fast tests on the oldest and the newest Python
+
+test-oldest: $(VENV)/$(STAMP)
+	@echo "== unit, contract and local tests on Python $(OLDEST)"
+	$(BIN)/pytest -q -n 2 --dist loadgroup tests
+
+test-newest: $(NEWEST_VENV)/$(STAMP)
+	@echo "== unit, contract and local tests on Python $(NEWEST)"
+	$(NEWEST_VENV)/bin/pytest -q -n 2 --dist loadgroup tests
+
+lint: $(VENV)/$(STAMP) types layers ## Style, types and import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/$(STAMP)
+	$(BIN)/mypy
+
+layers: $(VENV)/$(STAMP)
+	$(BIN)/lint-imports
+
+format: $(VENV)/$(STAMP) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (installs it into a scratch environment)
+	benchmarks/run $(BENCH_ARGS)
+
+clean: ## Remove environments, caches and results
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis trialpod-results

@@ -1,0 +1,1 @@
+"""The custom resources as typed models, and what reads and checks manifests against them."""

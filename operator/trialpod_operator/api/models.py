@@ -1,0 +1,320 @@
+"""The TuneExperiment resource as typed models: the one source of the schema, of its documentation and of validation.
+
+Descriptions and bounds live here. Fields are snake_case in Python and camelCase in a manifest. A field whose default
+is None can be left out; null itself is never a value of a typed field. What a bound cannot say is in `rules.py`.
+
+`extra` of a `Meta` serves the validator: `format` names a parser ("duration", "quantity"), `expected` is what a
+pattern wants, in words.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from trialpod_operator.api import duration, quantity
+
+API_VERSION = "trialpod.dev/v1alpha1"
+KIND = "TuneExperiment"
+
+DnsLabel = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        extra={
+            "expected": 'lower-case letters, digits and "-", a letter or digit at both ends; at most 63 characters'
+        },
+    ),
+]
+DnsSubdomain = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        extra={
+            "expected": 'lower-case letters, digits, "-" and ".", with a letter or digit at both ends; '
+            "at most 253 characters"
+        },
+    ),
+]
+Text = Annotated[str, Meta(min_length=1)]
+LabelKey = Annotated[
+    str,
+    Meta(
+        max_length=317,
+        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        extra={"expected": "a Kubernetes label key such as team or example.com/team"},
+    ),
+]
+ResourceName = Annotated[
+    str,
+    Meta(
+        max_length=253,
+        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        extra={"expected": "the name of a resource such as cpu, memory or nvidia.com/gpu"},
+    ),
+]
+LabelValue = Annotated[
+    str,
+    Meta(
+        max_length=63,
+        pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        extra={"expected": 'letters, digits, "-", "_" and ".", with a letter or digit at both ends'},
+    ),
+]
+_DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+Entrypoint = Annotated[
+    str,
+    Meta(pattern=f"^{_DOTTED}:{_DOTTED}$", extra={"expected": '"module:name", such as "train:train_digits"'}),
+]
+Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", extra={"expected": "a Python name"})]
+Duration = Annotated[int | str, Meta(extra={"format": "duration", "expected": duration.EXPECTED})]
+Quantity = Annotated[int | str, Meta(extra={"format": "quantity", "expected": quantity.EXPECTED})]
+Parameters = dict[str, Any]
+
+
+class Model(
+    msgspec.Struct, rename="camel", frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Base of all parts of a manifest."""
+
+    server_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the API server adds; accepted in what `kubectl get -o yaml` printed, and dropped."""
+
+
+class Metadata(Model, frozen=True, kw_only=True):
+    """The usual metadata of a Kubernetes object."""
+
+    server_fields = frozenset(
+        {
+            "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation",
+            "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
+        }
+    )  # fmt: skip
+
+    name: Annotated[DnsLabel, Meta(description="Name of the experiment; also of its directory in the storage.")]
+    namespace: Annotated[DnsLabel, Meta(description="Namespace of the experiment and its pods.")] | None = None
+    labels: Annotated[
+        dict[LabelKey, LabelValue], Meta(description="Labels; they are copied to the trials and their pods.")
+    ] = {}
+    annotations: Annotated[dict[LabelKey, str], Meta(description="Annotations of the experiment.")] = {}
+
+
+class ConfigMapRef(Model, frozen=True, kw_only=True):
+    """A Python file in a ConfigMap."""
+
+    name: Annotated[DnsSubdomain, Meta(description="Name of the ConfigMap, in the experiment's namespace.")]
+    key: Annotated[
+        str,
+        Meta(
+            description="Key of the file in the ConfigMap, such as train.py.",
+            max_length=253,
+            pattern=r"^[A-Za-z0-9_.-]+$",
+            extra={"expected": "a file name such as train.py"},
+        ),
+    ]
+    entrypoint: Annotated[
+        Entrypoint, Meta(description='What to run, as "module:name"; the module is the key without .py.')
+    ]
+
+
+class Pickle(Model, frozen=True, kw_only=True):
+    """A Trainable that was pickled where the experiment was submitted. Never loaded outside a trial's pod."""
+
+    uri: Annotated[Text, Meta(description="Where the cloudpickle file is.")]
+    sha256: Annotated[
+        str,
+        Meta(
+            description="SHA-256 of that file, in hexadecimal.",
+            pattern=r"^[0-9a-f]{64}$",
+            extra={"expected": "64 lower-case hexadecimal digits"},
+        ),
+    ]
+
+
+class TrainableSpec(Model, frozen=True, kw_only=True):
+    """What every trial runs: exactly one of entrypoint, source, configMapRef and pickle."""
+
+    entrypoint: (
+        Annotated[Entrypoint, Meta(description='A function or class in the image, as "module:name".')] | None
+    ) = None
+    source: Annotated[Text, Meta(description="Inline Python.")] | None = None
+    attribute: (
+        Annotated[
+            Identifier,
+            Meta(description="With source: which name to run. Default: the only Trainable that the source defines."),
+        ]
+        | None
+    ) = None
+    config_map_ref: Annotated[ConfigMapRef, Meta(description="A Python file in a ConfigMap.")] | None = None
+    pickle: Annotated[Pickle, Meta(description="A pickled Trainable; written by clients, not by hand.")] | None = None
+
+
+class Component(Model, frozen=True, kw_only=True):
+    """A named algorithm with its parameters."""
+
+    name: Annotated[Text, Meta(description="Name of the algorithm, as in Ray Tune, or of an installed plug-in.")]
+    parameters: Annotated[Parameters, Meta(description="Its arguments, with Ray Tune's names and defaults.")] = {}
+
+
+class CheckpointSpec(Model, frozen=True, kw_only=True):
+    """When trials checkpoint, and which checkpoints are kept."""
+
+    frequency: Annotated[
+        int, Meta(ge=0, description="Checkpoint every so many iterations; class Trainables only. 0 = never.")
+    ] = 0
+    at_end: Annotated[bool, Meta(description="Checkpoint when a trial ends; class Trainables only.")] = False
+    num_to_keep: (
+        Annotated[int, Meta(ge=1, description="How many checkpoints of a trial to keep. Default: all.")] | None
+    ) = None
+    score_attribute: (
+        Annotated[Text, Meta(description="The metric by which checkpoints are kept. Default: the newest.")] | None
+    ) = None
+    score_order: Annotated[
+        Literal["max", "min"], Meta(description="Whether a large or a small scoreAttribute is good.")
+    ] = "max"
+
+
+class FailurePolicy(Model, frozen=True, kw_only=True):
+    """What happens when a trial fails by its own fault. Disruptions by the cluster never count."""
+
+    max_failures: Annotated[
+        int, Meta(ge=-1, description="How often a failed trial is tried again. -1 = without limit.")
+    ] = 0
+    fail_fast: Annotated[bool, Meta(description="End the experiment at the first trial that failed for good.")] = (
+        False
+    )
+
+
+class StorageSpec(Model, frozen=True, kw_only=True):
+    """Where checkpoints, results and the experiment's journal go."""
+
+    uri: Annotated[
+        Text,
+        Meta(description='Parent of the experiment\'s directory: "s3://bucket/prefix", or a folder (local runs).'),
+    ]
+    endpoint: Annotated[Text, Meta(description='URL of the S3 service, such as "http://minio:9000".')] | None = None
+    credentials_secret: (
+        Annotated[
+            DnsSubdomain,
+            Meta(description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in the same namespace."),
+        ]
+        | None
+    ) = None
+    create_bucket: Annotated[bool, Meta(description="Create the bucket when it is missing.")] = False
+    deletion_policy: Annotated[
+        Literal["Retain", "Delete"],
+        Meta(description="What becomes of the stored data when the experiment is deleted."),
+    ] = "Retain"
+
+
+class TuneExperimentSpec(Model, frozen=True, kw_only=True):
+    """What to tune, and how."""
+
+    trainable: Annotated[TrainableSpec, Meta(description="What every trial runs.")]
+    search_space: Annotated[
+        dict[str, Any],
+        Meta(
+            description="One entry per parameter: a distribution such as {loguniform: [1e-4, 1e-1]} or "
+            "{grid_search: [1, 2]}, a nested mapping, or a constant. {literal: ...} keeps a mapping as it is."
+        ),
+    ] = {}
+    metric: Annotated[Text, Meta(description="The reported value to optimise; nested ones as a/b.")] | None = None
+    mode: (
+        Annotated[Literal["max", "min"], Meta(description="Whether to maximise or minimise. Required with metric.")]
+        | None
+    ) = None
+    num_samples: Annotated[
+        int,
+        Meta(ge=-1, description="Samples to draw; each is the whole grid where there is one. -1 = without limit."),
+    ] = 1
+    max_concurrent_trials: (
+        Annotated[int, Meta(ge=1, description="Trials that may run at once. Default: as many as there is room for.")]
+        | None
+    ) = None
+    seed: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=2**32 - 1,
+                description="Makes suggestions and decisions repeatable. Default: chosen at start.",
+            ),
+        ]
+        | None
+    ) = None
+    time_budget: (
+        Annotated[
+            Duration,
+            Meta(description="How long the experiment may run, such as 2h, 90m or 1h30m; a number means seconds."),
+        ]
+        | None
+    ) = None
+    search_algorithm: (
+        Annotated[
+            Component,
+            Meta(
+                description="What proposes trials. Default: random search. points_to_evaluate is a parameter of it."
+            ),
+        ]
+        | None
+    ) = None
+    scheduler: (
+        Annotated[Component, Meta(description="What stops, pauses or changes running trials. Default: fifo.")] | None
+    ) = None
+    stop: Annotated[
+        dict[str, float], Meta(description="A trial ends when one of these reported values reaches its number.")
+    ] = {}
+    stoppers: Annotated[list[Component], Meta(max_length=32, description="More rules that end trials.")] = []
+    checkpoint: Annotated[CheckpointSpec, Meta(description="When trials checkpoint, and what is kept.")] = (
+        CheckpointSpec()
+    )
+    failure_policy: Annotated[FailurePolicy, Meta(description="What happens when a trial fails.")] = FailurePolicy()
+    reuse_pods: Annotated[bool, Meta(description="Run one trial after the other in the same pod.")] = False
+    storage: (
+        Annotated[StorageSpec, Meta(description="Where results go. Local default: ./trialpod-results.")] | None
+    ) = None
+    suspend: Annotated[bool, Meta(description="Checkpoint and stop all trials; false goes on with them.")] = False
+    ttl_seconds_after_finished: (
+        Annotated[int, Meta(ge=0, description="Delete the experiment so many seconds after its end.")] | None
+    ) = None
+    image: Annotated[Text, Meta(description="Image of the trial's container.")] | None = None
+    resources: Annotated[
+        dict[ResourceName, Quantity],
+        Meta(description="Requests and limits of the trial's container, such as cpu, memory and nvidia.com/gpu."),
+    ] = {}
+    template: Annotated[
+        dict[str, Any],
+        Meta(description="A PodTemplateSpec for the trials' pods; image and resources are laid over it."),
+    ] = {}
+
+    @property
+    def time_budget_seconds(self) -> float | None:
+        """The time budget in seconds."""
+        return None if self.time_budget is None else duration.parse_duration(self.time_budget)
+
+    @property
+    def resource_amounts(self) -> dict[str, float]:
+        """The resources in their base units: cores, bytes, devices."""
+        return {name: quantity.quantity_to_float(value) for name, value in self.resources.items()}
+
+
+class TuneExperiment(Model, frozen=True, kw_only=True):
+    """One tuning experiment."""
+
+    server_fields = frozenset({"status"})
+
+    api_version: Literal["trialpod.dev/v1alpha1"]
+    kind: Literal["TuneExperiment"]
+    metadata: Metadata
+    spec: TuneExperimentSpec
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.metadata.name

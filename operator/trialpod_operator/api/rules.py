@@ -1,0 +1,278 @@
+"""The rules of a TuneExperiment that involve more than one field, or the algorithms that it names.
+
+A rule looks only at parts whose form is right, so that one mistake is reported once. Algorithms and search spaces are
+checked by making them: the factories' own messages become problems. Nothing of a user's is executed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.api.document import Document
+from trialpod_operator.api.paths import Path
+from trialpod_operator.api.problems import Problem
+from trialpod_operator.api.quantity import parse_quantity
+
+SOURCES = ("entrypoint", "source", "configMapRef", "pickle")
+WITHOUT_METRIC = frozenset({"fifo", "pbtreplay", "resourcechanging"})
+"""Built-in schedulers that look at no metric, in canonical form."""
+
+MANY_TRIALS = 100_000
+_STORAGE_SCHEMES = ("s3", "file")
+
+
+@dataclass
+class Findings:
+    """What the rules found."""
+
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    grid_size: int = 1  # trials per sample
+    total: int | None = None  # trials in all, where that is known
+
+
+def check_rules(document: Document, broken: Collection[Path]) -> Findings:
+    """Apply all rules; `broken` are the paths whose form is wrong."""
+    rules = _Rules(document, broken)
+    if isinstance(document.value, dict) and isinstance(document.value.get("spec"), dict):
+        rules.trainable()
+        rules.search_space()
+        rules.goal()
+        rules.samples()
+        rules.search_algorithm()
+        rules.scheduler()
+        rules.stoppers()
+        rules.checkpoint()
+        rules.storage()
+        rules.resources()
+        rules.template()
+    return rules.findings
+
+
+class _Rules:
+    def __init__(self, document: Document, broken: Collection[Path]) -> None:
+        self._document = document
+        self._broken = broken
+        self.findings = Findings()
+        self._space: dict[str, Any] | None = None  # compiled; None when it is wrong
+
+    def _get(self, *path: str | int) -> Any:
+        """Return the value at `path` below spec; None when it is absent or anything in it is wrong."""
+        full: Path = ("spec", *path)
+        if any(each[: len(full)] == full or each == full[: len(each)] for each in self._broken):
+            return None
+        value = self._document.value
+        for part in full:
+            if not isinstance(value, dict | list) or (isinstance(value, dict) and part not in value):
+                return None
+            value = value[part]  # type: ignore[index]  # a list is only entered by positions that exist
+        return value
+
+    def _is_broken(self, *path: str | int) -> bool:
+        full: Path = ("spec", *path)
+        return any(each[: len(full)] == full for each in self._broken)
+
+    def _has(self, *path: str) -> bool:
+        value = self._document.value["spec"]
+        for part in path:
+            if not isinstance(value, dict) or part not in value:
+                return False
+            value = value[part]
+        return True
+
+    def _report(self, path: Path, message: str) -> None:
+        self.findings.problems.append(self._document.problem(("spec", *path), message))
+
+    def _warn(self, path: Path, message: str) -> None:
+        self.findings.warnings.append(self._document.problem(("spec", *path), message))
+
+    def trainable(self) -> None:
+        given = [source for source in SOURCES if self._has("trainable", source)]
+        if not isinstance(self._document.value["spec"].get("trainable"), dict):
+            return
+        if not given:
+            self._report(("trainable",), f"says nothing to run; give one of {', '.join(SOURCES)}")
+        for extra in given[1:]:
+            self._report(("trainable", extra), f"is given beside {given[0]}; give only one of {', '.join(SOURCES)}")
+        if self._has("trainable", "attribute") and "source" not in given:
+            self._report(("trainable", "attribute"), "goes only with source; an entrypoint names it after its colon")
+
+    def search_space(self) -> None:
+        space = {} if not self._has("searchSpace") else self._get("searchSpace")
+        if not isinstance(space, dict):
+            return
+        from trialpod.tune.search.variant_generator import VariantSpace
+        from trialpod_operator.api.search_space import compile_search_space
+        from trialpod_operator.api.validation import locate
+
+        compiled, problems = compile_search_space(space, "spec.searchSpace")
+        self.findings.problems.extend(locate(self._document, problem) for problem in problems)
+        if not problems:
+            try:
+                self.findings.grid_size = VariantSpace(compiled).grid_count
+                self._space = compiled
+            except InvalidInputError as error:
+                self._report(("searchSpace",), str(error))
+
+    def goal(self) -> None:
+        metric, mode = self._get("metric"), self._get("mode")
+        if metric is not None and not self._has("mode"):
+            self._report(
+                ("mode",), f'is missing: is a large {metric} good ("mode: max") or a small one ("mode: min")?'
+            )
+        own = any("metric" in (self._get(part, "parameters") or {}) for part in ("scheduler", "searchAlgorithm"))
+        if mode is not None and not self._has("metric") and not own:
+            self._report(("mode",), "has no effect without spec.metric; name the metric, or remove it")
+        for part in ("scheduler", "searchAlgorithm"):
+            parameters = self._get(part, "parameters") or {}
+            for name in ("metric", "mode"):
+                if name in parameters and self._has(name):
+                    message = f"is given at spec.{name} too; keep only that one, it serves scheduler and search alike"
+                    self._report((part, "parameters", name), message)
+
+    def samples(self) -> None:
+        samples = self._get("numSamples")
+        if samples == 0:
+            self._report(("numSamples",), "0 samples would run nothing; give 1 or more, or -1 for no limit")
+        elif samples == -1 and not self._has("timeBudget"):
+            self._warn(("numSamples",), "-1 without a timeBudget: the experiment goes on until somebody ends it")
+        elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
+            total = samples * self.findings.grid_size
+            self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")
+
+    def search_algorithm(self) -> None:
+        name = self._get("searchAlgorithm", "name") if self._has("searchAlgorithm") else "random"
+        if not isinstance(name, str):
+            return
+        from trialpod.tune.search import create_searcher
+
+        searcher = self._make(create_searcher, name, ("searchAlgorithm",))
+        if searcher is None or self._space is None or self._misnamed_points():
+            return
+        samples = self._get("numSamples") if self._has("numSamples") else 1
+        if isinstance(samples, int) and samples != 0 and hasattr(searcher, "configure"):
+            try:
+                searcher.configure(self._space, samples)
+                self.findings.total = searcher.total
+            except InvalidInputError as error:
+                parameters: Mapping[str, Any] = self._get("searchAlgorithm", "parameters") or {}
+                self._report(("searchAlgorithm", *_culprit(str(error), name, parameters)), str(error))
+
+    def _misnamed_points(self) -> bool:
+        """Report the keys of points_to_evaluate that are no parameters; return whether there are any."""
+        points = self._get("searchAlgorithm", "parameters", "points_to_evaluate")
+        where: Path = ("searchAlgorithm", "parameters", "points_to_evaluate")
+        known = self._space or {}
+        found = False
+        for index, point in enumerate(points if isinstance(points, list) else []):
+            for key in point if isinstance(point, dict) else []:
+                if key not in known and key.split("/")[0] not in known:
+                    guess = nearest(key, known)
+                    advice = f'; did you mean "{guess}"?' if guess else ""
+                    self._report((*where, index, key), f"is not in spec.searchSpace{advice}")
+                    found = True
+        return found
+
+    def scheduler(self) -> None:
+        if not isinstance(name := self._get("scheduler", "name"), str):
+            return
+        from trialpod.tune.schedulers import create_scheduler
+
+        scheduler = self._make(create_scheduler, name, ("scheduler",))
+        if scheduler is None or self._has("metric") or getattr(scheduler, "metric", None):
+            return
+        if _canonical(name) not in WITHOUT_METRIC and getattr(scheduler, "needs_metric", True):
+            message = f"the scheduler {name} compares trials by a metric; set spec.metric and spec.mode"
+            self._report(("scheduler", "name"), message)
+
+    def stoppers(self) -> None:
+        stoppers = self._document.value["spec"].get("stoppers")
+        for index in range(len(stoppers) if isinstance(stoppers, list) else 0):
+            name = self._get("stoppers", index, "name")
+            if isinstance(name, str):
+                from trialpod.tune.stopper import create_stopper
+
+                self._make(create_stopper, name, ("stoppers", index))
+
+    def _make(self, create: Callable[..., Any], name: str, path: Path) -> Any:
+        """Make the named algorithm; report why it cannot be made, at the parameter that the reason names."""
+        if self._is_broken(*path, "parameters"):
+            return None
+        parameters: Mapping[str, Any] = self._get(*path, "parameters") or {}
+        try:
+            return create(name, **parameters)
+        except Exception as error:  # noqa: BLE001  # a plug-in may raise anything; the user is shown it
+            message = str(error) or type(error).__name__
+            if not isinstance(error, InvalidInputError):
+                message = f"{name} refuses its parameters: {message}"
+            self._report((*path, *_culprit(message, name, parameters)), message)
+            return None
+
+    def checkpoint(self) -> None:
+        if self._has("checkpoint", "scoreOrder") and not self._has("checkpoint", "scoreAttribute"):
+            self._warn(("checkpoint", "scoreOrder"), "has no effect without scoreAttribute")
+        if self._has("checkpoint", "scoreAttribute") and not self._has("checkpoint", "numToKeep"):
+            self._warn(("checkpoint", "scoreAttribute"), "has no effect without numToKeep: all checkpoints are kept")
+
+    def storage(self) -> None:
+        uri = self._get("storage", "uri")
+        if not isinstance(uri, str):
+            return
+        scheme, colon, _ = uri.partition("://")
+        if colon and scheme not in _STORAGE_SCHEMES:
+            guess = nearest(scheme, _STORAGE_SCHEMES)
+            advice = f' (did you mean "{guess}://"?)' if guess else ""
+            self._report(("storage", "uri"), f'"{uri}" is not supported{advice}; use s3://bucket/prefix or a folder')
+            return
+        if scheme == "s3" and colon:
+            if not urlsplit(uri).netloc:
+                self._report(("storage", "uri"), f'"{uri}" names no bucket; write s3://bucket/prefix')
+        else:
+            for name in ("endpoint", "credentialsSecret", "createBucket"):
+                if self._has("storage", name) and self._document.value["spec"]["storage"][name]:
+                    self._report(("storage", name), f"goes only with an s3:// uri; this one is a folder: {uri}")
+        endpoint = self._get("storage", "endpoint")
+        if isinstance(endpoint, str) and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", endpoint):
+            self._report(("storage", "endpoint"), f'"{endpoint}" is not a URL such as http://minio:9000')
+
+    def resources(self) -> None:
+        resources = self._document.value["spec"].get("resources")
+        for name in resources if isinstance(resources, dict) else ():
+            value = self._get("resources", name)
+            if value is None:
+                continue
+            amount = parse_quantity(value)
+            if amount < 0:
+                self._report(("resources", name), f"{value} is negative")
+            elif "/" in name and amount.denominator != 1:
+                message = f"{value} is not whole: Kubernetes hands out {name} only as whole devices"
+                self._report(("resources", name), message)
+
+    def template(self) -> None:
+        from trialpod_operator.api.template_rules import check_template
+
+        template = self._get("template")
+        if isinstance(template, dict):
+            image, resources = self._get("image"), self._get("resources") or {}
+            for path, message in check_template(template, image, resources):
+                self._report(("template", *path), message)
+
+
+def _canonical(name: str) -> str:
+    """Return the form in which the factories compare names."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _culprit(message: str, name: str, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where below a component the reason lies: the first parameter that the message names, else its name."""
+    found = [
+        (match.start(), key) for key in parameters if (match := re.search(rf"(?<!\w){re.escape(key)}(?!\w)", message))
+    ]
+    if found:
+        return ("parameters", min(found)[1])
+    return ("name",) if name in message else ()

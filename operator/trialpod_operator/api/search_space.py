@@ -1,0 +1,249 @@
+"""Compiles the manifest form of a search space into domains: ``{loguniform: [1e-4, 1e-1]}`` and the like.
+
+A dict whose only key is the name of a distribution is that distribution; its arguments are a list, or a dict of
+named ones. ``{literal: ...}`` is its argument, untouched. Every other dict is a nested config, every other value a constant.
+All mistakes are collected, each with the path of the argument at fault.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search import sample
+from trialpod.tune.search.sample import Constant, SearchSpaceError
+from trialpod.tune.search.variant_generator import VariantSpace
+from trialpod_operator.api.problems import Problem
+
+_NUMERIC: dict[str, Callable[..., Any]] = {
+    "uniform": sample.uniform,
+    "quniform": sample.quniform,
+    "loguniform": sample.loguniform,
+    "qloguniform": sample.qloguniform,
+    "randn": sample.randn,
+    "qrandn": sample.qrandn,
+    "randint": sample.randint,
+    "qrandint": sample.qrandint,
+    "lograndint": sample.lograndint,
+    "qlograndint": sample.qlograndint,
+}
+_LISTS = ("choice", "grid_search")
+NAMES = (*_NUMERIC, *_LISTS, "literal")
+"""Every key that is not a parameter's name when it stands alone in a dict."""
+
+_ARGUMENTS = frozenset(
+    argument for function in _NUMERIC.values() for argument in inspect.signature(function).parameters
+)
+_ESCAPE = "{literal: ...} around it"
+
+
+def compile_search_space(document: Any, path: str = "spec.searchSpace") -> tuple[dict[str, Any], list[Problem]]:
+    """Return the search space as domains and grids, and all that is wrong with it.
+
+    Args:
+        document: the parsed manifest's search space; None is an empty one.
+        path: where it stands, for the problems.
+
+    The space is complete only when there are no problems; what has one is left out of it or is None.
+    """
+    compiler = _Compiler()
+    if document is None:
+        return {}, []
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        return {}, [Problem(path, f"must be a mapping of parameter names, got a {kind}")]
+    if len(document) == 1:
+        (key,) = document
+        if _named_distribution(key, document[key]) is not None:
+            message = f"{key!r} stands where a parameter's name belongs; write {{lr: {{{key}: ...}}}}, say"
+            return {}, [Problem(f"{path}.{key}", message)]
+    return compiler.mapping(document, path), compiler.problems
+
+
+def count_grid(space: dict[str, Any]) -> int:
+    """Return the number of grid points of a compiled search space: trials per sample."""
+    return VariantSpace(space).grid_count
+
+
+class _Compiler:
+    """One pass over a document; `problems` grows in its order."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._in_choice = 0
+
+    def mapping(self, document: dict[Any, Any], path: str) -> dict[str, Any]:
+        space: dict[str, Any] = {}
+        for key, value in document.items():
+            if isinstance(key, str):
+                space[key] = self.node(value, f"{path}.{key}")
+            else:
+                self._report(f"{path}.{key}", f"names of parameters are strings; put {key!r} in quotes")
+        return space
+
+    def node(self, node: Any, path: str) -> Any:
+        if isinstance(node, list):
+            return [self.node(value, f"{path}[{index}]") for index, value in enumerate(node)]
+        if not isinstance(node, dict):
+            return node
+        if len(node) != 1:
+            self._check_stray_arguments(node, path)
+            return self.mapping(node, path)
+        ((key, argument),) = node.items()
+        name = _named_distribution(key, argument)
+        if name is None:
+            return self.mapping(node, path)
+        where = f"{path}.{key}"
+        if name != key:
+            self._report(
+                where,
+                f"unknown distribution {key!r}; did you mean {name!r}? Known are {', '.join(NAMES)}. "
+                f"If {key!r} is a parameter of a nested config, put {_ESCAPE}",
+            )
+            return None
+        if name == "sample_from":
+            self._report(
+                where,
+                "a function cannot be written in a manifest; use choice and nested configs, or start the experiment "
+                "from Python with tune.Tuner",
+            )
+            return None
+        if name == "literal":
+            return Constant(argument)
+        if name in _LISTS:
+            return self._values(name, argument, where)
+        return self._distribution(name, argument, where)
+
+    def _values(self, name: str, argument: Any, where: str) -> Any:
+        if isinstance(argument, dict):
+            named = "categories" if name == "choice" else "values"
+            if set(argument) != {named}:
+                self._report(
+                    where, f"{name} takes a list of values: {{{name}: [a, b]}}; for a nested config put {_ESCAPE}"
+                )
+                return None
+            argument, where = argument[named], f"{where}.{named}"
+        if not isinstance(argument, list):
+            self._report(where, f"{name} takes a list of values, got {argument!r}; for a nested config put {_ESCAPE}")
+            return None
+        if not argument:
+            self._report(where, f"{name} needs at least one value")
+            return None
+        if name == "grid_search" and self._in_choice:
+            self._report(
+                where,
+                "a grid_search inside a choice would make the number of trials random; use choice here, or put the "
+                "grid_search outside",
+            )
+            return None
+        self._in_choice += name == "choice"
+        values = [self.node(value, f"{where}[{index}]") for index, value in enumerate(argument)]
+        self._in_choice -= name == "choice"
+        return sample.choice(values) if name == "choice" else sample.grid_search(values)
+
+    def _distribution(self, name: str, argument: Any, where: str) -> Any:
+        function = _NUMERIC[name]
+        parameters = list(inspect.signature(function).parameters)
+        usage = f"{{{name}: [{', '.join(parameters)}]}}"
+        if isinstance(argument, list):
+            if len(argument) > len(parameters):
+                self._report(where, f"{name} takes at most {len(parameters)} arguments, got {len(argument)}: {usage}")
+                return None
+            given = dict(zip(parameters, argument, strict=False))
+            paths = {parameter: f"{where}[{index}]" for index, parameter in enumerate(parameters)}
+        elif isinstance(argument, dict):
+            unknown = [key for key in argument if key not in parameters]
+            for key in unknown:
+                self._report(f"{where}.{key}", f"{name} has no argument {key!r}; it takes {', '.join(parameters)}")
+            if unknown:
+                return None
+            given = dict(argument)
+            paths = {parameter: f"{where}.{parameter}" for parameter in parameters}
+        elif argument is None and name == "randn":
+            given, paths = {}, {}
+        else:
+            self._report(
+                where,
+                f"{name} takes a list of arguments, got {argument!r}: {usage}; for a nested config put {_ESCAPE}",
+            )
+            return None
+        missing = [
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.default is parameter.empty and parameter.name not in given
+        ]
+        if missing:
+            self._report(where, f"{name} needs {' and '.join(missing)}: {usage}")
+            return None
+        if self._wrong_types(given, paths):
+            return None
+        try:
+            return function(**given)
+        except SearchSpaceError as error:
+            self._report(paths.get(error.argument or "", where), str(error))
+        except InvalidInputError as error:
+            self._report(where, str(error))
+        return None
+
+    def _wrong_types(self, given: dict[str, Any], paths: dict[str, str]) -> bool:
+        found = False
+        for parameter, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                hint = ""
+                if isinstance(value, str) and _reads_as_number(value):
+                    hint = "; take the quotes away"
+                self._report(paths[parameter], f"{parameter} must be a number, got {value!r}{hint}")
+                found = True
+        return found
+
+    def _check_stray_arguments(self, node: dict[Any, Any], path: str) -> None:
+        names = [key for key in node if key in _NUMERIC and isinstance(node[key], (list, dict))]
+        if len(names) == 1 and all(key in _ARGUMENTS for key in node if key != names[0]):
+            others = ", ".join(key for key in node if key != names[0])
+            self._report(
+                f"{path}.{names[0]}",
+                f"a distribution is the only key of its mapping; move {others} into {names[0]}, as in "
+                f"{{{names[0]}: {{lower: 0, upper: 1}}}}",
+            )
+
+    def _report(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+
+def _named_distribution(key: Any, argument: Any) -> str | None:
+    """Return the distribution that a lone `key` names or all but names, None when it is a parameter's name."""
+    if not isinstance(key, str):
+        return None
+    if key in NAMES or key == "sample_from":
+        return key
+    arguments_only = isinstance(argument, dict) and bool(argument) and set(argument) <= _ARGUMENTS
+    if not (isinstance(argument, (list, int, float)) or arguments_only) or isinstance(argument, bool):
+        return None
+    written = key.lower().replace("-", "_")
+    near = [(_distance(written, name), name) for name in NAMES]
+    distance, name = min(near)
+    return name if distance <= (1 if len(name) <= 6 else 2) else None
+
+
+def _distance(left: str, right: str) -> int:
+    """Return the edits between two words: insert, delete, replace, or swap two neighbours (Damerau, restricted)."""
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(right, 1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                best = min(best, older[j - 2] + 1)
+            row.append(best)
+    return row[-1]
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

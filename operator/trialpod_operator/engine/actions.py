@@ -1,0 +1,98 @@
+"""What the engine wants done. A shell carries actions out in order; each may be repeated without harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trialpod.protocol.messages import DecisionKind
+from trialpod_operator.engine.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCreated:
+    """A trial exists from now on."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Start a process for the trial's current attempt."""
+
+    trial: Trial
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAttempt:
+    """End the attempt: it learns of the decision with its next answer, and by force if it does not listen."""
+
+    trial: Trial
+    attempt: int
+    decision: DecisionKind
+    reason: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsApplied:
+    """These results (flattened, in order) are new and count."""
+
+    trial: Trial
+    attempt: int
+    results: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """A scheduler, stopper or the user decided about a trial; `reason` is the evidence."""
+
+    trial: Trial
+    decision: DecisionKind
+    reason: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """The trial is TERMINATED or ERROR."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequeued:
+    """The trial goes on later: paused, retried after a failure, or after a disruption."""
+
+    trial: Trial
+    why: Literal["paused", "failed", "disrupted", "retry"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something the user should know now; `message` includes the remedy."""
+
+    message: str
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFinished:
+    """Nothing runs and nothing will, unless the budget is raised."""
+
+    state: str
+    message: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+Action = (
+    TrialCreated
+    | StartAttempt
+    | StopAttempt
+    | ResultsApplied
+    | DecisionMade
+    | TrialEnded
+    | TrialRequeued
+    | Warned
+    | ExperimentFinished
+)

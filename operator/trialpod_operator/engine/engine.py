@@ -1,0 +1,343 @@
+"""One experiment as a state machine: ``apply(event, now)`` changes the state and returns actions.
+
+Invariants:
+
+* Deterministic: the same settings, seeds and events give the same actions. The only clock is `now`.
+* A trial has at most one attempt at a time; attempts are numbered 1, 2, 3, ... An event about any other attempt than
+  the latest, or about one that has ended, changes nothing.
+* Every result counts once: numbers already received are skipped, a gap is refused.
+* What the engine chooses (suggestions, starts, verdicts) is in `outputs` after each call; given back as `recorded`
+  it makes a replay choose the same (see `trialpod_operator.engine.outputs`).
+* Only failures count against `max_failures`. Failures and disruptions are retried at once, and with back-off while a
+  trial comes no further.
+* An error that search algorithm, scheduler or stopper raise ends the experiment with that message; it never leaves
+  `apply`, which would take the operator down at every restart anew.
+* What `apply` refuses (InvalidInputError, ValidationError) has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import Horizon, ReportAnswer
+from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+from trialpod.tune.search.search_algorithm import SearchAlgorithm
+from trialpod.tune.stopper.stopper import Stopper
+from trialpod_operator.engine import attempts, outcome, results, starts
+from trialpod_operator.engine.actions import Action, StopAttempt, Warned
+from trialpod_operator.engine.events import (
+    AnyEvent,
+    AttemptEnded,
+    AttemptStarted,
+    CapacityObserved,
+    CheckpointDamaged,
+    CheckpointsChanged,
+    Recovered,
+    ResultsReceived,
+    ResumeRequested,
+    RetryRequested,
+    SettingsObserved,
+    StopRequested,
+    SuspendRequested,
+    TimerFired,
+)
+from trialpod_operator.engine.outputs import Outputs
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.state import Snapshot, State
+from trialpod_operator.engine.trial import Trial
+
+SNAPSHOT_VERSION = 1
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Engine:
+    """Decides everything about one experiment.
+
+    Args:
+        search: proposes trials.
+        scheduler: decides which trials go on; FIFO by default.
+        stopper: ends trials or the experiment by their results; none by default.
+    """
+
+    def __init__(
+        self,
+        search: SearchAlgorithm,
+        scheduler: TrialScheduler | None = None,
+        stopper: Stopper | None = None,
+    ) -> None:
+        self.search = search
+        self.scheduler = scheduler or FIFOScheduler()
+        self.stopper = stopper
+        self.state = State()
+        self.outputs = Outputs()
+        self.silent = stopper is None and type(self.scheduler) is FIFOScheduler
+        """No result leads to a decision."""
+        self.search_listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
+        self.keeps_one_pending = bool(getattr(self.scheduler, "time_slicing", False))
+        """The scheduler gives a trial's place to another one that waits, so there must always be one."""
+        # Hooks that only some stoppers have.
+        self._observe_time: Callable[..., None] | None = getattr(stopper, "observe", None)
+        self.on_attempt_start: Callable[[str], None] | None = getattr(stopper, "on_attempt_start", None)
+        self.on_trial_end: Callable[[str], None] | None = getattr(stopper, "on_trial_end", None)
+        self._recorded: Outputs | None = None
+        self._actions: list[Action] = []
+        self._breakdown: dict[str, Any] | None = None
+
+    # -- what a shell calls -------------------------------------------------------------------------------------
+
+    def apply(self, event: AnyEvent, now: float, recorded: Outputs | None = None) -> list[Action]:
+        """Take in one event and return what to do.
+
+        Args:
+            event: what happened.
+            now: seconds since the epoch. A clock that went backwards is held at the latest time seen.
+            recorded: in a replay, what was chosen when the event was first applied.
+
+        Raises:
+            InvalidInputError: new settings change more than the budget fields, or contradict the scheduler's.
+            msgspec.ValidationError: a result is not a MessagePack map.
+        """
+        fresh: list[dict[str, Any]] = []
+        if isinstance(event, ResultsReceived):
+            fresh = results.decode_new(self, event)
+        elif isinstance(event, SettingsObserved):
+            self._check(event.settings)
+        flags = self.state.flags
+        flags.last_alive = flags.now
+        flags.now = now = max(now, flags.now)
+        self.outputs = Outputs()
+        self._recorded = recorded
+        self._breakdown = None
+        self._actions = []
+        self.state.wake(now)
+        if not isinstance(event, Recovered):
+            self._tell_time(now)
+        if isinstance(event, ResultsReceived):
+            if fresh:
+                results.receive(self, event, fresh, now)
+        else:
+            self._dispatch(event, now)
+        if self.state.settings is not None:
+            self._settle(now)
+        return self._actions
+
+    def next_wakeup(self) -> float | None:
+        """Return when `TimerFired` must be applied at the latest, in seconds since the epoch; None = not at all."""
+        flags = self.state.flags
+        due = None if flags.suspended or flags.stopping or flags.finished else self.state.next_due()
+        deadline = outcome.deadline(self)
+        if due is None or deadline is None:
+            return deadline if due is None else due
+        return min(due, deadline)
+
+    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
+        """Return what the attempt is to know now; the caller fills in `durable`."""
+        trial = self.state.trials.get(trial_id)
+        if trial is None or trial.attempt != attempt or trial.lost:
+            return ReportAnswer(superseded=True)
+        if not trial.running:
+            # Said its last word already, and says it again because the answer was lost.
+            return ReportAnswer(received=trial.received, decision="stop")
+        return ReportAnswer(received=trial.received, horizons=self.horizons(trial), decision=trial.decision)
+
+    def horizons(self, trial: Trial) -> list[Horizon]:
+        """Return where the trial must next wait for a decision."""
+        if trial.decision is not None or trial.completion_told:
+            return []
+        horizons = self.ask(self.scheduler.horizons, trial)
+        if self.stopper is not None and horizons is not None:
+            more = self.ask(self.stopper.horizons, trial.trial_id)
+            horizons = None if more is None else [*horizons, *more]
+        return [Horizon()] if horizons is None else horizons
+
+    @property
+    def finished(self) -> bool:
+        """True when nothing runs and nothing will unless the budget is raised."""
+        return self.state.flags.finished
+
+    def active_s(self, now: float) -> float:
+        """Return the active time of the experiment so far, in seconds."""
+        flags = self.state.flags
+        return flags.active_s + (max(0.0, now - flags.active_since) if flags.active_since is not None else 0.0)
+
+    def snapshot(self) -> bytes:
+        """Return the whole state as MessagePack."""
+        state = self.state
+        return msgspec.msgpack.encode(
+            Snapshot(
+                version=SNAPSHOT_VERSION,
+                settings=state.settings,
+                flags=state.flags,
+                trials=list(state.trials.values()),
+                pending=list(state.pending),
+                delayed=list(state.delayed),
+                paused=list(state.paused),
+                search=self.search.get_state(),
+                scheduler=self.scheduler.get_state(),
+                stopper=self.stopper.get_state() if self.stopper is not None else None,
+            )
+        )
+
+    def restore(self, data: bytes) -> None:
+        """Take over a snapshot, on an engine that was made with the same algorithms and has seen no event."""
+        snapshot = msgspec.msgpack.decode(data, type=Snapshot)
+        if snapshot.version > SNAPSHOT_VERSION:
+            raise InvalidInputError(
+                f"this experiment was written by a newer trialpod (snapshot version {snapshot.version}, this one "
+                f"reads up to {SNAPSHOT_VERSION}); upgrade trialpod to open it"
+            )
+        self.state.load(snapshot)
+        if snapshot.settings is not None:
+            self._introduce(snapshot.settings)
+            self.search.set_num_samples(snapshot.settings.num_samples)
+        self.search.set_state(snapshot.search)
+        self.scheduler.set_state(snapshot.scheduler)
+        if self.stopper is not None and snapshot.stopper is not None:
+            self.stopper.set_state(snapshot.stopper)
+        self._tell_time(self.state.flags.now)
+
+    # -- for the engine's own modules ---------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The current settings; there are some once `SettingsObserved` was applied."""
+        if self.state.settings is None:
+            raise InvalidInputError("the experiment has no settings yet: apply SettingsObserved first")
+        return self.state.settings
+
+    @property
+    def breakdown(self) -> dict[str, Any] | None:
+        """The error of an algorithm during this event."""
+        return self._breakdown
+
+    @property
+    def recorded(self) -> Outputs | None:
+        """What was chosen when this event was first applied; None outside of a replay."""
+        return self._recorded
+
+    def do(self, action: Action) -> None:
+        """Add an action to those that `apply` returns."""
+        self._actions.append(action)
+
+    def stop_all(self, reason: dict[str, Any], now: float) -> None:
+        """Stop every trial that has not ended, and create no more."""
+        outcome.stop_all(self, reason, now)
+
+    def warn_once(self, key: str, message: Callable[[], str], trial: Trial | None = None) -> None:
+        """Warn the user, but only the first time for this `key`; only then is `message` called."""
+        if key not in self.state.flags.warned:
+            self.state.flags.warned.append(key)
+            self.do(Warned(message(), trial))
+
+    def ask(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Call a method of search algorithm, scheduler or stopper; when it raises, the experiment ends."""
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - it ends the experiment with its message, see `_settle`
+            owner = type(getattr(method, "__self__", method)).__name__
+            name = getattr(method, "__name__", "")
+            self.break_down(f"{owner}.{name} raised {type(error).__name__}: {error}")
+            return None
+
+    def break_down(self, message: str) -> None:
+        """End the experiment, because an algorithm broke its contract; the first message counts."""
+        if self._breakdown is None:
+            self._breakdown = {"source": "algorithm", "message": message}
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _dispatch(self, event: AnyEvent, now: float) -> None:
+        match event:
+            case AttemptStarted():
+                attempts.started(self, event)
+            case AttemptEnded():
+                attempts.ended(self, event, now)
+            case CheckpointsChanged():
+                attempts.checkpoints_changed(self, event)
+            case CheckpointDamaged():
+                attempts.checkpoint_damaged(self, event)
+            case SettingsObserved():
+                self._observe(event.settings, now)
+            case CapacityObserved():
+                self.state.flags.slots = event.slots
+            case TimerFired():
+                pass
+            case StopRequested(trial_id=None):
+                outcome.stop_all(self, {"source": "user"}, now)
+            case StopRequested(trial_id=trial_id):
+                attempts.stop_one(self, str(trial_id), {"source": "user"}, now)
+            case SuspendRequested():
+                outcome.suspend(self, now)
+            case ResumeRequested():
+                outcome.resume(self, now)
+            case RetryRequested():
+                outcome.retry_errors(self, event.from_scratch, now)
+            case Recovered():
+                outcome.recover(self, event, now)
+
+    def _check(self, settings: Settings) -> None:
+        old = self.state.settings
+        if old is None:
+            self._introduce(settings)
+            return
+        changed = settings.fixed_differences(old)
+        if changed:
+            raise InvalidInputError(
+                f"{', '.join(changed)} of an experiment that has already started cannot change "
+                f"(only the budget can: more samples, concurrency, time, retries); use another name for a new one"
+            )
+
+    def _introduce(self, settings: Settings) -> None:
+        if not self.scheduler.set_search_properties(settings.metric, settings.mode if settings.metric else None):
+            raise InvalidInputError(
+                "metric and mode are given both for the experiment and in the scheduler's parameters; "
+                "keep them in one place, best in the experiment"
+            )
+
+    def _observe(self, settings: Settings, now: float) -> None:
+        old = self.state.settings
+        self.state.settings = settings
+        if old is None and not self.state.flags.suspended:
+            self.state.flags.active_since = now
+        if old is None or old.num_samples != settings.num_samples:
+            self.ask(self.search.set_num_samples, settings.num_samples)
+        if old is not None:
+            outcome.reopen(self, settings != old, now)
+
+    def _tell_time(self, now: float) -> None:
+        if self._observe_time is not None:
+            # The experiment's own clock: it stands still while nothing may run, and nobody was there.
+            self.ask(self._observe_time, self.active_s(now))
+
+    def _settle(self, now: float) -> None:
+        outcome.enforce_time_budget(self, now)
+        if self._observe_time is not None or self._recorded is not None:
+            results.stop_everything(self, 0, now)
+        while True:
+            starts.fill(self, now)
+            self._fall_over(self._breakdown, now)
+            if not outcome.finish_or_unblock(self, now):
+                break
+        if self._recorded is not None and self.outputs.breakdown is None:
+            self._fall_over(self._recorded.breakdown, now)
+            outcome.finish_or_unblock(self, now)
+
+    def _fall_over(self, reason: dict[str, Any] | None, now: float) -> None:
+        if self._recorded is not None and self._recorded.breakdown is None:
+            return
+        if reason is not None and self.outputs.breakdown is None:
+            reason = self._recorded.breakdown if self._recorded is not None else reason
+            self.outputs.breakdown = reason
+            self.stop_all(reason or {}, now)
+
+    def stop_attempt(self, trial: Trial) -> None:
+        """Ask for the end of the running attempt, by the decision that the trial holds."""
+        if trial.decision is not None:
+            self.do(StopAttempt(trial, trial.attempt, trial.decision, trial.decision_reason))

@@ -1,0 +1,114 @@
+"""What can happen to an experiment. Events are journaled, so they are plain data and old ones stay readable."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
+from trialpod_operator.engine.settings import Settings
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", omit_defaults=True):
+    """Base of all events."""
+
+
+class SettingsObserved(Event, frozen=True):
+    """The spec was seen for the first time, or its budget fields changed."""
+
+    settings: Settings
+
+
+class CapacityObserved(Event, frozen=True):
+    """At most so many attempts fit at once, whatever the spec allows. None = the cluster decides."""
+
+    slots: int | None
+
+
+class AttemptStarted(Event, frozen=True):
+    """A runner fetched its assignment."""
+
+    trial_id: str
+    attempt: int
+    pid: int = 0
+    hostname: str = ""
+    node_ip: str = ""
+
+
+class ResultsReceived(Event, frozen=True):
+    """A batch of results; `first` is the number of ``results[0]`` within the attempt, counted from 1."""
+
+    trial_id: str
+    attempt: int
+    first: int
+    results: list[msgspec.Raw]
+
+
+class CheckpointsChanged(Event, frozen=True):
+    """Checkpoints that an attempt committed, and those that it removed by the retention rules."""
+
+    trial_id: str
+    attempt: int
+    committed: list[CheckpointInfo] = []
+    deleted: list[str] = []
+
+
+class CheckpointDamaged(Event, frozen=True):
+    """A checkpoint was found missing or damaged when it was to be restored."""
+
+    trial_id: str
+    name: str
+
+
+class AttemptEnded(Event, frozen=True):
+    """An attempt is over: by its own word, or because its process is gone. The first word counts."""
+
+    trial_id: str
+    attempt: int
+    end: AttemptEnd
+
+
+class TimerFired(Event, frozen=True):
+    """The time that `Engine.next_wakeup` named has come."""
+
+
+class StopRequested(Event, frozen=True):
+    """The user stops one trial, or all when `trial_id` is None."""
+
+    trial_id: str | None = None
+
+
+class SuspendRequested(Event, frozen=True):
+    """Pause all trials and start none."""
+
+
+class ResumeRequested(Event, frozen=True):
+    """Go on after `SuspendRequested`."""
+
+
+class RetryRequested(Event, frozen=True):
+    """Queue the trials that ended in ERROR once more, with a fresh count of failures."""
+
+    from_scratch: bool = False
+
+
+class Recovered(Event, frozen=True):
+    """The shell restarted; `live` are the (trial_id, attempt) whose processes are still there."""
+
+    live: list[tuple[str, int]] = []
+
+
+AnyEvent = (
+    SettingsObserved
+    | CapacityObserved
+    | AttemptStarted
+    | ResultsReceived
+    | CheckpointsChanged
+    | CheckpointDamaged
+    | AttemptEnded
+    | TimerFired
+    | StopRequested
+    | SuspendRequested
+    | ResumeRequested
+    | RetryRequested
+    | Recovered
+)

@@ -1,0 +1,212 @@
+"""The experiment as a whole: time budget, suspend and resume, stopping everything, recovery, and when it is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trialpod.protocol.messages import AttemptEnd
+from trialpod_operator.engine import attempts
+from trialpod_operator.engine.actions import ExperimentFinished, TrialRequeued, Warned
+from trialpod_operator.engine.events import AttemptEnded, Recovered
+from trialpod_operator.engine.results import decide
+from trialpod_operator.engine.starts import has_room
+from trialpod_operator.engine.trial import ERROR, PENDING, TERMINATED
+
+if TYPE_CHECKING:
+    from trialpod_operator.engine.engine import Engine
+
+RUNNING, SUSPENDED, SUCCEEDED, FAILED, STOPPED = "Running", "Suspended", "Succeeded", "Failed", "Stopped"
+
+
+def deadline(engine: Engine) -> float | None:
+    """Return when the time budget or a stopper's ends, in seconds since the epoch, while it is running down."""
+    flags, settings = engine.state.flags, engine.state.settings
+    if settings is None or flags.active_since is None or flags.stopping:
+        return None
+    ends: list[float] = []
+    if settings.time_budget_s is not None:
+        ends.append(flags.active_since + settings.time_budget_s - flags.active_s)
+    left = getattr(engine.stopper, "remaining", None)
+    if left is not None:
+        ends.append(flags.now + left)
+    return min(ends, default=None)
+
+
+def budget_left(engine: Engine, now: float) -> bool:
+    """Return whether some of the time budget is left; True when there is none."""
+    budget = engine.settings.time_budget_s
+    return budget is None or engine.active_s(now) < budget
+
+
+def enforce_time_budget(engine: Engine, now: float) -> None:
+    """Stop everything once the time budget is used up."""
+    flags = engine.state.flags
+    if flags.active_since is not None and not flags.stopping and not budget_left(engine, now):
+        stop_all(engine, {"source": "time_budget", "seconds": engine.settings.time_budget_s}, now)
+
+
+def stop_all(engine: Engine, reason: dict[str, Any], now: float) -> None:
+    """Stop every trial that has not ended, and create no more."""
+    state = engine.state
+    if engine.finished:
+        return
+    state.flags.stopping = reason
+    waiting = [*state.pending.values(), *state.delayed.values(), *state.paused.values()]
+    for trial in [*state.running_trials(), *waiting]:
+        attempts.stop_one(engine, trial.trial_id, reason, now)
+
+
+def suspend(engine: Engine, now: float) -> None:
+    """Pause all trials; the time budget stands still. What is being stopped, or has finished, stays so."""
+    flags = engine.state.flags
+    if flags.suspended:
+        return
+    flags.suspended = True
+    if flags.finished or flags.stopping:
+        return
+    flags.state = SUSPENDED
+    _stand_still(engine, now)
+    for trial in engine.state.running_trials():
+        if trial.decision is None and not trial.completion_told:
+            decide(engine, trial, "pause", {"source": "suspend"})
+
+
+def resume(engine: Engine, now: float) -> None:
+    """Go on after `suspend`. Trials that have not yet heard of the pause still pause, and then go on."""
+    flags = engine.state.flags
+    if not flags.suspended:
+        return
+    flags.suspended = False
+    if not flags.finished:
+        flags.state = RUNNING
+        if flags.active_since is None:
+            flags.active_since = now
+
+
+def reopen(engine: Engine, changed: bool, now: float) -> None:
+    """Go on with an experiment that has ended, or is being ended, when nothing that ended it still holds.
+
+    `changed` tells that the budget was edited: then an end by a stopper, failFast or a missing metric is lifted too.
+    """
+    flags = engine.state.flags
+    stopped_by = (flags.stopping or {}).get("source")
+    if not flags.finished:
+        if stopped_by == "time_budget" and budget_left(engine, now):
+            _open(engine, now)  # more time came before the last trial had heard of the end
+        return
+    recorded = engine.recorded
+    exhausted = engine.search.finished if recorded is None or not recorded.created else False
+    if exhausted or not budget_left(engine, now):
+        return
+    if changed or stopped_by in (None, "user", "time_budget", "broken"):
+        _open(engine, now)
+
+
+def retry_errors(engine: Engine, from_scratch: bool, now: float) -> None:
+    """Queue the trials in ERROR once more; the experiment goes on for them even if it was being stopped."""
+    failed = [trial for trial in engine.state.trials.values() if trial.status == ERROR]
+    if not failed:
+        return
+    if not budget_left(engine, now):
+        engine.do(Warned("failed trials cannot be retried: the time budget is used up; raise it first"))
+        return
+    if engine.finished or engine.state.flags.stopping:
+        _open(engine, now)
+    for trial in failed:
+        trial.failures = trial.fruitless = 0
+        trial.error = trial.traceback = ""
+        trial.stop_reason = {}
+        trial.ended_at = 0.0
+        trial.completion_told = False
+        if from_scratch:
+            trial.checkpoints = []
+            trial.furthest = 0
+        engine.state.move(trial, PENDING)
+        engine.ask(engine.scheduler.on_trial_add, engine.state, trial)
+        engine.do(TrialRequeued(trial, "retry", "asked for by the user"))
+
+
+def recover(engine: Engine, event: Recovered, now: float) -> None:
+    """Take up the experiment after the shell restarted: attempts without a process were disrupted."""
+    flags = engine.state.flags
+    if flags.active_since is not None:
+        flags.active_s += max(0.0, flags.last_alive - flags.active_since)
+        flags.active_since = now
+    live = {(trial_id, attempt) for trial_id, attempt in event.live}
+    for trial in engine.state.running_trials():
+        if (trial.trial_id, trial.attempt) in live:
+            engine.stop_attempt(trial)  # whoever was to carry it out may not have come to it
+        else:
+            end = AttemptEnd(cause="lost", error="trialpod itself was interrupted")
+            attempts.ended(
+                engine,
+                AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=end),
+                flags.last_alive,
+            )
+
+
+def finish_or_unblock(engine: Engine, now: float) -> bool:
+    """Close the experiment when nothing runs and nothing will.
+
+    Returns:
+        True when nothing could happen any more although there is something left, and a paused trial was stopped for
+        that reason: then it is worth asking for the next trial again.
+    """
+    state, flags = engine.state, engine.state.flags
+    if flags.finished or state.running:
+        return False
+    if not flags.stopping:
+        if flags.suspended or state.waiting or not has_room(engine):
+            return False
+        if state.paused:
+            # The scheduler had its chance to go on with them while nothing else was running.
+            left = next(iter(state.paused.values()))
+            attempts.stop_one(engine, left.trial_id, {"source": "scheduler", "rule": "left paused"}, now)
+            return True
+        if not engine.search.finished:
+            engine.warn_once("search", lambda: f"{type(engine.search).__name__} has no further suggestion")
+    flags.finished = True
+    _stand_still(engine, now)
+    flags.state, flags.message = _verdict(engine)
+    engine.do(ExperimentFinished(flags.state, flags.message))
+    return False
+
+
+def _open(engine: Engine, now: float) -> None:
+    flags = engine.state.flags
+    flags.finished = False
+    flags.stopping = None
+    flags.state = SUSPENDED if flags.suspended else RUNNING
+    flags.message = ""
+    flags.unmeasured = flags.broken = 0
+    flags.sound = False
+    if flags.active_since is None and not flags.suspended:
+        flags.active_since = now
+
+
+def _stand_still(engine: Engine, now: float) -> None:
+    flags = engine.state.flags
+    flags.active_s = engine.active_s(now)
+    flags.active_since = None
+
+
+def _verdict(engine: Engine) -> tuple[str, str]:
+    stopping = engine.state.flags.stopping or {}
+    counts = engine.state.counts
+    failed, trials = counts.get(ERROR, 0), len(engine.state.trials)
+    match stopping.get("source"):
+        case "time_budget":
+            return STOPPED, f"the time budget of {stopping.get('seconds'):g} s is used up"
+        case "user":
+            return STOPPED, "stopped by the user"
+        case "fail_fast":
+            return FAILED, f"trial {stopping.get('trial_id')} failed, and failFast is set"
+        case "metric" | "algorithm":
+            return FAILED, str(stopping.get("message"))
+        case "broken":
+            return FAILED, f"the first {attempts.BROKEN_LIMIT} trials could not be started: {stopping.get('message')}"
+        case "stopper":
+            return SUCCEEDED, f"the stopper {stopping.get('stopper', '')} ended the experiment"
+    if trials and not counts.get(TERMINATED):
+        return FAILED, f"all {failed} trials failed" if failed > 1 else "the trial failed"
+    return SUCCEEDED, f"{failed} of {trials} trials failed" if failed else ""

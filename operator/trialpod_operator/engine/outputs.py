@@ -1,0 +1,46 @@
+"""What the engine chose in answer to one event: written to the journal beside the event.
+
+Replaying the journal must give the state that was lived, also after an upgrade that would choose differently. So a
+replay takes these choices from the record, and only the bookkeeping is done again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trialpod.protocol.messages import DecisionKind
+
+
+class Verdict(msgspec.Struct, array_like=True):
+    """A decision of stopper or scheduler on one result of a trial; `number` is that result's within its attempt."""
+
+    trial_id: str
+    number: int
+    decision: DecisionKind
+    reason: dict[str, Any]
+
+
+class Created(msgspec.Struct, array_like=True):
+    """A suggestion that became a trial."""
+
+    trial_id: str
+    tag: str
+    params: bytes
+
+
+class Outputs(msgspec.Struct, omit_defaults=True):
+    """All choices made in one call of `Engine.apply`, in order."""
+
+    verdicts: list[Verdict] = []
+    created: list[Created] = []
+    started: list[str] = []  # ids of trials, in the order in which the scheduler chose them
+    stop_all: dict[str, Any] | None = None  # a stopper ended the experiment, with this reason
+    stop_all_at: int = 0  # at this result of the attempt
+    breakdown: dict[str, Any] | None = None  # an algorithm raised an error, which ended the experiment
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing was chosen."""
+        return not (self.verdicts or self.created or self.started or self.stop_all or self.breakdown)

@@ -1,0 +1,37 @@
+"""What the engine must know of an experiment's spec."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trialpod.protocol.messages import CheckpointRules, StopRule
+
+BUDGET_FIELDS = frozenset({"num_samples", "max_concurrent", "time_budget_s", "max_failures", "fail_fast"})
+"""The settings that may change while an experiment runs, or when it is extended later."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The engine's view of one experiment's spec."""
+
+    name: str
+    trainable_name: str
+    metric: str | None = None
+    mode: Literal["max", "min"] = "max"
+    num_samples: int = 1  # times the grid; -1 = no limit
+    max_concurrent: int | None = None
+    time_budget_s: float | None = None
+    max_failures: int = 0  # retries of one trial; -1 = no limit
+    fail_fast: bool = False
+    reuse: bool = False
+    stop_rules: list[StopRule] = []
+    checkpoint_rules: CheckpointRules = msgspec.field(default_factory=CheckpointRules)
+
+    def fixed_differences(self, other: Settings) -> list[str]:
+        """Return the names of the fields that differ from `other` and must not."""
+        return [
+            field
+            for field in self.__struct_fields__
+            if field not in BUDGET_FIELDS and getattr(self, field) != getattr(other, field)
+        ]

@@ -1,0 +1,87 @@
+"""One trial as the engine keeps it: plain data, small once it has ended.
+
+Parameters and the last result are kept as the MessagePack bytes they arrived in: a finished trial must stay below
+2 kB, and most are never looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trialpod.protocol.messages import CheckpointInfo, DecisionKind
+from trialpod.protocol.values import opaque_decoder
+
+PENDING = "PENDING"
+RUNNING = "RUNNING"
+PAUSED = "PAUSED"
+TERMINATED = "TERMINATED"
+ERROR = "ERROR"
+
+STATUSES = (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)
+
+
+class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One point of the search space and what has become of it. Owned and changed by the engine only."""
+
+    trial_id: str
+    index: int  # order of creation, from 0
+    tag: str  # "2_lr=0.0132"
+    params: bytes  # MessagePack of the config
+    created_at: float
+
+    status: str = PENDING
+    attempt: int = 0  # number of the latest attempt; 0 = none yet
+    running: bool = False  # that attempt has not ended
+    lost: bool = False  # that attempt was given up; should its process turn up again, it must not go on
+    received: int = 0  # results of that attempt
+    started_at: float = 0.0  # of that attempt
+    pid: int = 0
+    hostname: str = ""
+    node_ip: str = ""
+    decision: DecisionKind | None = None  # for that attempt
+    decision_reason: dict[str, Any] = {}
+
+    results: int = 0  # over all attempts
+    iteration: int = 0  # training_iteration of the last result
+    result: bytes = b""  # the last result
+    furthest: int = 0  # the highest training_iteration so far: what counts as progress
+    value: float | None = None  # of the experiment's metric in the latest result that has it; may be NaN
+    measured: bool = False  # the metric was a number (NaN is one) at least once
+
+    checkpoints: list[CheckpointInfo] = []  # committed and still there, oldest first
+    next_checkpoint_index: int = 0
+
+    failures: int = 0
+    disruptions: int = 0
+    fruitless: int = 0  # attempts in a row that failed or were disrupted and came no further than those before
+    retry_at: float = 0.0  # not before
+    run_time_s: float = 0.0  # of ended attempts
+    ended_at: float = 0.0
+    error: str = ""
+    traceback: str = ""
+    stop_reason: dict[str, Any] = {}
+    completion_told: bool = False  # scheduler and searcher know that it completed
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The parameters; values that are not plain data are `OpaqueValue`."""
+        config: dict[str, Any] = opaque_decoder.decode(self.params)
+        return config
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        """The latest result, flattened; empty before the first."""
+        result: dict[str, Any] = opaque_decoder.decode(self.result) if self.result else {}
+        return result
+
+    @property
+    def ended(self) -> bool:
+        """True when the trial will not run again by itself."""
+        return self.status in (TERMINATED, ERROR)
+
+    @property
+    def checkpoint(self) -> CheckpointInfo | None:
+        """The newest committed checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None

@@ -1,0 +1,1 @@
+"""One experiment with its durable side: the engine, its journal and the files of its trials."""

@@ -1,0 +1,203 @@
+"""An experiment that survives its process: every event goes through the engine and the journal before it has effects.
+
+Order, for each event: the engine applies it, the journal gets the event with what the engine chose, and
+only then are actions carried out and answers given. So whatever anybody outside has seen is in the journal. A new
+host restores the latest snapshot and replays the records after it.
+
+One thread owns a host and everything in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from trialpod.protocol.messages import Assignment, ReportAnswer
+from trialpod.storage.journal import Journal
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.events import AnyEvent, AttemptStarted
+from trialpod_operator.engine.outputs import Created, Outputs
+from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
+from trialpod_operator.experiment.trial_files import TrialFiles
+
+SNAPSHOT_MIN_BYTES = 4 * 1024 * 1024
+"""The journal grows at least this much between two snapshots, and at least twice the size of the last one."""
+
+
+class ExperimentHost:
+    """The engine of one experiment with its journal and the files of its trials.
+
+    Args:
+        plan: what to run; on an existing experiment the same one, up to its budget.
+        directory: the experiment's directory.
+        clock: returns seconds since the epoch.
+        perform: carries out the actions that concern processes and people; called after journaling.
+        heartbeat_s: how often attempts must call when they have nothing to say.
+    """
+
+    def __init__(
+        self,
+        plan: ExperimentPlan,
+        directory: Path,
+        clock: Callable[[], float],
+        perform: Callable[[Action], None],
+        heartbeat_s: float = 10.0,
+    ) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.engine = Engine(plan.search, plan.scheduler, plan.stopper)
+        self.files = TrialFiles(directory, plan.settings.trainable_name)
+        self._clock = clock
+        self._perform = perform
+        self._heartbeat_s = heartbeat_s
+        self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
+        self._snapshot_size = 0
+        self._written = 0
+        self._names: dict[str, str] = {}
+        self._durable = 0
+        self.replayed = self._replay()
+
+    def apply(self, event: AnyEvent) -> None:
+        """Apply an event, journal it, and carry out what follows from it.
+
+        Raises:
+            StorageError: the journal cannot be written; nothing has been carried out, and the host must be dropped.
+        """
+        now = self._clock()
+        actions = self.engine.apply(event, now)
+        outputs = self.engine.outputs
+        named = {created.trial_id: self._name(created) for created in outputs.created} if self._names_itself else {}
+        record = Record(now, event, None if outputs.empty else outputs, named)
+        self._written = self._journal.append(encode(record))
+        self._remember(named)
+        self._keep_files(event, actions)
+        for action in actions:
+            self._perform(action)
+        if self._journal.size_since_snapshot > max(SNAPSHOT_MIN_BYTES, 2 * self._snapshot_size):
+            self.write_snapshot()
+
+    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
+        """Return what an attempt is to know. All that is journaled survives the death of this process: durable."""
+        answer = self.engine.answer(trial_id, attempt)
+        answer.durable = answer.received
+        return answer
+
+    def assignment(self, trial: Trial) -> Assignment:
+        """Return the assignment for the trial's current attempt."""
+        settings = self.plan.settings
+        return Assignment(
+            trial_id=trial.trial_id,
+            attempt=trial.attempt,
+            trial_name=self.trial_name(trial),
+            experiment=settings.name,
+            experiment_tag=trial.tag,
+            trial_dir=str(self.files.path(trial)),
+            params=msgspec.Raw(trial.params),
+            trainable=self.plan.trainable,
+            resources=self.plan.resources_for(trial.config),
+            checkpoint=trial.checkpoint,
+            checkpoints=trial.checkpoints,
+            next_checkpoint_index=trial.next_checkpoint_index,
+            checkpoint_rules=settings.checkpoint_rules,
+            stop_rules=settings.stop_rules,
+            horizons=self.engine.horizons(trial),
+            metric=settings.metric,
+            heartbeat_s=self._heartbeat_s,
+            grace_s=self.plan.grace_s,
+            reuse=settings.reuse,
+        )
+
+    def trial_name(self, trial: Trial) -> str:
+        """Return the readable name of a trial."""
+        return self._names.get(trial.trial_id) or f"{self.plan.settings.trainable_name}_{trial.trial_id}"
+
+    def flush(self) -> None:
+        """Bring the trial files up to date."""
+        self.files.flush()
+
+    def sync(self) -> None:
+        """Make everything journaled so far survive a power loss too."""
+        if self._durable < self._written:
+            self._durable = self._journal.sync()
+
+    def write_snapshot(self) -> None:
+        """Store the whole state, so that the next start need not replay what came before."""
+        offsets = self.files.offsets()
+        snapshot = HostSnapshot(
+            engine=msgspec.Raw(self.engine.snapshot()),
+            offsets=offsets,
+            names=self._names,
+            dirnames=self.files.dirnames,
+        )
+        data = encode(snapshot)
+        self._journal.write_snapshot(data)
+        self._snapshot_size = len(data)
+
+    def close(self) -> None:
+        """Flush and close everything; the host cannot be used afterwards."""
+        self.files.close()
+        self._journal.sync()
+        self._journal.close()
+
+    def _replay(self) -> int:
+        snapshot = self._journal.snapshot
+        if snapshot is not None:
+            stored = decode_snapshot(snapshot)
+            self._snapshot_size = len(snapshot)
+            self.engine.restore(bytes(stored.engine))
+            self._names = stored.names
+            self.files.dirnames = stored.dirnames
+            self.files.resumed = dict(stored.offsets)
+            for trial in self.engine.state.trials.values():
+                if not trial.ended:
+                    self.files.create(trial)
+        count = 0
+        for data in self._journal.records():
+            record = decode_record(data)
+            actions = self.engine.apply(record.event, record.now, record.outputs or Outputs())
+            self._remember(record.named)
+            self._keep_files(record.event, actions)
+            count += 1
+        return count
+
+    @property
+    def _names_itself(self) -> bool:
+        return self.plan.trial_name is not None or self.plan.trial_dirname is not None
+
+    def _name(self, created: Created) -> tuple[str, str]:
+        name, dirname = self.plan.trial_name, self.plan.trial_dirname
+        return (
+            name(created.trial_id, created.tag) if name is not None else "",
+            dirname(created.trial_id, created.tag) if dirname is not None else "",
+        )
+
+    def _remember(self, named: dict[str, tuple[str, str]]) -> None:
+        for trial_id, (name, dirname) in named.items():
+            if name:
+                self._names[trial_id] = name
+            if dirname:
+                self.files.dirnames[trial_id] = dirname
+
+    def _keep_files(self, event: AnyEvent, actions: list[Action]) -> None:
+        if isinstance(event, AttemptStarted):
+            trial = self.engine.state.trials.get(event.trial_id)
+            if trial is not None and trial.attempt == event.attempt:
+                self.files.attempt_started(trial)
+        for action in actions:
+            match action:
+                case ResultsApplied(trial=trial, results=results):
+                    self.files.append(trial, results)
+                case TrialCreated(trial=trial):
+                    self.files.create(trial)
+                case TrialEnded(trial=trial):
+                    if trial.status == ERROR:
+                        self.files.failed(trial)
+                    self.files.ended(trial)
+                case TrialRequeued(trial=trial, why="failed"):
+                    self.files.failed(trial)

@@ -1,0 +1,40 @@
+"""What a shell needs to run an experiment, whether it came from a manifest or from a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trialpod.protocol.messages import TrainableRef
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+from trialpod.tune.search.search_algorithm import SearchAlgorithm
+from trialpod.tune.stopper.stopper import Stopper
+from trialpod_operator.engine.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentPlan:
+    """A validated experiment, ready to run.
+
+    `resources` are those of one trial ("cpu" and "gpu" as counts, "memory" in bytes); `resources_of` computes them
+    from a trial's config instead. `document` is what is kept as ``experiment.json`` for people and tools.
+    """
+
+    settings: Settings
+    search: SearchAlgorithm
+    scheduler: TrialScheduler
+    stopper: Stopper | None
+    trainable: TrainableRef
+    resources: dict[str, float] = field(default_factory=dict)
+    resources_of: Callable[[dict[str, Any]], dict[str, float]] | None = None
+    suspend: bool = False
+    document: dict[str, Any] = field(default_factory=dict)
+    trial_name: Callable[[str, str], str] | None = None  # (trial_id, tag) -> name, from a script
+    trial_dirname: Callable[[str, str], str] | None = None
+    log_output: bool = True
+    grace_s: float = 10.0
+
+    def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
+        """Return what a trial with this config asks for."""
+        return self.resources_of(config) if self.resources_of is not None else self.resources

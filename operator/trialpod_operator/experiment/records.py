@@ -1,0 +1,67 @@
+"""What one record of the journal is, and what a snapshot adds to the engine's own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trialpod.errors import JournalError
+from trialpod_operator.engine.events import AnyEvent
+from trialpod_operator.engine.outputs import Outputs
+
+FORMAT_VERSION = 1
+
+
+class Record(msgspec.Struct, array_like=True):
+    """One applied event: when, what happened, and what the engine chose in answer."""
+
+    now: float
+    event: AnyEvent
+    outputs: Outputs | None = None
+    named: dict[str, tuple[str, str]] = {}  # (name, dirname) of trials that a script names itself
+
+
+class HostSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The engine's snapshot, and how long the log files of the trials that go on were at that moment, in bytes."""
+
+    version: int = FORMAT_VERSION
+    engine: msgspec.Raw
+    offsets: dict[str, dict[str, int]] = {}
+    names: dict[str, str] = {}  # of trials that a script names itself
+    dirnames: dict[str, str] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_record_decoder = msgspec.msgpack.Decoder(Record)
+_snapshot_decoder = msgspec.msgpack.Decoder(HostSnapshot)
+
+
+def encode(message: Record | HostSnapshot) -> bytes:
+    """Return the stored form."""
+    return _encoder.encode(message)
+
+
+def decode_record(data: bytes) -> Record:
+    """Read a record; raise JournalError when it is not one of this version's."""
+    try:
+        return _record_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise JournalError(
+            f"the journal holds a record that this version of trialpod cannot read ({error}); "
+            "it was probably written by a newer one: upgrade trialpod"
+        ) from error
+
+
+def decode_snapshot(data: bytes) -> HostSnapshot:
+    """Read a snapshot; raise JournalError when it is newer than this version."""
+    try:
+        snapshot = _snapshot_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise JournalError(
+            f"the snapshot cannot be read ({error}); it was probably written by a newer trialpod"
+        ) from error
+    if snapshot.version > FORMAT_VERSION:
+        raise JournalError(
+            f"the snapshot has format version {snapshot.version}, this trialpod reads up to {FORMAT_VERSION}; "
+            "upgrade trialpod"
+        )
+    return snapshot

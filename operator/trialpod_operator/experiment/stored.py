@@ -1,0 +1,73 @@
+"""``experiment.json``: what is known of an experiment besides its journal, for people, tools and the next start.
+
+Written at each start. It keeps the seed that was chosen when the user gave none, and the manifest, so that a start
+with another one can be told from a mere change of budget.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+
+FORMAT_VERSION = 1
+
+_BUDGET = frozenset(
+    {
+        "numSamples",
+        "maxConcurrentTrials",
+        "timeBudget",
+        "failurePolicy",
+        "suspend",
+        "storage",
+        "resources",
+        "image",
+        "template",
+        "ttlSecondsAfterFinished",
+    }
+)
+"""Parts of a spec that may differ from one start to the next."""
+
+
+def read_stored(directory: Path) -> dict[str, Any] | None:
+    """Return what is stored of the experiment in `directory`, None when there is none.
+
+    Raises:
+        InvalidInputError: the file is damaged, or of a newer version.
+    """
+    path = directory / TRIALPOD_DIR / EXPERIMENT_FILE
+    try:
+        stored: dict[str, Any] = json.loads(path.read_bytes())
+        version = stored["version"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(
+            f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start anew"
+        ) from error
+    if version > FORMAT_VERSION:
+        raise InvalidInputError(f"{path} was written by a newer trialpod; upgrade trialpod to open it")
+    return stored
+
+
+def write_stored(directory: Path, stored: dict[str, Any]) -> None:
+    """Write the file, wholly or not at all."""
+    folder = directory / TRIALPOD_DIR
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{EXPERIMENT_FILE}.tmp"
+    with open(temporary, "w") as file:
+        json.dump({"version": FORMAT_VERSION, **stored}, file, indent=2, default=repr)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / EXPERIMENT_FILE)
+
+
+def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Return the paths of what differs between two specs and must not, once trials exist."""
+    keys = [*new, *(key for key in old if key not in new)]
+    return [f"spec.{key}" for key in keys if key not in _BUDGET and old.get(key) != new.get(key)]

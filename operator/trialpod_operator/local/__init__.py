@@ -1,0 +1,1 @@
+"""The process shell: experiments on one machine, behind `trialpod run` and `Tuner.fit`."""

@@ -1,0 +1,35 @@
+"""Turns what the engine did into facts for a display."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trialpod_operator.engine.actions import (
+    Action,
+    DecisionMade,
+    StartAttempt,
+    TrialEnded,
+    TrialRequeued,
+    Warned,
+)
+from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.local.display import events
+from trialpod_operator.local.view import TrialRow
+
+
+def announce(action: Action, row: Callable[[Trial], TrialRow], metric: str | None) -> events.Event | None:
+    """Return what to tell people of an action, or None when it is of no interest to them."""
+    match action:
+        case StartAttempt(trial=trial, attempt=1):
+            return events.trial_started(row(trial))
+        case TrialEnded(trial=trial) if trial.status == ERROR:
+            return events.trial_failed(row(trial))
+        case TrialEnded(trial=trial):
+            return events.trial_ended(row(trial), metric)
+        case TrialRequeued(trial=trial, why="failed" | "disrupted" as why, message=message):
+            return events.trial_retried(row(trial), reason=message, disruption=why == "disrupted")
+        case Warned(message=message, trial=trial):
+            return events.warning(message, trial_id=trial.trial_id if trial is not None else "")
+        case DecisionMade():
+            return None
+    return None

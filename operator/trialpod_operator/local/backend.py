@@ -1,0 +1,124 @@
+"""The backend ``local``: runs what a `Tuner` is given as processes on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import params_decoder
+from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.stored import read_stored
+from trialpod_operator.local.display.choose import choose_display
+from trialpod_operator.local.experiment_run import RunOptions, run_experiment
+from trialpod_operator.local.plans import plan_from_request
+from trialpod_operator.local.reading import ReadExperiment
+from trialpod_operator.local.summary import RunCommand, summarize
+from trialpod_operator.local.view import ExperimentView
+
+
+@dataclass
+class ScriptRun:
+    """What `trialpod run SCRIPT` passes to the backend inside the script, and what it learns from it."""
+
+    json: bool = False
+    verbose: int | None = None
+    command: RunCommand | None = None
+    cpus: float | None = None
+    gpus: int | None = None
+    views: list[ExperimentView] = field(default_factory=list)
+
+
+script_run: ScriptRun | None = None
+"""Set while a script is run by `trialpod run`."""
+
+
+class LocalBackend:
+    """Runs experiments on this machine and reads them from its directories."""
+
+    def run(self, request: ExperimentRequest) -> ExperimentOutcome:
+        """Run the experiment to its end.
+
+        Raises:
+            KeyboardInterrupt: the user stopped it; everything is kept, and `Tuner.restore` goes on.
+            TrialpodError: it cannot run.
+        """
+        directory = Path(request.directory)
+        script = script_run or ScriptRun()
+        verbose = script.verbose if script.verbose is not None else request.verbose - 1
+        display = choose_display(sys.stdout, json=script.json, verbose=verbose)
+
+        def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
+            if stored is not None and not request.resume:
+                raise InvalidInputError(
+                    f"{directory} holds an experiment already; go on with it by "
+                    f"Tuner.restore({str(directory)!r}, ...), or choose another name: RunConfig(name=...)"
+                )
+            return plan_from_request(request, stored)
+
+        retry = "scratch" if request.restart_errored else "resume" if request.resume_errored else ""
+        options = RunOptions(cpus=script.cpus, gpus=script.gpus, retry_errors=retry)
+        outcome = run_experiment(plan, directory, display, options)
+        if script_run is not None:
+            script_run.views.append(outcome.view)
+        if not script.json and verbose >= 0:
+            _print(summarize(outcome.view, script.command), sys.stdout)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return self.load(str(directory))
+
+    def load(self, path: str) -> ExperimentOutcome:
+        """Read what is known of the experiment in the directory `path`."""
+        experiment = ReadExperiment(Path(path))
+        state = experiment.engine.state
+        settings = state.settings
+        return ExperimentOutcome(
+            name=experiment.name,
+            path=str(experiment.directory),
+            state=state.flags.state,
+            message=state.flags.message,
+            metric=settings.metric if settings else None,
+            mode=settings.mode if settings else None,
+            trials=[
+                TrialOutcome(
+                    trial_id=trial.trial_id,
+                    name=experiment.trial_name(trial),
+                    config=cast("dict[str, Any]", params_decoder.decode(trial.params)),
+                    status=trial.status,
+                    path=experiment.path(trial),
+                    last_result=_last_result(trial.last_result, trial),
+                    error=trial.error,
+                    traceback=trial.traceback,
+                    checkpoints=trial.checkpoints,
+                )
+                for trial in state.trials.values()
+            ],
+        )
+
+    def can_restore(self, path: str) -> bool:
+        """Return whether there is an experiment that `run` could go on with."""
+        directory = Path(path)
+        return (directory / TRIALPOD_DIR).is_dir() and read_stored(directory) is not None
+
+
+def _last_result(result: dict[str, Any], trial: Any) -> dict[str, Any] | None:
+    if not result:
+        return None
+    return {
+        **result,
+        "trial_id": trial.trial_id,
+        "experiment_tag": trial.tag,
+        "pid": trial.pid,
+        "hostname": trial.hostname,
+        "node_ip": trial.node_ip,
+        "config": params_decoder.decode(trial.params),
+    }
+
+
+def _print(text: str, stream: TextIO) -> None:
+    print(text, file=stream, flush=True)

@@ -1,0 +1,75 @@
+"""`trialpod best DIR`: the best trial of an experiment and its parameters. It also works while trials run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+from trialpod.cli.command import Command
+from trialpod_operator.local.display.json_lines import strict, trial_data
+from trialpod_operator.local.literals import yaml_text
+from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, best_text, no_best, paste_text
+from trialpod_operator.local.view import ExperimentView, TrialRow
+
+
+def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
+    """Return the trial whose last result is best in a metric, its `value` set to it; None when no trial has it.
+
+    Args:
+        view: The experiment with all its trials.
+        metric: A key of the results.
+        mode: ``max`` or ``min``.
+    """
+    sign = 1.0 if mode == "max" else -1.0
+    best: TrialRow | None = None
+    best_value = -math.inf
+    for row in view.rows:
+        value = row.last_result.get(metric)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            continue
+        if best is None or sign * value > best_value:
+            best, best_value = row, sign * value
+            found = float(value)
+    return None if best is None else dataclasses.replace(best, value=found)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("directory", metavar="DIR", help="the experiment's directory")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the trial as one JSON object")
+    form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")
+    parser.add_argument("--metric", help="judge by this key of the last results (default: the experiment's)")
+    parser.add_argument("--mode", choices=("max", "min"), help="which is better (default: the experiment's)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the best trial; exit status 1 when there is none (yet)."""
+    from trialpod_operator.local.reading import read_view
+
+    view = read_view(Path(options.directory), rows=None)
+    metric = options.metric or view.metric
+    mode = options.mode or view.mode
+    if metric is not None and (metric, mode) != (view.metric, view.mode):
+        view = dataclasses.replace(view, metric=metric, mode=mode, best=best_by(view, metric, mode))
+    best = view.best
+    if best is None:
+        text = no_best(view, metric)
+        if metric is None:
+            text += "; or name one here: --metric KEY --mode max"
+        print(text, file=sys.stderr)
+        return EXIT_FAILED
+    if options.json:
+        print(json.dumps(strict({"metric": metric, "mode": mode, **trial_data(best)}), indent=2))
+    elif options.yaml:
+        print(yaml_text(best.config))
+    else:
+        print(f"{best_text(view)}\n\n{paste_text(best)}")
+    return EXIT_FINE
+
+
+command = Command(name="best", help="show the best trial of an experiment directory", configure=configure, run=run)

@@ -1,0 +1,143 @@
+"""`trialpod run`: an experiment from a manifest, or a script with a `Tuner` in it, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError
+from trialpod.tune.environment import MAX_CONCURRENT, RESUME, RUN_NAME, STORAGE
+from trialpod_operator.api.loader import display_name, load_file
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.local import backend
+from trialpod_operator.local.display.choose import choose_display
+from trialpod_operator.local.experiment_run import RunOptions, run_experiment
+from trialpod_operator.local.plans import plan_from_manifest
+from trialpod_operator.local.summary import EXIT_FINE, RunCommand, exit_status, summarize
+
+DEFAULT_STORAGE = "trialpod-results"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("file", help="a TuneExperiment manifest (- for standard input), or a script (.py)")
+    parser.add_argument("args", nargs="*", help="arguments of a script, after --")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="PATH=VALUE",
+                        help="change a field of the manifest, e.g. spec.numSamples=10")  # fmt: skip
+    parser.add_argument("--name", help="name of the experiment, and of its directory")
+    parser.add_argument("--storage", metavar="DIR", help=f"where the directory goes (default: ./{DEFAULT_STORAGE})")
+    parser.add_argument("--max-concurrent", type=_positive, metavar="N", help="at most N trials at once")
+    parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
+    parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
+    parser.add_argument("--gpus", type=int, metavar="N", help="share out N GPUs instead of those there are")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per event, for programs")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the experiment; return the exit status."""
+    if args.file.endswith(".py"):
+        return _run_script(args)
+    if args.args:
+        raise InvalidInputError(f"unexpected arguments: {' '.join(args.args)}; a manifest takes none")
+    return _run_manifest(args)
+
+
+def _run_manifest(args: argparse.Namespace) -> int:
+    overrides = list(args.sets)
+    if args.name:
+        overrides.append(f"metadata.name={args.name}")
+    if args.max_concurrent:
+        overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
+    experiment = _the_one(load_file(args.file, overrides), args.file)
+    folder = Path.cwd() if args.file == "-" else Path(args.file).resolve().parent
+    directory = _storage(args, experiment) / experiment.name
+    command = RunCommand(
+        file=args.file,
+        name=args.name,
+        storage=args.storage,
+        sets=tuple(args.sets),
+        max_concurrent=args.max_concurrent,
+        num_samples=experiment.spec.num_samples,
+    )
+
+    def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
+        return plan_from_manifest(experiment, folder, stored)
+
+    display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
+    options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors="resume" if args.retry_failed else "")
+    outcome = run_experiment(plan, directory, display, options)
+    if not args.json:
+        print(summarize(outcome.view, command), flush=True)
+    return exit_status(outcome.view, interrupted=outcome.interrupted)
+
+
+def _run_script(args: argparse.Namespace) -> int:
+    script = Path(args.file)
+    if not script.is_file():
+        raise InvalidInputError(f"{script} does not exist")
+    if args.sets:
+        raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
+    os.environ[STORAGE] = args.storage or os.environ.get(STORAGE) or DEFAULT_STORAGE
+    os.environ[RUN_NAME] = args.name or script.stem
+    os.environ[RESUME] = "1"
+    if args.max_concurrent:
+        os.environ[MAX_CONCURRENT] = str(args.max_concurrent)
+    command = RunCommand(file=args.file, name=args.name, storage=args.storage, max_concurrent=args.max_concurrent)
+    state = backend.ScriptRun(
+        json=args.json,
+        verbose=_verbosity(args) if args.quiet or getattr(args, "verbose", 0) else None,
+        command=command,
+        cpus=args.cpus,
+        gpus=args.gpus,
+    )
+    backend.script_run = state
+    sys.argv = [args.file, *args.args]
+    sys.path.insert(0, str(script.resolve().parent))
+    runpy.run_path(str(script), run_name="__main__")
+    if not state.views:
+        print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
+    return max((exit_status(view, interrupted=False) for view in state.views), default=EXIT_FINE)
+
+
+def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
+    if len(experiments) == 1:
+        return experiments[0]
+    names = ", ".join(experiment.name for experiment in experiments)
+    raise InvalidInputError(
+        f"{display_name(file)} has {len(experiments)} experiments ({names}); put the one to run into its own file"
+        if experiments
+        else f"{display_name(file)} has no TuneExperiment in it; `trialpod init` writes one to start from"
+    )
+
+
+def _storage(args: argparse.Namespace, experiment: TuneExperiment) -> Path:
+    uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
+    if uri.startswith("file://"):
+        uri = uri.removeprefix("file://")
+    if "://" in uri:
+        raise InvalidInputError(
+            f"spec.storage.uri: {uri} cannot be used by a run on this machine yet, only directories can; "
+            f"add --storage DIR (for example --storage ./{DEFAULT_STORAGE})"
+        )
+    return Path(uri).expanduser().resolve()
+
+
+def _verbosity(args: argparse.Namespace) -> int:
+    return -1 if args.quiet else int(getattr(args, "verbose", 0) or 0)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+command = Command("run", "run an experiment on this machine, or go on with it", configure, run)

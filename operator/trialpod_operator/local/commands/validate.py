@@ -1,0 +1,96 @@
+"""`trialpod validate`: check manifests without a cluster and without running anything.
+
+Every mistake of every file is shown in one pass. Exit status: 0 all valid, 1 problems, 2 a file or an option that
+cannot be used.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError
+from trialpod_operator.api.loader import FileReport, check_text, display_name, read_text
+from trialpod_operator.api.models import TuneExperimentSpec
+from trialpod_operator.api.problems import InvalidManifestError
+from trialpod_operator.api.validation import Checked
+
+
+def summarize(checked: Checked) -> str:
+    """Return one line on a valid experiment: how many trials, and what decides over them."""
+    experiment = checked.experiment
+    assert experiment is not None
+    spec = experiment.spec
+    parts = [_trials(spec.num_samples, checked.grid_size, checked.total)]
+    if spec.search_algorithm is not None:
+        parts.append(f"search {spec.search_algorithm.name}")
+    parts.append(f"scheduler {spec.scheduler.name if spec.scheduler else 'fifo'}")
+    if spec.metric:
+        parts.append(f"{spec.mode} {spec.metric}")
+    parts += _limits(spec)
+    return f"{experiment.name}: valid: {', '.join(parts)}"
+
+
+def _trials(samples: int, grid: int, total: int | None) -> str:
+    if samples == -1:
+        return "trials without limit" + (f" (grid {grid})" if grid > 1 else "")
+    plain = samples * grid
+    count = plain if total is None else total
+    text = f"{count} trial{'s' if count != 1 else ''}"
+    if count != plain:
+        return f"{text} (with points_to_evaluate)"
+    return f"{text} (grid {grid} x {samples} sample{'s' if samples != 1 else ''})" if grid > 1 else text
+
+
+def _limits(spec: TuneExperimentSpec) -> list[str]:
+    limits = []
+    if spec.max_concurrent_trials is not None:
+        limits.append(f"{spec.max_concurrent_trials} at a time")
+    if spec.time_budget is not None:
+        budget = spec.time_budget
+        limits.append(f"at most {budget if isinstance(budget, str) and not budget.isdigit() else f'{budget}s'}")
+    if spec.suspend:
+        limits.append("suspended")
+    return limits
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help='a YAML or JSON manifest; "-" is the standard input')
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="PATH=VALUE",
+        action="append",
+        default=[],
+        help="change a field before the check, such as spec.numSamples=10; can be given again",
+    )
+
+
+def _run(arguments: Namespace) -> int:
+    status = 0
+    for path in arguments.files:
+        try:
+            report = check_text(read_text(path), display_name(path), arguments.overrides)
+        except InvalidInputError as error:
+            print(f"trialpod: {error}", file=sys.stderr)
+            status = 2
+            continue
+        if not _show(report):
+            status = max(status, 1)
+    return status
+
+
+def _show(report: FileReport) -> bool:
+    """Print what was found in one file; return whether all of it is valid."""
+    for warning in report.warnings:
+        print(f"{report.source}: warning: {warning}", file=sys.stderr)
+    if report.problems:
+        print(InvalidManifestError(report.source, report.problems), file=sys.stderr)
+        return False
+    for checked in report.experiments:
+        print(summarize(checked))
+    return True
+
+
+command = Command("validate", "check manifests without running anything", _configure, _run)

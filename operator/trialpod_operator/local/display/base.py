@@ -1,0 +1,58 @@
+"""What every way of showing a running experiment has in common.
+
+A display never decides anything and never ends an experiment: when its stream is closed or full, it goes silent.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TextIO
+
+from trialpod_operator.local.display.events import Event
+from trialpod_operator.local.view import ExperimentView
+
+
+class Display(Protocol):
+    """Shows an experiment while it runs.
+
+    Attributes:
+        rows: How many `ExperimentView.rows` it can use; 0 when it looks at none.
+        interval_s: How often `update` is worth a call, in seconds. More often does no harm: it returns at once.
+    """
+
+    rows: int
+    interval_s: float
+
+    def start(self, view: ExperimentView) -> None:
+        """Show the experiment for the first time."""
+
+    def update(self, view: ExperimentView) -> None:
+        """Show what has changed."""
+
+    def event(self, event: Event) -> None:
+        """Show a fact that happened once."""
+
+    def finish(self, view: ExperimentView) -> None:
+        """Show the final state and close."""
+
+    def close(self) -> None:
+        """Give the terminal back as it was; may be called at any time and more than once."""
+
+
+class LineWriter:
+    """Writes whole lines to a text stream; a closed or full stream makes it silent, never an error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = stream
+
+    def line(self, text: str) -> None:
+        """Write one line and flush it; characters that the stream cannot encode are escaped."""
+        if self._stream is None:
+            return
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            # A reader that went away (`| head`) or a full disk must not end an experiment.
+            self._stream = None

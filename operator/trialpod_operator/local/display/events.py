@@ -1,0 +1,170 @@
+"""One-off facts of a run, for every display: what happened, to which trial, in one sentence and as data.
+
+The sentences are made here, by one function per kind, so that the terminal, a log and `--json` tell the same story.
+A message never repeats the trial's name: a display puts that in front.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trialpod_operator.local.display.words import (
+    clip,
+    duration,
+    number,
+    one_line,
+    parameters,
+    plural,
+)
+from trialpod_operator.local.view import TrialRow
+
+Level = Literal["info", "warning", "error"]
+
+TRIAL_STARTED = "trial_started"
+TRIAL_ENDED = "trial_ended"
+TRIAL_FAILED = "trial_failed"
+TRIAL_RETRIED = "trial_retried"
+CHECKPOINT_DAMAGED = "checkpoint_damaged"
+WARNING = "warning"
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened once.
+
+    Attributes:
+        kind: One of this module's constants; other kinds are shown too.
+        trial_id: The trial it happened to; empty when it concerns the experiment.
+        trial_name: That trial's name.
+        message: One sentence without the trial's name.
+        data: The same as plain data, for `--json`; its `remedy` (if any) is shown on the next line.
+        level: `info` is left out of a live table, `warning` and `error` are always shown.
+    """
+
+    kind: str
+    trial_id: str = ""
+    trial_name: str = ""
+    message: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+    level: Level = "info"
+
+
+def trial_started(row: TrialRow) -> Event:
+    """A trial's first attempt began."""
+    text = clip(parameters(row.config), 120)
+    return Event(
+        TRIAL_STARTED,
+        row.trial_id,
+        row.name,
+        f"started: {text}" if text else "started",
+        {"params": row.config, "path": row.path},
+    )
+
+
+def trial_ended(row: TrialRow, metric: str | None) -> Event:
+    """A trial came to its end, by itself or because it was stopped."""
+    source = one_line(str(row.stop_reason.get("source", ""))).replace("_", " ")
+    verb = f"stopped ({source})" if source else "ended"
+    value = f": {metric}={number(row.value)}" if metric and row.value is not None else ""
+    return Event(
+        TRIAL_ENDED,
+        row.trial_id,
+        row.name,
+        f"{verb} after {plural(row.iteration, 'iteration')} in {duration(row.run_time_s)}{value}",
+        {
+            "status": row.status,
+            "iteration": row.iteration,
+            "metric": metric,
+            "value": row.value,
+            "run_time_s": row.run_time_s,
+            "stop_reason": row.stop_reason,
+            "checkpoint": row.checkpoint,
+            "path": row.path,
+        },
+    )
+
+
+def trial_failed(row: TrialRow) -> Event:
+    """A trial ended with an error and is not tried again."""
+    return Event(
+        TRIAL_FAILED,
+        row.trial_id,
+        row.name,
+        f"failed: {one_line(row.error) or 'no reason is known'}",
+        {
+            "error": row.error,
+            "iteration": row.iteration,
+            "failures": row.failures,
+            "log": f"{row.path}/log.txt",
+            "path": row.path,
+        },
+        "error",
+    )
+
+
+def trial_retried(row: TrialRow, *, reason: str, disruption: bool) -> Event:
+    """A trial's attempt was lost and the trial goes on from its newest checkpoint.
+
+    Args:
+        row: The trial; `attempts` are those so far, the lost one included.
+        reason: What ended that attempt, one line.
+        disruption: True when the machine ended it, False when its own code did.
+    """
+    start = (
+        f"it goes on from the checkpoint of iteration {row.checkpoint_iteration}"
+        if row.checkpoint is not None
+        else "it starts again from the beginning"
+    )
+    end = "was lost" if disruption else "failed"
+    return Event(
+        TRIAL_RETRIED,
+        row.trial_id,
+        row.name,
+        f"attempt {row.attempts} {end} ({one_line(reason) or 'no reason is known'}); {start}",
+        {
+            "attempt": row.attempts,
+            "failures": row.failures,
+            "disruptions": row.disruptions,
+            "disruption": disruption,
+            "reason": reason,
+            "checkpoint": row.checkpoint,
+            "log": f"{row.path}/log.txt",
+        },
+        "info" if disruption else "warning",
+    )
+
+
+def checkpoint_damaged(row: TrialRow, *, checkpoint: str, problem: str, used: str | None) -> Event:
+    """A checkpoint could not be used; `used` is the one taken in its place, None when there is none."""
+    instead = f"{used} is used in its place" if used else "the trial starts from the beginning"
+    return Event(
+        CHECKPOINT_DAMAGED,
+        row.trial_id,
+        row.name,
+        f"{checkpoint} cannot be used ({one_line(problem)}); {instead}",
+        {"checkpoint": checkpoint, "problem": problem, "used": used},
+        "warning",
+    )
+
+
+def warning(message: str, remedy: str = "", *, trial_id: str = "", **data: Any) -> Event:
+    """Something the user should know, with what to do about it; of one trial when `trial_id` is given."""
+    return Event(
+        WARNING,
+        trial_id,
+        message=one_line(message),
+        data={"remedy": one_line(remedy), **data} if remedy else data,
+        level="warning",
+    )
+
+
+def interrupted(message: str, remedy: str = "") -> Event:
+    """The run was asked to end early (Ctrl-C, SIGTERM)."""
+    return Event(
+        INTERRUPTED,
+        message=one_line(message),
+        data={"remedy": one_line(remedy)} if remedy else {},
+        level="warning",
+    )

@@ -1,0 +1,78 @@
+"""One run of an experiment on this machine, from its plan to its summary: what the command line and `Tuner` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.lock import ExperimentLock
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
+from trialpod_operator.local.display.base import Display
+from trialpod_operator.local.shell import LocalShell, RunOutcome
+from trialpod_operator.local.slots import Machine, Slots
+
+LOCK_TIMEOUT_S = 10.0
+"""How long to wait for the processes of an earlier run to be gone."""
+
+MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How to run, beside what to run.
+
+    `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
+    ("scratch" = without their checkpoints). `wait` is told once when another process still holds the experiment.
+    """
+
+    cpus: float | None = None
+    gpus: int | None = None
+    retry_errors: str = ""
+    wait: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
+
+
+def run_experiment(make_plan: MakePlan, directory: Path, display: Display, options: RunOptions) -> RunOutcome:
+    """Run an experiment to its end, or go on with the one that is in `directory`.
+
+    Args:
+        make_plan: makes the plan, given what an earlier start stored.
+        directory: the experiment's directory; made when it is missing.
+        display: shows what happens.
+        options: how to run.
+
+    Raises:
+        InvalidInputError: the plan cannot work on this machine or with what is in the directory.
+        ExperimentLockedError: another process runs this experiment.
+        TrialpodError: it cannot go on; what was received is safe.
+    """
+    slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
+    stored = read_stored(directory)
+    plan = make_plan(stored)
+    if plan.resources_of is None:
+        slots.check(plan.resources)
+    _refuse_changes(directory, stored, plan)
+    lock = ExperimentLock(directory)
+    lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait)
+    try:
+        write_stored(directory, plan.document)
+        return LocalShell(plan, directory, lock.fileno(), slots, display, retry_errors=options.retry_errors).run()
+    finally:
+        lock.release()
+
+
+def _refuse_changes(directory: Path, stored: Mapping[str, Any] | None, plan: ExperimentPlan) -> None:
+    if not stored or "manifest" not in stored or "manifest" not in plan.document:
+        return
+    changed = fixed_changes(stored["manifest"].get("spec", {}), plan.document["manifest"].get("spec", {}))
+    if changed:
+        raise InvalidInputError(
+            f"{directory} holds an experiment of this name whose {', '.join(changed)} "
+            f"{'are' if len(changed) > 1 else 'is'} different; only its budget can change (numSamples, timeBudget, "
+            "maxConcurrentTrials, failurePolicy). Run the new one under another name (--name), or remove the "
+            "directory"
+        )

@@ -1,0 +1,188 @@
+"""Makes an `ExperimentPlan` out of a manifest, or out of what a `Tuner` was given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from trialpod.tune.search import BasicVariantGenerator, SearchAlgorithm, create_searcher
+from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
+from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.problems import InvalidManifestError
+from trialpod_operator.api.search_space import compile_search_space
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.experiment.plan import ExperimentPlan
+
+_SEED_BITS = 32
+
+
+def choose_seed() -> int:
+    """Return a seed for an experiment whose user gave none."""
+    return random.SystemRandom().getrandbits(_SEED_BITS)
+
+
+def plan_from_manifest(experiment: TuneExperiment, folder: Path, stored: Mapping[str, Any] | None) -> ExperimentPlan:
+    """Return the plan for a manifest.
+
+    Args:
+        experiment: a valid manifest.
+        folder: where the manifest is; its modules can be imported from there.
+        stored: what an earlier start stored (``experiment.json``), None at the first.
+
+    Raises:
+        InvalidInputError: it can run in a cluster, but not here.
+    """
+    spec = experiment.spec
+    seed = spec.seed if spec.seed is not None else (stored or {}).get("seed", None)
+    seed = choose_seed() if seed is None else int(seed)
+    space, problems = compile_search_space(spec.search_space)
+    if problems:
+        raise InvalidManifestError(experiment.name, problems)
+    settings = Settings(
+        name=experiment.name,
+        trainable_name=_trainable_name(spec.trainable),
+        metric=spec.metric,
+        mode=spec.mode or "max",
+        num_samples=spec.num_samples,
+        max_concurrent=spec.max_concurrent_trials,
+        time_budget_s=spec.time_budget_seconds,
+        max_failures=spec.failure_policy.max_failures,
+        fail_fast=spec.failure_policy.fail_fast,
+        reuse=spec.reuse_pods,
+        stop_rules=[StopRule(key, float(value)) for key, value in spec.stop.items()],
+        checkpoint_rules=CheckpointRules(
+            frequency=spec.checkpoint.frequency,
+            at_end=spec.checkpoint.at_end,
+            num_to_keep=spec.checkpoint.num_to_keep,
+            score_attribute=spec.checkpoint.score_attribute,
+            score_order=spec.checkpoint.score_order,
+        ),
+    )
+    return ExperimentPlan(
+        settings=settings,
+        search=_searcher(spec, space, seed),
+        scheduler=_scheduler(spec, seed),
+        stopper=_combined([create_stopper(s.name, **s.parameters) for s in spec.stoppers]),
+        trainable=_trainable_ref(spec.trainable, folder),
+        resources=spec.resource_amounts,
+        suspend=spec.suspend,
+        document={
+            "name": experiment.name,
+            "seed": seed,
+            "total": _total(spec, space),
+            "manifest": msgspec.to_builtins(experiment),
+        },
+    )
+
+
+def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | None) -> ExperimentPlan:
+    """Return the plan for what a `Tuner` was given; `stored` as in `plan_from_manifest`."""
+    seed = request.seed if request.seed is not None else (stored or {}).get("seed", None)
+    seed = choose_seed() if seed is None else int(seed)
+    search = request.search_alg if request.search_alg is not None else BasicVariantGenerator(random_state=seed)
+    if isinstance(search, BasicVariantGenerator):
+        search.configure(request.param_space, request.num_samples)
+    stop = request.stop
+    rules = [StopRule(key, float(value)) for key, value in stop.items()] if isinstance(stop, dict) else []
+    settings = Settings(
+        name=request.name,
+        trainable_name=request.trainable_name,
+        metric=request.metric,
+        mode=request.mode or "max",
+        num_samples=request.num_samples,
+        max_concurrent=request.max_concurrent,
+        time_budget_s=request.time_budget_s,
+        max_failures=request.max_failures,
+        fail_fast=request.fail_fast,
+        reuse=request.reuse,
+        stop_rules=rules,
+        checkpoint_rules=request.checkpoint_rules,
+    )
+    return ExperimentPlan(
+        settings=settings,
+        search=search,
+        scheduler=request.scheduler or FIFOScheduler(),
+        stopper=_request_stopper(request),
+        trainable=request.trainable,
+        resources=request.resources,
+        resources_of=request.resources_fn,
+        trial_name=request.trial_name,
+        trial_dirname=request.trial_dirname,
+        document={"name": request.name, "seed": seed, "total": search.total},
+    )
+
+
+def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> SearchAlgorithm:
+    component = spec.search_algorithm
+    name, parameters = (component.name, dict(component.parameters)) if component else ("random", {})
+    if name in ("random", "grid", "variant_generator"):
+        parameters.setdefault("random_state", seed)
+    search = create_searcher(name, **parameters)
+    if isinstance(search, BasicVariantGenerator):
+        search.configure(space, spec.num_samples)
+    return search
+
+
+def _scheduler(spec: TuneExperimentSpec, seed: int) -> TrialScheduler:
+    component = spec.scheduler
+    if component is None:
+        return FIFOScheduler()
+    scheduler = create_scheduler(component.name, **component.parameters)
+    if "seed" not in component.parameters:
+        try:
+            return create_scheduler(component.name, seed=seed, **component.parameters)
+        except InvalidInputError:
+            return scheduler  # It takes no seed: it makes no random choices.
+    return scheduler
+
+
+def _combined(stoppers: list[Stopper]) -> Stopper | None:
+    if not stoppers:
+        return None
+    return stoppers[0] if len(stoppers) == 1 else CombinedStopper(*stoppers)
+
+
+def _request_stopper(request: ExperimentRequest) -> Stopper | None:
+    stop = request.stop
+    if stop is None or isinstance(stop, dict):
+        return None
+    parts = stop if isinstance(stop, list) else [stop]
+    return _combined([part if isinstance(part, Stopper) else FunctionStopper(part) for part in parts])
+
+
+def _total(spec: TuneExperimentSpec, space: dict[str, Any]) -> int | None:
+    search = _searcher(spec, space, 0)
+    return search.total
+
+
+def _trainable_name(trainable: TrainableSpec) -> str:
+    entrypoint = trainable.entrypoint or (trainable.config_map_ref and trainable.config_map_ref.entrypoint)
+    if entrypoint:
+        return entrypoint.rpartition(":")[2].rpartition(".")[2]
+    return trainable.attribute or "trainable"
+
+
+def _trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
+    if trainable.config_map_ref is not None:
+        raise InvalidInputError(
+            "spec.trainable.configMapRef needs a cluster; to run on this machine, put the file beside the manifest "
+            f"and name it: --set spec.trainable.entrypoint={trainable.config_map_ref.entrypoint} "
+            "(and take configMapRef out)"
+        )
+    pickle = trainable.pickle
+    return TrainableRef(
+        entrypoint=trainable.entrypoint,
+        source=trainable.source,
+        attribute=trainable.attribute,
+        pickle=pickle.uri if pickle else None,
+        sha256=pickle.sha256 if pickle else None,
+        path=[str(folder)],
+    )

@@ -1,0 +1,396 @@
+"""The trial processes of one machine, as the event loop sees them: the parent's side of the fork server.
+
+Invariants:
+
+* Every `spawn` ends in exactly one `ExitInfo`, whatever dies and in whatever order.
+* An exit is reported when the process and its descendants are gone, so a next attempt can never overlap with it.
+* When the fork server itself dies, its trials are killed and reported as `lost`, and a new one takes its place. One
+  that dies while it imports the user's code is replaced by one that does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trialpod.errors import TrialpodError
+from trialpod.protocol.messages import TrainableRef
+from trialpod.runner.zygote_protocol import (
+    DEFAULT_FUNCTION,
+    DEFAULT_PRELOADER,
+    Command,
+    Event,
+    EventStream,
+    Exited,
+    Kill,
+    Preload,
+    Preloaded,
+    Ready,
+    Signal,
+    Spawn,
+    Started,
+    frame,
+)
+
+logger = logging.getLogger(__name__)
+
+_GONE_WAIT_S = 5.0
+"""How long the parent waits for a killed process to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitInfo:
+    """How a trial process ended.
+
+    `status` is the exit status, or minus the signal that killed it; `cpu_s` seconds of user and system time;
+    `max_rss` bytes; `problem` says why there was no process or what happened to it from outside; `lost` is True when
+    that was not the trial's own doing.
+    """
+
+    key: str
+    pid: int  # 0 = never started
+    status: int
+    cpu_s: float = 0.0
+    max_rss: int = 0
+    problem: str = ""
+    lost: bool = False
+
+    def __str__(self) -> str:
+        if self.problem:
+            return self.problem
+        if self.status >= 0:
+            return f"exit status {self.status}"
+        try:
+            return f"killed by {signal.Signals(-self.status).name}"
+        except ValueError:
+            return f"killed by signal {-self.status}"
+
+
+class Process:
+    """A trial process. `pid` is 0 until it has started."""
+
+    __slots__ = ("_on_exit", "exited", "key", "pid")
+
+    def __init__(
+        self, key: str, exited: asyncio.Future[ExitInfo], on_exit: Callable[[ExitInfo], None] | None
+    ) -> None:
+        self.key = key
+        self.pid = 0
+        self.exited = exited
+        """Set when the process and its descendants are gone. Shield it when a wait for it may be cancelled."""
+        self._on_exit = on_exit
+
+    def finish(self, info: ExitInfo) -> None:
+        """Publish the exit (called by the pool)."""
+        if self._on_exit is not None:
+            # By the loop: an error in the callback must not look like one of the control socket.
+            self.exited.get_loop().call_soon(self._on_exit, info)
+        if not self.exited.done():
+            self.exited.set_result(info)
+
+
+class _Link(asyncio.Protocol):
+    """The control socket to one fork server process."""
+
+    def __init__(self, on_event: Callable[[Event], None], on_lost: Callable[[], None]) -> None:
+        self._stream = EventStream()
+        self._on_event = on_event
+        self._on_lost = on_lost
+
+    def data_received(self, data: bytes) -> None:
+        for event in self._stream.feed(data):
+            self._on_event(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost()
+
+
+class ProcessPool:
+    """Starts trial processes through a fork server and watches them.
+
+    Args:
+        env: environment of the fork server and so of all trials; None = this process's. Put what libraries read when
+            they are loaded (``OMP_NUM_THREADS``) here: the user's module is loaded only once.
+        cwd: working directory of the fork server; None = this process's.
+        keep_fd: a descriptor that all processes keep open (the experiment's lock).
+        preloader: what the fork server calls to import the user's code, ``module:function``.
+        function: what a trial process calls, ``module:function``.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        keep_fd: int | None = None,
+        preloader: str = DEFAULT_PRELOADER,
+        function: str = DEFAULT_FUNCTION,
+    ) -> None:
+        self._env = dict(os.environ if env is None else env)
+        # Lets `torch.cuda.is_available()` in the user's module answer without a CUDA context, which no fork survives.
+        self._env.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        self._cwd = cwd
+        self._keep_fd = keep_fd
+        self._preloader = preloader
+        self._function = function
+        self._processes: dict[str, Process] = {}
+        self._server: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._outbox: list[bytes] = []  # commands given while there is no fork server to take them
+        self._ready: asyncio.Future[None] | None = None
+        self._ref: TrainableRef | None = None
+        self._preloaded: asyncio.Future[str] | None = None
+        self._broken = ""
+        self._closing = False
+        self._gone = asyncio.Event()
+        self._restart: asyncio.Task[None] | None = None
+
+    @property
+    def zygote_pid(self) -> int:
+        """Pid of the fork server, 0 when there is none."""
+        return self._server.pid if self._server is not None else 0
+
+    async def start(self) -> None:
+        """Start the fork server and wait until it accepts commands.
+
+        Raises:
+            TrialpodError: it cannot run on this machine.
+        """
+        if sys.platform != "linux":
+            raise TrialpodError(f"trials as local processes need Linux; this is {sys.platform}")
+        await self._launch()
+        assert self._ready is not None
+        await asyncio.shield(self._ready)
+
+    async def preload(self, ref: TrainableRef) -> str:
+        """Import the user's code once for all trials; return "" or why each trial must import it by itself."""
+        if self._broken:
+            return self._broken
+        self._ref = ref
+        self._preloaded = asyncio.get_running_loop().create_future()
+        self._send(Preload(ref=ref, preloader=self._preloader, function=self._function))
+        return await asyncio.shield(self._preloaded)
+
+    def spawn(
+        self,
+        key: str,
+        *,
+        runner: str,
+        address: str,
+        experiment: str,
+        cwd: str = "",
+        log_path: str = "",
+        env: Mapping[str, str | None] | None = None,
+        python_path: Sequence[str] = (),
+        on_exit: Callable[[ExitInfo], None] | None = None,
+    ) -> Process:
+        """Start a trial process; return at once.
+
+        Args:
+            key: names the process in this pool; must never have been used before.
+            runner: identity that it gives to the report service at `address`.
+            address: ``unix:/path`` or a URL.
+            experiment: the experiment's name in that service.
+            cwd: its working directory; "" = the fork server's.
+            log_path: file to which its stdout and stderr are appended.
+            env: variables to set, or with None to remove.
+            python_path: folders to put first on ``sys.path``.
+            on_exit: called in the event loop when it is gone.
+        """
+        if key in self._processes:
+            raise ValueError(f"a process with key {key!r} is running")
+        loop = asyncio.get_running_loop()
+        process = Process(key, loop.create_future(), on_exit)
+        self._processes[key] = process
+        if self._broken or self._closing:
+            problem = self._broken or "the process pool is closed"
+            loop.call_soon(self._finish, ExitInfo(key=key, pid=0, status=1, problem=problem, lost=True))
+            return process
+        self._send(
+            Spawn(
+                key=key,
+                runner=runner,
+                address=address,
+                experiment=experiment,
+                cwd=cwd,
+                log_path=log_path,
+                env=dict(env or {}),
+                python_path=list(python_path),
+                function=self._function,
+            )
+        )
+        return process
+
+    def terminate(self, key: str, sig: int = signal.SIGTERM) -> None:
+        """Send a signal to a trial's main process; nothing happens when it has ended."""
+        if key in self._processes:
+            self._send(Signal(key=key, signum=sig))
+
+    def kill(self, key: str) -> None:
+        """SIGKILL a trial and all its descendants."""
+        if key in self._processes:
+            self._send(Kill(key=key))
+
+    async def kill_all(self) -> None:
+        """SIGKILL all trials and wait until they are gone."""
+        exits = [process.exited for process in self._processes.values()]
+        for key in self._processes:
+            self._send(Kill(key=key))
+        if exits:
+            await asyncio.wait(exits)
+
+    async def close(self) -> None:
+        """Kill all trials, end the fork server, and wait until all are gone."""
+        if self._closing:
+            await self._gone.wait()
+            return
+        self._closing = True
+        if self._restart is not None:
+            await asyncio.wait([self._restart])
+        if self._transport is not None and not self._transport.is_closing():
+            # The end of the commands ends the fork server; it still reports the exits.
+            self._transport.write_eof()
+            try:
+                await asyncio.wait_for(self._gone.wait(), _GONE_WAIT_S)
+            except TimeoutError:
+                if self._server is not None:
+                    self._server.kill()
+                await self._gone.wait()
+        self._gone.set()
+
+    def _send(self, command: Command) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame(command))
+        else:
+            self._outbox.append(frame(command))
+
+    async def _launch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        ours, theirs = socket.socketpair()
+        keep = [] if self._keep_fd is None else [self._keep_fd]
+        command = [sys.executable, "-P", "-m", "trialpod.runner.zygote", str(theirs.fileno())]
+        for descriptor in keep:
+            command += ["--keep-fd", str(descriptor)]
+        with theirs:
+            self._server = subprocess.Popen(  # noqa: ASYNC220 - a vfork; this process is watched by its socket
+                command,
+                env=self._env,
+                cwd=self._cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # What the user's module prints while it is imported must not mix with our own output.
+                pass_fds=(theirs.fileno(), *keep),
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        transport, _ = await loop.create_connection(lambda: _Link(self._on_event, self._on_lost), sock=ours)
+        self._transport = transport
+        if self._ref is not None:
+            transport.write(frame(Preload(ref=self._ref, preloader=self._preloader, function=self._function)))
+        for data in self._outbox:
+            transport.write(data)
+        self._outbox.clear()
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Started):
+            process = self._processes.get(event.key)
+            if process is not None:
+                process.pid = event.pid
+        elif isinstance(event, Exited):
+            process = self._processes.get(event.key)
+            if process is None:
+                return
+            info = ExitInfo(
+                key=event.key,
+                pid=process.pid,
+                status=event.status,
+                cpu_s=event.cpu_s,
+                max_rss=event.max_rss,
+                problem=event.problem,
+            )
+            self._finish(info)
+        elif isinstance(event, Preloaded):
+            if self._preloaded is not None and not self._preloaded.done():
+                self._preloaded.set_result(event.problem)
+        elif isinstance(event, Ready) and self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def _on_lost(self) -> None:
+        self._transport = None
+        lost = list(self._processes.values())
+        self._restart = asyncio.get_running_loop().create_task(self._after_death(lost))
+
+    async def _after_death(self, lost: list[Process]) -> None:
+        server = self._server
+        assert server is not None
+        assert self._ready is not None
+        server.kill()  # It has closed its socket; that it has not ended yet is no reason to wait.
+        status = server.wait()
+        self._server = None
+        how = str(ExitInfo(key="", pid=server.pid, status=status))
+        if not self._closing:
+            logger.warning("the fork server ended unexpectedly: %s", how)
+        await _kill_groups([process.pid for process in lost if process.pid])
+        problem = "the process pool was closed" if self._closing else f"its parent, the fork server, ended: {how}"
+        restart = not self._closing and self._ready.done()
+        if not self._ready.done():
+            self._broken = (
+                f"the fork server cannot start: {how}; its output says why "
+                f"(try: {sys.executable} -c 'import trialpod.runner.zygote')"
+            )
+            self._ready.set_exception(TrialpodError(self._broken))
+            self._ready.exception()  # When nobody waits for it, the exits say it.
+        if self._preloaded is not None and not self._preloaded.done():
+            self._ref = None
+            self._preloaded.set_result(
+                self._broken or f"importing it ended the process ({how}); trials import it by themselves"
+            )
+        if self._broken:
+            lost = list(self._processes.values())
+            self._outbox.clear()
+        for process in lost:
+            killed = -signal.SIGKILL
+            self._finish(ExitInfo(process.key, process.pid, killed, problem=self._broken or problem, lost=True))
+        if restart:
+            await self._launch()
+        else:
+            self._gone.set()
+
+    def _finish(self, info: ExitInfo) -> None:
+        process = self._processes.pop(info.key, None)
+        if process is not None:
+            process.finish(info)
+
+
+async def _kill_groups(pids: Sequence[int]) -> None:
+    """SIGKILL process groups and wait (for a limited time) until their leaders are gone."""
+    loop = asyncio.get_running_loop()
+    waits: list[asyncio.Future[None]] = []
+    descriptors: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            gone: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(descriptor, _set, gone)
+            descriptors.append(descriptor)
+            waits.append(gone)
+    if waits:
+        await asyncio.wait(waits, timeout=_GONE_WAIT_S)
+    for descriptor in descriptors:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,130 @@
+"""Reads an experiment from its directory, whether or not it is running, without changing anything."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.journal import Journal
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.outputs import Outputs
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.records import decode_record, decode_snapshot
+from trialpod_operator.experiment.stored import read_stored
+from trialpod_operator.experiment.trial_files import TrialFiles
+from trialpod_operator.local.view import ExperimentView, TrialRow
+from trialpod_operator.local.views import build_row, build_view
+
+
+class _RecordedSearch(SearchAlgorithm):
+    """Suggests nothing: a replay takes the trials from the journal."""
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+
+    @property
+    def total(self) -> int | None:
+        return self._total
+
+    @property
+    def finished(self) -> bool:
+        return True
+
+    def set_num_samples(self, num_samples: int) -> None:
+        pass
+
+    def next_suggestion(self) -> Suggestion | None:
+        return None
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class ReadExperiment:
+    """The state of an experiment as its journal tells it.
+
+    Raises:
+        InvalidInputError: `directory` holds no experiment.
+        JournalError: its journal is damaged, or of a newer version.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        stored = _stored(directory)
+        self.directory = directory
+        self.name: str = stored.get("name", directory.name)
+        self.engine = Engine(_RecordedSearch(stored.get("total")), FIFOScheduler())
+        self._names: dict[str, str] = {}
+        dirnames: dict[str, str] = {}
+        journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, read_only=True)
+        try:
+            if journal.snapshot is not None:
+                snapshot = decode_snapshot(journal.snapshot)
+                self.engine.restore(bytes(snapshot.engine))
+                dirnames.update(snapshot.dirnames)
+                self._names.update(snapshot.names)
+            for data in journal.records():
+                record = decode_record(data)
+                self.engine.apply(record.event, record.now, record.outputs or Outputs())
+                for trial_id, (name, dirname) in record.named.items():
+                    self._names[trial_id] = name
+                    dirnames[trial_id] = dirname
+        finally:
+            journal.close()
+        settings = self.engine.state.settings
+        self._trainable_name = settings.trainable_name if settings else ""
+        self._files = TrialFiles(directory, self._trainable_name)
+        self._files.dirnames = {key: value for key, value in dirnames.items() if value}
+
+    def path(self, trial: Trial) -> str:
+        """Return the directory of a trial."""
+        return str(self._files.path(trial))
+
+    def trial_name(self, trial: Trial) -> str:
+        """Return the readable name of a trial."""
+        return self._names.get(trial.trial_id) or f"{self._trainable_name}_{trial.trial_id}"
+
+    def view(self, rows: int | None, now: float) -> ExperimentView:
+        """Return the experiment for display, with at most `rows` trials (None = all)."""
+        settings = self.engine.state.settings or Settings(name=self.name, trainable_name="")
+
+        def row(trial: Trial) -> TrialRow:
+            return build_row(trial, path=self.path(trial), name=self.trial_name(trial), now=now)
+
+        return build_view(self.engine, settings, path=str(self.directory), now=now, rows=rows, row=row)
+
+
+def read_view(path: Path, *, rows: int | None) -> ExperimentView:
+    """Return the experiment in the directory `path` for display, with at most `rows` trials (None = all)."""
+    return ReadExperiment(path).view(rows, time.time())
+
+
+def is_experiment(path: Path) -> bool:
+    """Return whether a directory holds an experiment."""
+    return (path / TRIALPOD_DIR).is_dir()
+
+
+def _stored(directory: Path) -> dict[str, Any]:
+    stored = read_stored(directory)
+    if stored is not None:
+        return stored
+    if not directory.exists():
+        raise InvalidInputError(f"{directory} does not exist")
+    below = sorted(child.name for child in directory.iterdir() if is_experiment(child)) if directory.is_dir() else []
+    if below:
+        shown = ", ".join(below[:10]) + (f" and {len(below) - 10} more" if len(below) > 10 else "")
+        raise InvalidInputError(
+            f"{directory} is no experiment, but has some in it: {shown}; name one, e.g. {directory / below[0]}"
+        )
+    raise InvalidInputError(
+        f"{directory} is no experiment (it has no {TRIALPOD_DIR} folder); give the directory that "
+        "`trialpod run` printed"
+    )

@@ -1,0 +1,51 @@
+"""What a person sees of an experiment: plain data made from the engine's state, for tables, JSON and summaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial as a line of a table."""
+
+    trial_id: str
+    name: str
+    status: str  # PENDING, RUNNING, PAUSED, TERMINATED, ERROR
+    config: dict[str, Any]
+    path: str  # its directory
+    iteration: int
+    value: float | None  # the experiment's metric in its last result
+    run_time_s: float
+    attempts: int
+    failures: int
+    disruptions: int
+    error: str  # one line; empty when there is none
+    stop_reason: dict[str, Any]  # why it ended before its own end; {"source": "stop_rule", ...}; empty otherwise
+    checkpoint: str | None  # path of its newest checkpoint
+    checkpoint_iteration: int | None
+    last_result: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentView:
+    """An experiment at one moment."""
+
+    name: str
+    path: str
+    metric: str | None
+    mode: str  # "max" or "min"
+    state: str  # Running, Suspended, Succeeded, Failed, Stopped (by time budget or the user)
+    message: str  # one sentence about `state`; may be empty
+    total: int | None  # number of trials in all; None when it is open
+    counts: dict[str, int]  # by status
+    results: int  # results so far, over all trials
+    elapsed_s: float  # active time, over all runs of this experiment
+    time_budget_s: float | None
+    max_concurrent: int | None
+    best: TrialRow | None
+    rows: list[TrialRow]  # running ones first, then the latest ended; cut to what was asked for
+    failures: dict[str, int]  # one-line error -> how many trials ended with it
+    trials_per_minute: float | None
+    eta_s: float | None

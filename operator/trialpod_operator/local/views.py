@@ -1,0 +1,111 @@
+"""Builds what a person sees from the engine's state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.outcome import RUNNING as EXPERIMENT_RUNNING
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
+from trialpod_operator.local.view import ExperimentView, TrialRow
+
+RATE_WINDOW = 20
+"""Trials per minute are told from the latest this many ended trials."""
+
+
+def best_trial(engine: Engine) -> Trial | None:
+    """Return the trial whose last result has the best finite value of the metric; the earliest of equals."""
+    settings = engine.state.settings
+    if settings is None or settings.metric is None:
+        return None
+    sign = 1.0 if settings.mode == "max" else -1.0
+    best: Trial | None = None
+    best_value = -math.inf
+    for trial in engine.state.trials.values():
+        if trial.value is not None and math.isfinite(trial.value) and sign * trial.value > best_value:
+            best, best_value = trial, sign * trial.value
+    return best
+
+
+def build_row(trial: Trial, *, path: str, name: str, now: float) -> TrialRow:
+    """Return one trial as it is at `now`, in seconds since the epoch."""
+    checkpoint = trial.checkpoint
+    return TrialRow(
+        trial_id=trial.trial_id,
+        name=name,
+        status=trial.status,
+        config=trial.config,
+        path=path,
+        iteration=trial.iteration,
+        value=trial.value,
+        run_time_s=trial.run_time_s + (max(0.0, now - trial.started_at) if trial.running else 0.0),
+        attempts=trial.attempt,
+        failures=trial.failures,
+        disruptions=trial.disruptions,
+        error=trial.error,
+        stop_reason=trial.stop_reason,
+        checkpoint=f"{path}/{checkpoint.name}" if checkpoint else None,
+        checkpoint_iteration=checkpoint.iteration if checkpoint else None,
+        last_result=trial.last_result,
+    )
+
+
+def build_view(
+    engine: Engine, settings: Settings, *, path: str, now: float, rows: int | None, row: Callable[[Trial], TrialRow]
+) -> ExperimentView:
+    """Return the experiment as it is at `now` (seconds since the epoch), with at most `rows` trials (None = all).
+
+    `settings` are the current ones, or those to come when the engine has none yet; `row` makes the line of one trial.
+    """
+    state = engine.state
+    flags = state.flags
+    trials = list(state.trials.values())
+    failures: dict[str, int] = {}
+    for trial in trials:
+        if trial.status == ERROR:
+            failures[trial.error] = failures.get(trial.error, 0) + 1
+    best = best_trial(engine)
+    rate = _trials_per_minute(trials)
+    total = engine.search.total
+    remaining = None if total is None else total - sum(trial.ended for trial in trials)
+    eta = remaining / rate * 60 if rate and remaining and flags.state == EXPERIMENT_RUNNING else None
+    return ExperimentView(
+        name=settings.name,
+        path=path,
+        metric=settings.metric,
+        mode=settings.mode,
+        state=flags.state,
+        message=flags.message,
+        total=total,
+        counts={status: state.counts.get(status, 0) for status in (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)},
+        results=flags.results,
+        elapsed_s=engine.active_s(now),
+        time_budget_s=settings.time_budget_s,
+        max_concurrent=settings.max_concurrent,
+        best=row(best) if best is not None else None,
+        rows=[row(trial) for trial in _shown(trials, rows)],
+        failures=failures,
+        trials_per_minute=rate,
+        eta_s=eta,
+    )
+
+
+def _shown(trials: list[Trial], limit: int | None) -> list[Trial]:
+    if limit is None:
+        return trials
+    running = [trial for trial in trials if trial.status == RUNNING]
+    if len(running) >= limit:
+        return running[:limit]
+    ended = sorted((trial for trial in trials if trial.ended), key=lambda trial: -trial.ended_at)
+    waiting = [trial for trial in trials if trial.status in (PENDING, PAUSED)]
+    return [*running, *ended, *waiting][:limit]
+
+
+def _trials_per_minute(trials: list[Trial]) -> float | None:
+    ended = sorted(trial.ended_at for trial in trials if trial.ended)[-RATE_WINDOW:]
+    if len(ended) < 2:
+        return None
+    span = ended[-1] - ended[0]
+    return 60.0 * (len(ended) - 1) / span if span > 0 else None

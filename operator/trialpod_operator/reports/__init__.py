@@ -1,0 +1,1 @@
+"""The service that attempts talk to."""

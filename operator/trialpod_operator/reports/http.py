@@ -1,0 +1,137 @@
+"""A small, strict HTTP/1.1 server for the report path: POST in, MessagePack out, nothing else.
+
+Invariants:
+
+* A handler that returns a plain tuple is answered within the same read, without a task. One that returns an awaitable
+  (a long poll) is cancelled when its client goes away.
+* Every refusal has an `ErrorAnswer` as its body.
+* A socket file is never open to other users, and is removed by the server that made it only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from trialpod.errors import InvalidInputError
+from trialpod_operator.reports.http_connection import Answer, Connection, Handler, Limits, Peer, error
+
+if TYPE_CHECKING:
+    import ssl as ssl_module
+
+__all__ = ["Answer", "Handler", "Limits", "Peer", "ReportServer", "error"]
+
+_MAX_UNIX_PATH = 107
+
+
+class ReportServer:
+    """Serves one handler on any number of sockets.
+
+    Args:
+        handler: called as ``handler(path, body, peer)`` for each POST below ``/v1/``; returns ``(status, body)``, or
+            an awaitable of it. An exception is logged and answered with 500.
+        limits: what one client may take.
+    """
+
+    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+        self.handler = handler
+        self.limits = limits or Limits()
+        self.closing = False
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[Connection] = set()
+        self._all_gone: asyncio.Event = asyncio.Event()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._unix_paths: list[tuple[str, int]] = []
+
+    async def start_unix(self, path: str | os.PathLike[str]) -> None:
+        """Serve on a Unix socket that only this user can open; a stale socket file is replaced.
+
+        Raises:
+            InvalidInputError: the path is too long for a socket address.
+        """
+        name = os.fspath(path)
+        if len(os.fsencode(name)) > _MAX_UNIX_PATH:
+            raise InvalidInputError(
+                f"{name}: too long for a Unix socket ({_MAX_UNIX_PATH} bytes at most); set TMPDIR to a shorter path"
+            )
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _unlink(name)
+            listener.bind(name)
+            # Before it listens nobody can connect, so there is no moment in which others could.
+            os.chmod(name, 0o600)
+            loop = asyncio.get_running_loop()
+            server = await loop.create_unix_server(lambda: Connection(self), sock=listener, backlog=1024)
+        except BaseException:
+            listener.close()
+            raise
+        self._unix_paths.append((name, os.stat(name).st_ino))
+        self._servers.append(server)
+
+    async def start_tcp(
+        self, host: str | None, port: int, ssl: ssl_module.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Serve on TCP, with TLS when a context is given; return the address (for port 0)."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Connection(self), host, port, ssl=ssl, backlog=1024)
+        self._servers.append(server)
+        address, bound = server.sockets[0].getsockname()[:2]
+        return address, bound
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop listening, let requests in progress end for up to `grace_s`, then cancel them."""
+        self.closing = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.close_when_idle()
+        if self._connections:
+            self._all_gone.clear()
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), grace_s)
+            except TimeoutError:
+                for connection in list(self._connections):
+                    connection.close_now()
+                await self._all_gone.wait()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for name, inode in self._unix_paths:
+            _unlink(name, inode)
+
+    # For the connections.
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; False when there are too many."""
+        self._connections.add(connection)
+        if self._sweeper is None:
+            self._schedule_sweep()
+        return len(self._connections) <= self.limits.connections and not self.closing
+
+    def forget(self, connection: Connection) -> None:
+        """Drop a connection that is gone."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_gone.set()
+
+    def _schedule_sweep(self) -> None:
+        # One timer for all connections: a timer for each request would cost more than the request's parsing.
+        limits = self.limits
+        interval = min(limits.idle_s, limits.request_s, limits.write_s, limits.linger_s) / 2
+        self._sweeper = asyncio.get_running_loop().call_later(interval, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._connections):
+            if now >= connection.deadline or now >= connection.write_deadline:
+                connection.expire(now)
+        if self._connections:
+            self._schedule_sweep()
+
+
+def _unlink(name: str, inode: int | None = None) -> None:
+    """Remove a socket file if it is there (and still the one with that inode number)."""
+    if os.path.lexists(name) and inode in (None, os.lstat(name).st_ino):
+        os.unlink(name)

@@ -1,0 +1,27 @@
+"""What a sub-command of `trialpod` is: the object that an entry point of the group `trialpod.commands` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One sub-command.
+
+    Attributes:
+        name: as typed.
+        help: one line for the list of commands: lower case, without a full stop.
+        configure: adds the arguments to the command's own parser.
+        run: does the work and returns the exit status. Raises TrialpodError for what the user must know.
+    """
+
+    name: str
+    help: str
+    configure: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]

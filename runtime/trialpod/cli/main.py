@@ -1,0 +1,176 @@
+"""The `trialpod` command: finds the sub-command, runs it, and turns what goes wrong into a message and a status.
+
+Only the chosen sub-command is imported. Sub-commands come from the entry points of the group `trialpod.commands`;
+those of trialpod itself are also named here, with their help lines, so that neither `trialpod run` nor
+`trialpod --help` has to search the metadata of everything that is installed for them.
+
+Exit statuses: 0 done; 1 the work failed; 2 the user's input cannot be used; 130 interrupted. A user never sees a
+traceback for a mistake of their own, unless `--verbose` or TRIALPOD_DEBUG=1 asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError, TrialpodError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "trialpod.commands"
+BUILT_IN = {
+    "run": ("trialpod_operator.local.commands.run:command", "run an experiment on this machine, or go on with it"),
+    "validate": ("trialpod_operator.local.commands.validate:command", "check manifests without running anything"),
+    "init": (
+        "trialpod_operator.local.commands.init:command",
+        "write a small working example: train.py and experiment.yaml",
+    ),
+    "results": ("trialpod_operator.local.commands.results:command", "show the trials of an experiment directory"),
+    "best": ("trialpod_operator.local.commands.best:command", "show the best trial of an experiment directory"),
+}
+"""The sub-commands of this distribution: entry point and help line."""
+
+INTERRUPTED = 130
+_USAGE = "usage: trialpod [--version] [-h] [-v] COMMAND ..."
+
+
+class CommandUnavailableError(TrialpodError):
+    """A sub-command is installed, but something that it needs is not."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        argv: the arguments after the program's name; default: those of this process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verbose = os.environ.get("TRIALPOD_DEBUG", "") not in ("", "0")
+    try:
+        while arguments and arguments[0] in ("-v", "--verbose"):
+            verbose = True
+            del arguments[0]
+        status = _dispatch(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # The reader (`| head`) has gone. What is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except TrialpodError as error:
+        if verbose or _verbose_flag(arguments):
+            raise
+        print(f"trialpod: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidInputError | CommandUnavailableError) else 1
+
+
+def _verbose_flag(arguments: Sequence[str]) -> bool:
+    """Return whether the sub-command was given -v; it need not know the option for that."""
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(argument in ("-v", "--verbose") for argument in before)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        if len(arguments) > 1 and arguments[0] == "help":
+            return _run(arguments[1], ["--help"])
+        _print_help()
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        from trialpod import __version__
+
+        print(f"trialpod {__version__}")
+        return 0
+    if arguments[0].startswith("-"):
+        raise InvalidInputError(f"unknown option {arguments[0]}\n{_USAGE}")
+    return _run(arguments[0], arguments[1:])
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    from argparse import ArgumentParser
+
+    command = load_command(name)
+    parser = ArgumentParser(
+        prog=f"trialpod {name}", description=f"{command.help[:1].upper()}{command.help[1:]}.", allow_abbrev=False
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="say more, and show tracebacks")
+    command.configure(parser)
+    try:
+        namespace = parser.parse_args(arguments)
+    except SystemExit as end:  # argparse has said what was wrong
+        return end.code if isinstance(end.code, int) else 2
+    return command.run(namespace)
+
+
+def load_command(name: str) -> Command:
+    """Import one sub-command.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+        CommandUnavailableError: it is there, but cannot be imported.
+    """
+    if name in BUILT_IN:
+        target = BUILT_IN[name][0]
+    else:
+        installed = _entry_points()
+        if name not in installed:
+            guess = nearest(name, [*BUILT_IN, *installed])
+            hint = f"did you mean `trialpod {guess}`?" if guess else "`trialpod --help` lists the commands."
+            raise InvalidInputError(f'there is no command "{name}"; {hint}')
+        target = installed[name].value
+    module, _, attribute = target.partition(":")
+    try:
+        loaded: object = getattr(import_module(module), attribute)
+    except ImportError as error:
+        _unavailable(name, error)
+    if not isinstance(loaded, Command):
+        raise CommandUnavailableError(
+            f"`trialpod {name}`: {target} is not a trialpod Command; its package is at fault"
+        )
+    return loaded
+
+
+def _unavailable(name: str, error: ImportError) -> NoReturn:
+    if name in BUILT_IN:
+        advice = 'it needs the packages of an extra: pip install "trialpod[local]"'
+    else:
+        advice = "is the package that it comes from installed completely?"
+    raise CommandUnavailableError(f"`trialpod {name}` cannot start: {error}; {advice}") from error
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _print_help() -> None:
+    others = sorted(_entry_points().keys() - BUILT_IN.keys())
+    lines = [
+        _USAGE,
+        "",
+        "Hyperparameter tuning: trials as pods on Kubernetes, or as processes on this machine.",
+        "",
+        "commands:",
+        *(f"  {name:<12}{help_line}" for name, (_, help_line) in BUILT_IN.items()),
+        *(f"  {name:<12}(installed by {_distribution(name)})" for name in others),
+        "",
+        "options:",
+        "  -h, --help     show this help; `trialpod COMMAND --help` shows a command's",
+        "  -v, --verbose  say more, and show tracebacks",
+        "  --version      show the version",
+    ]
+    print("\n".join(lines))
+
+
+def _distribution(name: str) -> str:
+    distribution = _entry_points()[name].dist
+    return distribution.name if distribution is not None else "another package"

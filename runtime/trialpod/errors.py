@@ -1,0 +1,48 @@
+"""The exceptions that trialpod raises, one base class for all of them.
+
+A message says what was wrong, where, and what to do next. `nearest` builds the "did you mean" part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class TrialpodError(Exception):
+    """Base class of every error that trialpod raises on purpose."""
+
+
+class InvalidInputError(TrialpodError, ValueError):
+    """Something the user wrote cannot work as it stands (a manifest, an argument, a script)."""
+
+
+class TrainableError(TrialpodError):
+    """The user's Trainable cannot be loaded or broke its contract."""
+
+
+class CheckpointError(TrialpodError):
+    """A checkpoint is missing, incomplete or damaged."""
+
+
+class StorageError(TrialpodError):
+    """The storage refused or lost an operation."""
+
+
+class ExperimentLockedError(TrialpodError):
+    """Another live process owns the experiment directory."""
+
+
+class JournalError(TrialpodError):
+    """The experiment's journal cannot be read by this version, or is damaged before its end."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name closest to `name`, or None when nothing is close enough to suggest."""
+    import difflib
+
+    candidates = list(allowed)
+    lowered = {candidate.lower(): candidate for candidate in reversed(candidates)}
+    if name.lower() in lowered:
+        return lowered[name.lower()]
+    matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return lowered[matches[0]] if matches else None

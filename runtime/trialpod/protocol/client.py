@@ -1,0 +1,144 @@
+"""The calls of an attempt process to the report service: asks for work, and hands out the link of one attempt.
+
+Invariants:
+
+* A call that got no answer, or a 5xx, is repeated with backoff and jitter for as long as it takes: an unreachable
+  server is never the trial's error. A 4xx is final and carries the server's words.
+* One connection per process, used under one lock. Nobody sleeps while holding it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from trialpod.errors import TrialpodError
+from trialpod.protocol import messages
+from trialpod.protocol.backoff import Backoff, _uniform
+from trialpod.protocol.http import Connection, TransportError
+
+log = logging.getLogger(__name__)
+
+_RETRIED = frozenset({408, 425, 429})
+_ASSIGNMENT_TIMEOUT_S = 300.0
+_LOG_EVERY_S = 60.0
+
+
+class RefusedError(TrialpodError):
+    """The server refused a request for good (4xx); the message is the server's."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ReportClient:
+    """Talks to the report service on behalf of one process.
+
+    Args:
+        address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
+        experiment: the experiment's name, as in the URL.
+        clock: monotonic seconds.
+        sleep: waits that many seconds.
+        uniform: a number in [0, 1), for jitter.
+        connection: replaces the connection to `address`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        experiment: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        uniform: Callable[[], float] = _uniform,
+        connection: Connection | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.clock = clock
+        self.sleep = sleep
+        self.lock = threading.Lock()
+        """Held while the connection is in use."""
+        self.not_before = 0.0
+        """No call before this moment of `clock`."""
+        self._backoff = Backoff(uniform=uniform)
+        self._connection = connection or Connection(address)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode_assignment = msgspec.msgpack.Decoder(messages.AssignmentAnswer).decode
+        self._complained_at: float | None = None
+
+    def assignment(self, request: messages.AssignmentRequest) -> messages.AssignmentAnswer:
+        """Ask for work, for as long as it takes to get an answer.
+
+        Raises:
+            RefusedError: the server refuses this runner for good.
+        """
+        body = self._encode(request)
+        while True:
+            self.pause()
+            try:
+                with self.lock:
+                    data = self.call("assignment", body, timeout_s=_ASSIGNMENT_TIMEOUT_S)
+                return self._decode_assignment(data)
+            except TransportError:
+                continue
+            except msgspec.DecodeError as error:
+                raise RefusedError(f"the answer to the request for work cannot be read: {error}", 400) from error
+
+    def call(self, name: Literal["assignment", "report"], body: bytes, *, timeout_s: float | None = None) -> bytes:
+        """Make one call; the caller holds `lock`.
+
+        Raises:
+            TransportError: no usable answer; `not_before` says when to try again.
+            RefusedError: the server refused the call for good.
+        """
+        try:
+            path = messages.path(self.experiment, name)
+            status, data = self._connection.post(path, body, timeout_s=timeout_s)
+            if status >= 500 or status in _RETRIED:
+                raise TransportError(f"the report service answered {status}: {_error_text(data)}")
+        except TransportError as error:
+            self.not_before = self.clock() + self._backoff.failed()
+            self._complain(error)
+            raise
+        if self._complained_at is not None:
+            log.warning("the report service answers again")
+            self._complained_at = None
+        self._backoff.succeeded()
+        self.not_before = 0.0
+        if not 200 <= status < 300:
+            raise RefusedError(_error_text(data) or f"the report service answered {status}", status)
+        return data
+
+    def encode(self, message: messages.Message) -> bytes:
+        """Return the message's MessagePack."""
+        return self._encode(message)
+
+    def pause(self) -> None:
+        """Wait until another try is due."""
+        while (delay := self.not_before - self.clock()) > 0:
+            self.sleep(delay)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self.lock:
+            self._connection.close()
+
+    def _complain(self, error: TransportError) -> None:
+        now = self.clock()
+        # One lost connection is routine; only what lasts is worth a line, and not one for every try.
+        if self._backoff.failures >= 3 and (self._complained_at is None or now - self._complained_at >= _LOG_EVERY_S):
+            self._complained_at = now
+            log.warning("%s; results are kept, and sending is tried again", error)
+
+
+def _error_text(data: bytes) -> str:
+    try:
+        return msgspec.msgpack.decode(data, type=messages.ErrorAnswer).error
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return data[:500].decode("utf-8", "replace").strip()

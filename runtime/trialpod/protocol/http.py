@@ -1,0 +1,226 @@
+"""A small blocking HTTP/1.1 client for one server: POST over a kept-alive connection.
+
+Written for the two peers that an attempt talks to (the report service on a Unix socket or behind TLS), because the
+standard library's client takes longer to import than a short trial takes to run.
+
+Invariants:
+
+* A body has a Content-Length, in both directions; anything else is refused, never guessed.
+* After any error, or an exception out of a signal handler, the connection is closed: half an answer can never be
+  taken for the answer to the next request.
+* A request is sent a second time only when a kept-alive connection turned out to be dropped before the first byte
+  of the answer. Callers send only what the server may receive twice.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from trialpod.errors import InvalidInputError, TrialpodError
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+class TransportError(TrialpodError):
+    """No usable answer came back: the server is away, too slow, or does not speak HTTP/1.1. Trying again may help."""
+
+
+class _DroppedError(Exception):
+    """The connection ended before the first byte of an answer."""
+
+
+class Connection:
+    """One kept-alive connection, opened when first needed and again after it was dropped.
+
+    Not safe for use by two threads at a time; its owner serialises.
+
+    Args:
+        address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
+        timeout_s: seconds that one send or one wait for data may take.
+        connect_timeout_s: seconds until the connection must stand.
+        max_answer_bytes: largest body that is accepted.
+        authorization: gives the value of the Authorization header for each request; a token may change over time.
+        ca_file: certificates to trust for https instead of the system's.
+
+    Raises:
+        InvalidInputError: the address has none of the three forms.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 60.0,
+        connect_timeout_s: float = 10.0,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        authorization: Callable[[], str] | None = None,
+        ca_file: str | None = None,
+    ) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._max_answer_bytes = max_answer_bytes
+        self._authorization = authorization
+        self._ca_file = ca_file
+        self._scheme, self._target, self._host = _parse(address)
+        self._socket: socket.socket | None = None
+
+    def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
+        """Send `body` to `path` and return the answer's status and body.
+
+        Args:
+            path: absolute path, already percent-encoded.
+            body: the request's body.
+            timeout_s: overrides the connection's own timeout for this request.
+
+        Raises:
+            TransportError: there is no usable answer.
+        """
+        extra = f"Authorization: {self._authorization()}\r\n" if self._authorization is not None else ""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/msgpack\r\n"
+            f"{extra}Content-Length: {len(body)}\r\n\r\n"
+        )
+        request = head.encode("latin-1") + body
+        timeout = self._timeout_s if timeout_s is None else timeout_s
+        reused = self._socket is not None
+        try:
+            while True:
+                try:
+                    return self._exchange(request, timeout)
+                except _DroppedError:
+                    self.close()
+                    if not reused:
+                        raise TransportError(f"{self.address} closed the connection without an answer") from None
+                    reused = False
+        except TimeoutError:
+            self.close()
+            raise TransportError(f"{self.address} did not answer {path} within {timeout:g} s") from None
+        except OSError as error:
+            self.close()
+            raise TransportError(f"{self.address}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; the next request opens a new one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> socket.socket:
+        if self._scheme == "unix":
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(self._connect_timeout_s)
+            try:
+                connection.connect(self._target)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        host, _, port = self._target.rpartition(":")
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=self._connect_timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._scheme == "http":
+            return connection
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=self._ca_file)
+            return context.wrap_socket(connection, server_hostname=host.strip("[]"))
+        except BaseException:
+            connection.close()
+            raise
+
+    def _exchange(self, request: bytes, timeout: float) -> tuple[int, bytes]:
+        if self._socket is None:
+            self._socket = self._connect()
+        connection = self._socket
+        if connection.gettimeout() != timeout:
+            connection.settimeout(timeout)
+        try:
+            connection.sendall(request)
+            data = connection.recv(65536)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise _DroppedError from error
+        if not data:
+            raise _DroppedError
+        while True:
+            while (end := data.find(b"\r\n\r\n")) < 0:
+                if len(data) > MAX_HEAD_BYTES:
+                    raise TransportError(f"{self.address} answered with a head of over {MAX_HEAD_BYTES} bytes")
+                data += self._receive(connection)
+            status, length, keep = self._head(data[:end])
+            data = data[end + 4 :]
+            if status >= 200:
+                break
+        if length > self._max_answer_bytes:
+            raise TransportError(
+                f"{self.address} answered with {length} bytes; the limit is {self._max_answer_bytes}"
+            )
+        if len(data) < length:
+            chunks = [data]
+            missing = length - len(data)
+            while missing > 0:
+                chunks.append(self._receive(connection))
+                missing -= len(chunks[-1])
+            data = b"".join(chunks)
+        if len(data) > length:
+            raise TransportError(f"{self.address} sent {len(data) - length} bytes more than it announced")
+        if not keep:
+            self.close()
+        return status, data
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        data = connection.recv(262144)
+        if not data:
+            raise TransportError(f"{self.address} closed the connection in the middle of an answer")
+        return data
+
+    def _head(self, head: bytes) -> tuple[int, int, bool]:
+        """Return status, length of the body, and whether the connection stays open."""
+        first, *lines = head.decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        if version not in {"HTTP/1.1", "HTTP/1.0"} or not rest[:3].isdigit():
+            raise TransportError(f"{self.address} does not speak HTTP/1.1: its answer begins with {first[:80]!r}")
+        status = int(rest[:3])
+        length: int | None = 0 if status == 204 or status < 200 else None
+        keep = version == "HTTP/1.1"
+        for line in lines:
+            name, colon, value = line.partition(":")
+            name, value = name.lower(), value.strip()
+            if not colon or not name or name != name.strip():
+                raise TransportError(f"{self.address} sent a malformed header: {line[:80]!r}")
+            if name == "transfer-encoding":
+                raise TransportError(
+                    f"{self.address} answered with Transfer-Encoding {value!r}; only Content-Length is understood "
+                    "(is a proxy between the trial and the report service?)"
+                )
+            if name == "content-length":
+                if not value.isdigit() or (length is not None and length != int(value)):
+                    raise TransportError(f"{self.address} sent the Content-Length {value[:40]!r}")
+                length = int(value)
+            elif name == "connection":
+                keep = value.lower() != "close" and (keep or value.lower() == "keep-alive")
+        if length is None:
+            raise TransportError(f"{self.address} answered {status} without a Content-Length")
+        return status, length, keep
+
+
+def _parse(address: str) -> tuple[str, str, str]:
+    """Return scheme, what to connect to, and the Host header of an address."""
+    if address.startswith("unix:") and len(address) > 5:
+        return "unix", address[5:], "localhost"
+    scheme, separator, target = address.partition("://")
+    target = target.rstrip("/")
+    if separator and scheme in {"http", "https"} and target and "/" not in target:
+        host = target
+        if not target.rpartition(":")[2].isdigit():
+            target += ":80" if scheme == "http" else ":443"
+        return scheme, target, host
+    raise InvalidInputError(
+        f"{address!r} is no address of a report service; write unix:/path, http://host:port or https://host:port"
+    )

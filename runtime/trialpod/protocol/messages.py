@@ -1,0 +1,188 @@
+"""What an attempt and the report service say to each other: typed MessagePack messages over HTTP/1.1.
+
+The attempt always calls out. It knows three calls, all ``POST`` below ``/v1/{experiment}``:
+
+``assignment``
+    The runner's first call. Names the runner; the answer says which attempt of which trial it is to run. With pod
+    reuse it is asked again when a trial is over, and the server may hold the answer back until there is work.
+``report``
+    Results in order, committed checkpoints, and at last how the attempt ended. A call without any of them is a
+    heartbeat. The answer says what was received and what is durable, up to where the attempt may go on without
+    asking (its horizons), and the decision, if there is one.
+
+Invariants:
+
+* The results of one attempt are numbered 1, 2, 3, ... without gaps (`ReportRequest.first` is the number of the first
+  in the batch). The server ignores numbers that it has, and refuses a gap. So a batch can be sent again at will.
+* The runner keeps a result until its number is `durable`.
+* A result that meets a horizon is the last one of its batch; the attempt waits for that batch's answer.
+* An attempt that is answered `superseded` exits at once and does not touch storage again.
+* Unknown fields are ignored, so a runner and a server one version apart understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+MAX_RESULT_BYTES = 8 * 1024 * 1024
+"""The largest single result. Larger data belongs in a checkpoint."""
+
+EVERY_RESULT = 0.0
+"""A horizon `at` which every result meets (when its attribute is ``training_iteration``)."""
+
+
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Base of all messages: keyword-only fields; what has its default value is not sent."""
+
+
+class Horizon(msgspec.Struct, frozen=True):
+    """The first result at which an attempt must wait for a decision: the first with ``result[attr] >= at``.
+
+    A result without `attr` (or whose value is not a number) does not meet it.
+    """
+
+    attr: str = "training_iteration"
+    at: float = EVERY_RESULT
+
+
+class StopRule(msgspec.Struct, frozen=True):
+    """One entry of the ``stop`` dict, judged in the attempt: the trial is done when ``result[key] >= value``.
+
+    `key` is the flattened name ("a/b" for nested metrics).
+    """
+
+    key: str
+    value: float
+
+
+class CheckpointRules(Message):
+    """When the runner checkpoints by itself, and which checkpoints of the trial it keeps."""
+
+    frequency: int = 0  # every n iterations, class Trainables only; 0 = never
+    at_end: bool = False  # class Trainables only
+    num_to_keep: int | None = None
+    score_attribute: str | None = None
+    score_order: Literal["max", "min"] = "max"
+
+
+class CheckpointInfo(Message):
+    """A committed checkpoint."""
+
+    name: str  # "checkpoint_000003": the directory below the trial's
+    index: int
+    iteration: int  # training_iteration of the result that it belongs to
+    metrics: dict[str, Any]  # that result's metrics, flattened scalars only
+    attempt: int
+    size: int = 0  # bytes
+    time: float = 0.0  # seconds since the epoch
+
+
+class TrainableRef(Message):
+    """Where the user's code is. Exactly one of `entrypoint`, `source` and `pickle` is set."""
+
+    entrypoint: str | None = None  # "module:attribute"
+    source: str | None = None  # inline Python
+    attribute: str | None = None  # with `source`: which name to run; None = the only Trainable defined there
+    pickle: str | None = None  # path or URI of a cloudpickle file
+    sha256: str | None = None  # of that file
+    path: list[str] = []  # folders put first on sys.path
+
+
+class Assignment(Message):
+    """One attempt of one trial: everything a runner needs to run it."""
+
+    trial_id: str
+    attempt: int
+    trial_name: str  # "train_digits_3f2a1_00002"
+    experiment: str
+    experiment_tag: str  # "2_lr=0.0132"
+    trial_dir: str  # path or URI of the trial's directory
+    params: msgspec.Raw  # MessagePack of the config; see protocol.values
+    trainable: TrainableRef
+    resources: dict[str, float] = {}
+    checkpoint: CheckpointInfo | None = None  # start from this one
+    checkpoints: list[CheckpointInfo] = []  # every committed one still there, oldest first
+    next_checkpoint_index: int = 0
+    checkpoint_rules: CheckpointRules = msgspec.field(default_factory=CheckpointRules)
+    stop_rules: list[StopRule] = []
+    horizons: list[Horizon] = []
+    metric: str | None = None
+    heartbeat_s: float = 10.0
+    grace_s: float = 10.0  # from SIGTERM to SIGKILL
+    reuse: bool = False  # ask for another assignment when this one is over
+
+
+class AssignmentRequest(Message):
+    """Asks for work."""
+
+    runner: str  # identity given to the process by whoever started it
+    pid: int
+    hostname: str
+    node_ip: str = "127.0.0.1"
+    version: int = PROTOCOL_VERSION
+
+
+class AssignmentAnswer(Message):
+    """`assignment` is None when there is no (more) work: the runner exits with status 0."""
+
+    assignment: Assignment | None = None
+    reason: str = ""
+
+
+EndCause = Literal[
+    "completed",  # the Trainable finished, or a stop rule was met
+    "stopped",  # it obeyed a stop decision
+    "paused",  # it obeyed a pause decision
+    "preempted",  # SIGTERM: the cluster or the user took the process away
+    "failed",  # its own code or limits
+    "lost",  # the process vanished without a word; never sent by the attempt itself
+]
+
+
+class AttemptEnd(Message):
+    """How an attempt ended."""
+
+    cause: EndCause
+    error: str = ""  # one line, "ValueError: learning rate must be positive"
+    traceback: str = ""
+    retry: bool = True  # False: running it again cannot help (a broken entry point)
+
+
+class ReportRequest(Message):
+    """News from one attempt, all of it optional: results, committed checkpoints, the end."""
+
+    trial_id: str
+    attempt: int
+    first: int = 1  # number of results[0] in this attempt
+    results: list[msgspec.Raw] = []  # each the MessagePack map of one complete result, flattened
+    checkpoints: list[CheckpointInfo] = []  # committed since the last answered call
+    deleted_checkpoints: list[str] = []  # names removed by the retention rules
+    end: AttemptEnd | None = None
+
+
+DecisionKind = Literal["stop", "pause"]
+
+
+class ReportAnswer(Message):
+    """What the server knows and decides. No `decision` means: continue."""
+
+    received: int = 0  # all results up to this number are applied
+    durable: int = 0  # and up to this one will survive the server's death
+    horizons: list[Horizon] = []
+    decision: DecisionKind | None = None
+    superseded: bool = False
+
+
+class ErrorAnswer(Message):
+    """The body of every 4xx and 5xx answer."""
+
+    error: str
+
+
+def path(experiment: str, call: Literal["assignment", "report"]) -> str:
+    """Return the URL path of a call for an experiment (a DNS label, or "namespace/name" in a cluster)."""
+    return f"/v{PROTOCOL_VERSION}/{experiment}/{call}"

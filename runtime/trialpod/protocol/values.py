@@ -1,0 +1,88 @@
+"""Parameters and metrics as MessagePack, without loss for what users really put there.
+
+Plain data (None, bool, int, float incl. NaN and infinities, str, bytes, list, tuple, dict) travels as itself; tuples
+arrive as lists. NumPy scalars and zero-dimensional arrays become Python numbers, NumPy arrays lists, paths strings.
+
+Only parameters may carry anything else (a class, a function, an estimator out of ``tune.choice([...])``): it travels
+as a pickle inside an extension value. The operator passes such a value on unopened as `OpaqueValue`; it is unpickled
+only in the process of the user who made it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_PICKLE = 1
+
+
+class OpaqueValue:
+    """A pickled parameter that this process passes on without opening it."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"<pickled value, {len(self.data)} bytes>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpaqueValue) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+
+def plain(value: Any) -> Any:
+    """Return the plain-data form of a value of a numeric library or a path; raise TypeError for anything else."""
+    if hasattr(value, "__fspath__"):
+        return value.__fspath__()
+    module = type(value).__module__.partition(".")[0]
+    if module == "torch":
+        raise TypeError("a torch.Tensor cannot be reported; call .item() on it (or .tolist()) before you report it")
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return value.tolist()
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return list(value)
+    raise TypeError(f"a value of type {type(value).__module__}.{type(value).__qualname__} is not plain data")
+
+
+def _plain_or_pickled(value: Any) -> Any:
+    if isinstance(value, OpaqueValue):
+        return msgspec.msgpack.Ext(_PICKLE, value.data)
+    try:
+        return plain(value)
+    except TypeError:
+        import cloudpickle
+
+        return msgspec.msgpack.Ext(_PICKLE, cloudpickle.dumps(value))
+
+
+def _opaque(code: int, data: memoryview) -> Any:
+    return OpaqueValue(bytes(data)) if code == _PICKLE else msgspec.msgpack.Ext(code, bytes(data))
+
+
+def _unpickled(code: int, data: memoryview) -> Any:
+    if code != _PICKLE:
+        return msgspec.msgpack.Ext(code, bytes(data))
+    import pickle
+
+    return pickle.loads(data)
+
+
+metrics_encoder = msgspec.msgpack.Encoder(enc_hook=plain)
+params_encoder = msgspec.msgpack.Encoder(enc_hook=_plain_or_pickled)
+opaque_decoder = msgspec.msgpack.Decoder(ext_hook=_opaque)
+"""Decodes results and parameters in the operator; never runs user code."""
+params_decoder = msgspec.msgpack.Decoder(ext_hook=_unpickled)
+"""Decodes parameters in the user's own process."""

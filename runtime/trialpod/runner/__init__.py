@@ -1,0 +1,1 @@
+"""The life of an attempt process: assignment, Trainable, reports, checkpoints, signals."""

@@ -1,0 +1,130 @@
+"""Runs a class Trainable: restore, step after step, checkpoints when the rules, the result or a pause ask for one.
+
+Invariants:
+
+* A step that has finished is reported, also when the process is being taken away; then a checkpoint is made and the
+  attempt ends.
+* A result that asks for a checkpoint is sent together with it, after its commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from trialpod.errors import TrainableError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.runner.attempt import Attempt
+from trialpod.tune import session as sessions
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.report_values import flatten
+from trialpod.tune.session import Outcome, Session
+from trialpod.tune.trainable.trainable import Trainable, TrainingResult
+
+log = logging.getLogger(__name__)
+
+_STATIC = ("trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
+
+
+class ClassRunner:
+    """Runs one attempt of a class Trainable.
+
+    Args:
+        attempt: the attempt.
+        config: the trial's parameters.
+        kept: an object of the same class left by an earlier trial of this process.
+    """
+
+    def __init__(self, attempt: Attempt, config: dict[str, Any], kept: Trainable | None = None) -> None:
+        self.trainable: Trainable | None = kept
+        self._attempt = attempt
+        self._config = config
+        self._session = Session(attempt.info, attempt, reports=False)
+
+    def run(self, cls: type[Trainable]) -> Outcome:
+        """Run the trial to its end and return how it is over for this process."""
+        sessions.install(self._session)
+        try:
+            trainable = self._ready(cls)
+            found = self._attempt.restore()
+            if found is not None:
+                info, path = found
+                trainable.restore(TrainingResult(Checkpoint(path), info.metrics))
+            return self._loop(trainable)
+        finally:
+            sessions.install(None)
+
+    def discard(self) -> None:
+        """Stop the object; what its cleanup raises no longer changes how the trial ended."""
+        trainable, self.trainable = self.trainable, None
+        if trainable is None:
+            return
+        try:
+            trainable.stop()
+        except Exception:
+            log.warning("cleanup() raised", exc_info=True)
+
+    def _ready(self, cls: type[Trainable]) -> Trainable:
+        if self.trainable is not None:
+            if type(self.trainable) is cls and self.trainable.reset(self._config):
+                return self.trainable
+            self.discard()
+        self.trainable = cls(self._config)
+        return self.trainable
+
+    def _loop(self, trainable: Trainable) -> Outcome:
+        attempt, rules = self._attempt, self._attempt.assignment.checkpoint_rules
+        if self._taken_away():
+            # Before the first step there is nothing new to save.
+            return "preempted"
+        while True:
+            complete = trainable.train()
+            if self._session.forked:
+                raise TrainableError(
+                    "a process forked in step() returned from step(); it has to end itself (os._exit)"
+                )
+            result = complete.copy()
+            for key in _STATIC:
+                result.pop(key, None)
+            result = flatten(result)
+            result["checkpoint_dir_name"] = None
+            done = bool(result["done"]) or attempt.judge(result)
+            result["done"] = done
+            info = None
+            if result.get("should_checkpoint") or (
+                rules.frequency > 0 and result["training_iteration"] % rules.frequency == 0
+            ):
+                info = self._save(trainable, result)
+            elif rules.at_end if done else self._taken_away():
+                # Saved before it is sent: at a horizon, the answer may come too late.
+                info = self._save_if_possible(trainable, result)
+            outcome = attempt.send(result, info, done)
+            if outcome is None:
+                if not self._taken_away():
+                    continue
+                outcome = "preempted"
+            if info is None and (
+                outcome == "paused" or outcome == "preempted" or (outcome == "stopped" and rules.at_end)
+            ):
+                info = self._save_if_possible(trainable, result)
+                if info is not None:
+                    attempt.announce(info)
+            return outcome
+
+    def _taken_away(self) -> bool:
+        return self._attempt.preempted
+
+    def _save(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo:
+        folder = self._attempt.begin_checkpoint()
+        trainable.save(str(folder))
+        return self._attempt.commit(None, result)
+
+    def _save_if_possible(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo | None:
+        if type(trainable).save_checkpoint is Trainable.save_checkpoint:
+            log.warning(
+                "%s does not define save_checkpoint(): its state is not kept, and another attempt would start from "
+                "the beginning",
+                type(trainable).__name__,
+            )
+            return None
+        return self._save(trainable, result)

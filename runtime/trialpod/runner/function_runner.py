@@ -1,0 +1,116 @@
+"""Runs a function Trainable: ``fn(config)`` with `tune.report`, a generator, or just a return value.
+
+Invariants: every yielded value and a returned dict or number are reports like any other; once the trial is over,
+nothing that the function still does changes how it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from types import FunctionType, GeneratorType
+from typing import Any
+
+from trialpod.errors import TrainableError
+from trialpod.runner.attempt import Attempt
+from trialpod.tune import session as sessions
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.report_values import as_number
+from trialpod.tune.session import Outcome, Session, TrialStopped
+
+log = logging.getLogger(__name__)
+
+_COROUTINE = 0x80  # inspect.CO_COROUTINE
+_VARARGS = 0x04  # inspect.CO_VARARGS
+DEFAULT_METRIC = "_metric"
+
+
+def check_signature(function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with the config alone.
+
+    Raises:
+        TrainableError: with what it takes and what it should take.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    if isinstance(function, FunctionType):
+        code = function.__code__
+        if code.co_flags & _COROUTINE:
+            raise TrainableError(f"{name} is a coroutine function; wrap its work in a function with asyncio.run(...)")
+        required = code.co_argcount - len(function.__defaults__ or ())
+        keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+        missing = [key for key in keyword_only if key not in (function.__kwdefaults__ or {})]
+        takes_one = code.co_argcount >= 1 or bool(code.co_flags & _VARARGS)
+        if required <= 1 and takes_one and not missing:
+            return
+        arguments = ", ".join(code.co_varnames[: code.co_argcount] + tuple(missing))
+    else:
+        # Importing inspect costs more than a trivial trial; plain functions are judged without it.
+        import inspect
+
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            return
+        try:
+            signature.bind({})
+            return
+        except TypeError:
+            arguments = ", ".join(signature.parameters)
+    raise TrainableError(
+        f"{name}({arguments}) cannot be tuned: the function is called with one positional argument, the config; "
+        "bind others with functools.partial or tune.with_parameters"
+    )
+
+
+def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[str, Any]) -> Outcome:
+    """Run the function to its end and return how the trial is over for this process."""
+    found = attempt.restore()
+    session = Session(
+        attempt.info,
+        attempt,
+        checkpoint=Checkpoint(found[1]) if found else None,
+        restored=found[0].metrics if found else None,
+    )
+    sessions.install(session)
+    try:
+        output = function(config)
+        if isinstance(output, GeneratorType):
+            _drive(output, session)
+        else:
+            _report_output(output, session, "returned")
+    except TrialStopped as stopped:
+        return stopped.cause
+    except Exception:
+        if session.over is None or session.forked:
+            raise
+        log.warning("the function raised after its trial was over (%s)", session.over, exc_info=True)
+    finally:
+        sessions.install(None)
+    return session.over or "completed"
+
+
+def _drive(outputs: Iterator[Any] | GeneratorType[Any, Any, Any], session: Session) -> None:
+    try:
+        for output in outputs:
+            _report_output(output, session, "yielded")
+    finally:
+        if isinstance(outputs, GeneratorType):
+            outputs.close()
+
+
+def _report_output(output: Any, session: Session, verb: str) -> None:
+    if output is None or session.over is not None:
+        return
+    if isinstance(output, dict):
+        if output:
+            session.report(output)
+        return
+    number = as_number(output)
+    if number is None:
+        raise TrainableError(
+            f"the function {verb} {repr(output)[:80]} of type {type(output).__name__}; "
+            f"it may {verb.removesuffix('ed')} a dict of metrics, one number, or nothing"
+        )
+    # A plain 0 counts as nothing, as an exit status would.
+    if number:
+        session.report({DEFAULT_METRIC: number})

@@ -1,0 +1,216 @@
+"""Finds the user's Trainable: an entry point, inline source, or a pickle.
+
+Invariants: whatever is wrong with the user's code is a `TrainableError` that says what, where, and what to do; the
+same reference is loaded once per process, so a preloaded process forks with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import StorageError, TrainableError, nearest
+from trialpod.protocol.messages import TrainableRef
+from trialpod.tune.trainable.trainable import Trainable
+
+Loaded = Callable[..., Any] | type[Trainable]
+
+_loaded: dict[bytes, Loaded] = {}
+
+
+def load_trainable(ref: TrainableRef) -> Loaded:
+    """Return the function or the `Trainable` class that `ref` names.
+
+    Raises:
+        TrainableError: it cannot be found, imported, or is no trainable.
+    """
+    key = msgspec.msgpack.encode(ref)
+    found = _loaded.get(key)
+    if found is None:
+        for folder in reversed(ref.path):
+            absolute = os.path.abspath(folder)
+            if absolute not in sys.path:
+                sys.path.insert(0, absolute)
+        if ref.entrypoint is not None:
+            found = _checked(_from_entrypoint(ref.entrypoint), f"the entry point {ref.entrypoint!r}")
+        elif ref.source is not None:
+            found = _from_source(ref.source, ref.attribute)
+        elif ref.pickle is not None:
+            found = _checked(_from_pickle(ref.pickle, ref.sha256), f"the pickle {ref.pickle}")
+        else:
+            raise TrainableError("the experiment names no trainable: give an entry point, source or a pickle")
+        _loaded[key] = found
+    return found
+
+
+def preload(ref: TrainableRef) -> str:
+    """Load what `ref` names ahead of the attempts; return "" or why that did not work.
+
+    A failure is no error here: each attempt tries again, and reports it.
+    """
+    try:
+        load_trainable(ref)
+    except TrainableError as error:
+        return str(error)
+    return ""
+
+
+def _checked(found: object, what: str) -> Loaded:
+    if isinstance(found, type):
+        if issubclass(found, Trainable):
+            return found
+        raise TrainableError(
+            f"{what} is the class {found.__qualname__}, which does not derive from trialpod.tune.Trainable; "
+            "derive it, or name a function that takes the config"
+        )
+    if not callable(found):
+        raise TrainableError(
+            f"{what} is a {type(found).__name__}; it has to be a function that takes the config, or a class that "
+            "derives from trialpod.tune.Trainable"
+        )
+    return found
+
+
+def _raised(what: str, error: BaseException) -> TrainableError:
+    from trialpod.runner.failure import one_line
+
+    if isinstance(error, SyntaxError):
+        where = f"{os.path.basename(error.filename or '?')}, line {error.lineno}"
+        return TrainableError(f"{what} has a syntax error in {where}: {error.msg}")
+    return TrainableError(f"{what} raised {one_line(error)}; it has to import cleanly before it can be tuned")
+
+
+def _from_entrypoint(entrypoint: str) -> object:
+    name, colon, attribute = entrypoint.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*name.split("."), *attribute.split("."))):
+        raise TrainableError(f'the entry point {entrypoint!r} is not of the form "module:attribute" (train:train_fn)')
+    found: object = _import(name)
+    path = name
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise TrainableError(_missing(path, part, found)) from None
+        path += f".{part}"
+    return found
+
+
+def _missing(path: str, part: str, owner: object) -> str:
+    names = [name for name in dir(owner) if not name.startswith("_")]
+    close = nearest(part, names)
+    file = getattr(owner, "__file__", None)
+    hint = f"; did you mean {close!r}?" if close else f"; it has {', '.join(names[:10]) or 'no public names'}"
+    return f"{path!r}{f' ({file})' if file else ''} has no attribute {part!r}{hint}"
+
+
+def _import(name: str) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            folders = ", ".join(folder or "." for folder in sys.path[:4])
+            raise TrainableError(
+                f"there is no module {error.name!r}; put its folder into the trainable's path or install it (in a "
+                f"cluster: in the image). Searched first: {folders}"
+            ) from None
+        raise TrainableError(
+            f"importing {name!r} raised ModuleNotFoundError: {error}; install {error.name!r} (in a cluster: in the "
+            "image)"
+        ) from error
+    # The user's module may end its import in any way, including sys.exit().
+    except BaseException as error:
+        raise _raised(f"importing {name!r}", error) from error
+
+
+def _from_source(source: str, attribute: str | None) -> Loaded:
+    import hashlib
+    import linecache
+
+    name = f"trialpod_source_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    module = sys.modules.get(name)
+    if module is None:
+        file = f"{name}.py"
+        module = ModuleType(name)
+        module.__file__ = file
+        # Tracebacks and inspect.getsource show its lines; an entry without a time stamp is never checked on disk.
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        # Classes defined in it can be pickled by name, as from any module.
+        sys.modules[name] = module
+        try:
+            exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+        except BaseException as error:
+            del sys.modules[name]
+            raise _raised("the inline source", error) from error
+    if attribute is not None:
+        try:
+            return _checked(getattr(module, attribute), f"{attribute!r} of the inline source")
+        except AttributeError:
+            raise TrainableError(_missing("the inline source", attribute, module)) from None
+    return _only_trainable(module)
+
+
+def _only_trainable(module: ModuleType) -> Loaded:
+    own = [
+        value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
+    ]
+    classes = [value for value in own if isinstance(value, type) and issubclass(value, Trainable)]
+    # Of classes that derive from each other, only the last is meant to be run.
+    leaves = [
+        value for value in classes if not any(other is not value and issubclass(other, value) for other in classes)
+    ]
+    candidates = leaves or [value for value in own if not isinstance(value, type)]
+    if len(candidates) == 1:
+        found: Loaded = candidates[0]
+        return found
+    names = ", ".join(value.__name__ for value in candidates)
+    raise TrainableError(
+        f"the inline source defines several that could be run ({names}); say which with the attribute"
+        if candidates
+        else "the inline source defines neither a function nor a class that derives from trialpod.tune.Trainable"
+    )
+
+
+def _from_pickle(uri: str, sha256: str | None) -> object:
+    import hashlib
+    import pickle
+
+    path = uri.removeprefix("file://")
+    try:
+        if "://" in path:
+            from trialpod.storage.base import open_storage
+
+            folder, _, name = path.rpartition("/")
+            data = open_storage(folder).read(name)
+        else:
+            with open(path, "rb") as stream:
+                data = stream.read()
+    except (OSError, StorageError) as error:
+        raise TrainableError(f"the pickled trainable {uri} cannot be read: {error}") from error
+    if sha256 is not None and (actual := hashlib.sha256(data).hexdigest()) != sha256:
+        raise TrainableError(
+            f"the pickled trainable {uri} has the checksum {actual[:12]}..., expected is {sha256[:12]}...; it was "
+            "changed after it had been submitted: submit it again"
+        )
+    try:
+        return pickle.loads(data)
+    except ModuleNotFoundError as error:
+        raise TrainableError(
+            f"the pickled trainable {uri} needs the module {error.name!r}, which is not installed here"
+        ) from error
+    # Unpickling runs user code, and what a foreign byte code raises is not specified.
+    except BaseException as error:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise TrainableError(
+            f"the pickled trainable {uri} cannot be loaded ({type(error).__name__}: {error}). Code is pickled "
+            f"for one version of Python, this process runs Python {version}: submit with that version, or name "
+            "an entry point"
+        ) from error

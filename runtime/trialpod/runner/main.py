@@ -1,0 +1,238 @@
+"""The whole life of an attempt process: ask for an assignment, run it, say how it ended, and ask again if told so.
+
+Invariants:
+
+* How an attempt ended is reported last, after everything that it reported, and the process leaves only when that is
+  durable.
+* A process forked by user code never runs any of this.
+* After `superseded` the process ends without another word.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from typing import Any, TypeGuard
+
+from trialpod.errors import TrainableError
+from trialpod.protocol.attempt_link import AttemptLink, Superseded
+from trialpod.protocol.client import RefusedError, ReportClient
+from trialpod.protocol.messages import Assignment, AssignmentRequest, AttemptEnd, TrainableRef
+from trialpod.protocol.values import params_decoder
+from trialpod.runner.attempt import Attempt
+from trialpod.runner.class_runner import ClassRunner
+from trialpod.runner.function_runner import check_signature, run_function
+from trialpod.runner.load import Loaded, load_trainable
+from trialpod.runner.preemption import PreemptionWatch, leave
+from trialpod.tune.trainable.trainable import Trainable
+
+log = logging.getLogger(__name__)
+
+ORIGINAL_DIR_VARIABLE = "TRIALPOD_ORIG_WORKING_DIR"
+
+
+def run(*, runner: str, address: str, experiment: str) -> int:
+    """Run attempts until there is no more work.
+
+    Args:
+        runner: the identity given to this process by whoever started it.
+        address: of the report service, ``unix:/path``, ``http://host:port`` or ``https://host:port``.
+        experiment: the experiment's name.
+
+    Returns:
+        The exit status: 0 when every attempt has said how it ended, or there was no work; else 1.
+    """
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)
+    watch = PreemptionWatch()
+    if threading.current_thread() is threading.main_thread():
+        watch.install()
+    process = _Process(ReportClient(address, experiment), watch)
+    request = AssignmentRequest(runner=runner, pid=os.getpid(), hostname=socket.gethostname())
+    try:
+        while True:
+            assignment = process.client.assignment(request).assignment
+            if assignment is None:
+                process.discard_kept()
+                return 0
+            process.carry_out(assignment)
+            if not assignment.reuse:
+                return 0
+    except (Superseded, RefusedError) as error:
+        log.error("%s", error)
+        return 1
+    finally:
+        process.client.close()
+
+
+class _Process:
+    """What outlives an attempt in one process."""
+
+    def __init__(self, client: ReportClient, watch: PreemptionWatch) -> None:
+        self.client = client
+        self._watch = watch
+        self._kept: tuple[TrainableRef, ClassRunner] | None = None
+        self._log_dir: str | None = None
+
+    def carry_out(self, assignment: Assignment) -> None:
+        """Run one attempt and report how it ended."""
+        pid = os.getpid()
+        link = AttemptLink(
+            self.client,
+            assignment.trial_id,
+            assignment.attempt,
+            horizons=assignment.horizons,
+            heartbeat_s=assignment.heartbeat_s,
+            on_superseded=_leave_superseded,
+        )
+        attempt = Attempt(assignment, link)
+        self._watch.begin(attempt)
+        link.start()
+        try:
+            try:
+                end = self._execute(assignment, attempt)
+            except (Superseded, RefusedError):
+                raise
+            # SystemExit and KeyboardInterrupt of user code are ends of an attempt like any other.
+            except BaseException as error:  # noqa: BLE001
+                if os.getpid() != pid:
+                    _leave_child(error)
+                end = self._failed(error, attempt)
+            if os.getpid() != pid:
+                _leave_child(None)
+            attempt.ending.set()
+            link.finish(end)
+        finally:
+            if os.getpid() == pid:
+                attempt.ending.set()
+                link.close()
+                self._watch.end()
+
+    def discard_kept(self) -> None:
+        """Stop the object that was kept for another trial."""
+        if self._kept is not None:
+            self._kept[1].discard()
+            self._kept = None
+
+    def _execute(self, assignment: Assignment, attempt: Attempt) -> AttemptEnd:
+        ref = _absolute(assignment.trainable)
+        self._enter(assignment.trial_dir)
+        try:
+            trainable = load_trainable(ref)
+            if not _is_class(trainable):
+                check_signature(trainable)
+            config = _config(assignment)
+        except TrainableError as error:
+            from trialpod.runner.failure import end_of
+
+            return end_of(error, retry=False)
+        if attempt.preempted:
+            return AttemptEnd(cause="preempted")
+        if not _is_class(trainable):
+            return AttemptEnd(cause=run_function(trainable, attempt, config))
+        kept = self._kept[1].trainable if self._kept is not None and self._kept[0] == ref else None
+        if kept is None:
+            self.discard_kept()
+        self._kept = None
+        runner = ClassRunner(attempt, config, kept)
+        pid = os.getpid()
+        finished = False
+        try:
+            cause = runner.run(trainable)
+            finished = True
+        finally:
+            if finished and assignment.reuse:
+                self._kept = (ref, runner)
+            elif not attempt.link.superseded and os.getpid() == pid:
+                runner.discard()
+        return AttemptEnd(cause=cause)
+
+    def _failed(self, error: BaseException, attempt: Attempt) -> AttemptEnd:
+        from trialpod.runner.failure import end_of
+
+        end = end_of(error, preempted=attempt.preempted)
+        if end.traceback:
+            sys.stderr.write(end.traceback)
+            sys.stderr.flush()
+        return end
+
+    def _enter(self, trial_dir: str) -> None:
+        """Make a local trial directory the working directory, and its log file that of a reused process."""
+        local = trial_dir.removeprefix("file://")
+        if "://" in local:
+            return
+        original = os.environ.setdefault(ORIGINAL_DIR_VARIABLE, os.getcwd())
+        if original not in sys.path:
+            sys.path.insert(0, original)
+        os.makedirs(local, exist_ok=True)
+        os.chdir(local)
+        if self._log_dir is not None and self._log_dir != local:
+            _move_log(os.path.join(self._log_dir, "log.txt"), os.path.join(local, "log.txt"))
+        self._log_dir = local
+
+
+def _is_class(trainable: Loaded) -> TypeGuard[type[Trainable]]:
+    return isinstance(trainable, type)
+
+
+def _absolute(ref: TrainableRef) -> TrainableRef:
+    """Return `ref` with folders that stay right when the working directory changes."""
+    if not ref.path:
+        return ref
+    original = os.environ.get(ORIGINAL_DIR_VARIABLE, os.getcwd())
+    return TrainableRef(
+        entrypoint=ref.entrypoint,
+        source=ref.source,
+        attribute=ref.attribute,
+        pickle=ref.pickle,
+        sha256=ref.sha256,
+        path=[os.path.normpath(os.path.join(original, folder)) for folder in ref.path],
+    )
+
+
+def _config(assignment: Assignment) -> dict[str, Any]:
+    try:
+        config = params_decoder.decode(assignment.params)
+    # Unpickling a parameter runs user code.
+    except Exception as error:
+        raise TrainableError(
+            f"a parameter of the trial cannot be unpickled here: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(config, dict):
+        raise TrainableError(f"the trial's parameters are a {type(config).__name__}, not a dict")
+    return config
+
+
+def _move_log(old: str, new: str) -> None:
+    """Send stdout and stderr to `new`, if they went to `old`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor in (1, 2):
+        try:
+            if not os.path.samestat(os.fstat(descriptor), os.stat(old)):
+                continue
+        except OSError:
+            continue
+        target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, descriptor)
+        os.close(target)
+
+
+def _leave_superseded() -> None:
+    leave(1)
+
+
+def _leave_child(error: BaseException | None) -> None:
+    status = 0
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        from trialpod.runner.failure import user_traceback
+
+        sys.stderr.write(user_traceback(error))
+        status = 1
+    leave(status)

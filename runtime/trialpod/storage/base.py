@@ -1,0 +1,153 @@
+"""The storage interface, and how a URI becomes a storage.
+
+A storage maps relative POSIX keys ("trial/params.json") to bytes. Invariants of every implementation:
+
+* `write` replaces a value as a whole: a reader, or a crash at any instruction, sees the old value or the new one.
+* `write_new` lets exactly one of several concurrent writers win.
+* A key never leaves the storage's root: absolute keys and ".." are refused.
+* What a call has returned for survives the death of this process; a directory storage has also synced it to disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from trialpod.errors import InvalidInputError, StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class KeyMissingError(StorageError):
+    """The storage has nothing under this key."""
+
+
+class KeyExistsError(StorageError):
+    """`Storage.write_new` found the key taken."""
+
+
+class Storage(Protocol):
+    """Where an experiment's files are. Keys are relative POSIX paths; a prefix is a key that names a folder."""
+
+    @property
+    def uri(self) -> str:
+        """What a user would write to name this place."""
+        ...
+
+    def read(self, key: str) -> bytes:
+        """Return the value of `key`; raise `KeyMissingError` if there is none."""
+        ...
+
+    def write(self, key: str, data: bytes) -> None:
+        """Set `key` to `data`, replacing what was there as a whole."""
+        ...
+
+    def write_new(self, key: str, data: bytes) -> None:
+        """Set `key` to `data`; raise `KeyExistsError`, and change nothing, if it has a value."""
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Tell whether `key` has a value, or is the prefix of one."""
+        ...
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Return all keys below the folder `prefix` (all keys for ""), sorted; none if it does not exist."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; nothing happens if it has no value."""
+        ...
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove all keys below the folder `prefix`; nothing happens if there are none."""
+        ...
+
+    def put_directory(self, local: Path, prefix: str) -> None:
+        """Copy the files below the local folder `local` to keys below `prefix`. Not atomic as a whole."""
+        ...
+
+    def get_directory(self, prefix: str, local: Path) -> None:
+        """Copy all keys below `prefix` to files below `local`; raise `KeyMissingError` if there are none."""
+        ...
+
+    def local_path(self, key: str) -> Path | None:
+        """Return where `key` is on this machine's disk; None for a remote storage."""
+        ...
+
+    def sub(self, prefix: str) -> Storage:
+        """Return the storage whose root is the folder `prefix` of this one."""
+        ...
+
+
+def checked_key(key: str, *, root_allowed: bool = False) -> str:
+    """Return `key` if it is a relative POSIX path without "." and ".." parts; raise StorageError otherwise."""
+    if key == "" and root_allowed:
+        return key
+    if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise StorageError(
+            f"invalid storage key {key!r}: keys are relative paths such as 'trial/params.json', "
+            "without empty, '.' or '..' parts"
+        )
+    return key
+
+
+def storage_error(error: OSError, doing: str, path: str | os.PathLike[str], needed: int = 0) -> StorageError:
+    """Turn an OSError into a StorageError that says what to do; for a full disk, with the space needed and free.
+
+    Args:
+        error: what the operating system said.
+        doing: what was attempted, e.g. "cannot write".
+        path: the file or folder concerned.
+        needed: bytes that the operation still needed, 0 if unknown.
+    """
+    name = os.fspath(path)
+    if error.errno not in _FULL:
+        return StorageError(f"{doing} {name}: {error.strerror or error}")
+    try:
+        folder = name if os.path.isdir(name) else os.path.dirname(name) or "."
+        volume = os.statvfs(folder)
+        free = f"{_size(volume.f_bavail * volume.f_frsize)} free"
+    except OSError:
+        free = "free space unknown"
+    reason = "disk quota exceeded" if error.errno == errno.EDQUOT else "no space left on the device"
+    need = f"{_size(needed)} needed, " if needed else ""
+    return StorageError(f"{doing} {name}: {reason} ({need}{free}); free some space or use another storage path")
+
+
+def _size(count: int) -> str:
+    if count < 10_000:
+        return f"{count} bytes"
+    if count < 10_000_000:
+        return f"{count / 1e3:.1f} kB"
+    return f"{count / 1e6:.1f} MB" if count < 10_000_000_000 else f"{count / 1e9:.1f} GB"
+
+
+def open_storage(uri: str) -> Storage:
+    """Return the storage that `uri` names: a plain path or ``file://`` path. The folder is made when first written.
+
+    Raises:
+        StorageError: for a scheme that is not supported.
+        InvalidInputError: for an empty path or a ``file://`` URI that names another host.
+    """
+    from trialpod.storage.directory import DirectoryStorage
+
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
+        if not uri.strip():
+            raise InvalidInputError("the storage path is empty; give a folder, e.g. '~/trialpod_results'")
+        return DirectoryStorage(Path(uri).expanduser())
+    if scheme.lower() == "file":
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidInputError(
+                f"storage {uri!r} names the host {parts.netloc!r}; write file:///absolute/path (three slashes)"
+            )
+        if not parts.path:
+            raise InvalidInputError(f"storage {uri!r} has no path; write file:///absolute/path")
+        return DirectoryStorage(Path(unquote(parts.path)))
+    raise StorageError(
+        f"storage {uri!r}: the scheme {scheme!r} is not supported; use a plain path or file:///absolute/path"
+    )

@@ -1,0 +1,328 @@
+"""The checkpoints of one trial in a directory: committed as a whole or not there at all, verified when read.
+
+Invariants:
+
+* A checkpoint is written in a staging folder, brought to the disk, given its manifest, and only then renamed to
+  ``checkpoint_NNNNNN``. So a folder of that name is complete; it exists when its manifest is there.
+* The rename never replaces a folder with content: of two attempts that commit the same index, the second is refused.
+* A copy shares no file with its source.
+* Removal goes through a rename to a staging name, so that a crash leaves no half checkpoint.
+* Damage that is found is reported and left where it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import CheckpointError, StorageError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.storage import manifest as manifests
+from trialpod.storage.base import Storage, storage_error
+from trialpod.storage.layout import MANIFEST_FILE, STAGING_PREFIX, checkpoint_index, checkpoint_name
+from trialpod.storage.manifest import Manifest
+from trialpod.storage.tree_copy import FileEntry, checksum_file, copy_tree, own_links, survey, sync_path, sync_tree
+
+logger = logging.getLogger(__name__)
+
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+class CheckpointStore:
+    """The checkpoints below one trial's directory. One attempt uses it at a time; another may be dying meanwhile."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Args: storage: the trial's directory.
+
+        Raises:
+            StorageError: the storage is not on this machine's disk.
+        """
+        root = storage.local_path("")
+        if root is None:
+            raise StorageError(f"checkpoints cannot be kept in {storage.uri}; use a folder on a mounted file system")
+        self._root = os.fspath(root)
+        self._begun: dict[int, str] = {}
+
+    def begin(self, index: int) -> Path:
+        """Return an empty folder to write the checkpoint with this index in; `commit` moves it to its place.
+
+        Calling it again for the same index throws away what was written.
+
+        Raises:
+            CheckpointError: the index has a committed checkpoint.
+            StorageError: the folder cannot be made.
+        """
+        self._refuse_committed(index)
+        self.abandon(index)
+        self._begun[index] = self._staging(checkpoint_name(index))
+        return Path(self._begun[index])
+
+    def abandon(self, index: int) -> None:
+        """Remove what was begun and not committed under this index, if anything."""
+        staging = self._begun.pop(index, None)
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def commit(
+        self,
+        index: int,
+        *,
+        iteration: int,
+        metrics: Mapping[str, Any],
+        attempt: int,
+        time: float,
+        source: Path | None = None,
+    ) -> CheckpointInfo:
+        """Make the checkpoint with this index exist, on disk, as a whole; when this fails, nothing of it is left.
+
+        Args:
+            index: its number within the trial.
+            iteration: ``training_iteration`` of the result that it belongs to.
+            metrics: that result, flattened; only scalars are kept.
+            attempt: number of the attempt that commits it.
+            time: seconds since the epoch.
+            source: a folder to copy; None takes what was written in the folder that `begin` returned.
+
+        Raises:
+            CheckpointError: the source is missing, changed meanwhile, or holds what cannot be copied; or the index
+                was committed by someone else.
+            StorageError: the storage is full or refuses; when full, with the space needed and free.
+        """
+        name = checkpoint_name(index)
+        begun = self._begun.get(index)
+        if begun is None and source is None:
+            raise CheckpointError(f"{name} was not begun; call begin({index}) first, or give a source folder")
+        if begun is None or (source is not None and os.path.abspath(source) != begun):
+            self._refuse_committed(index)
+            staging = begun if begun is not None else self._staging(name)
+            copied_from = os.fspath(source) if source is not None else None
+        else:
+            staging, copied_from = begun, None
+        try:
+            folders, files = self._fill(staging, copied_from)
+            info = CheckpointInfo(
+                name=name,
+                index=index,
+                iteration=iteration,
+                metrics={key: value for key, value in metrics.items() if _scalar(value)},
+                attempt=attempt,
+                size=sum(file.size for file in files),
+                time=time,
+            )
+            sync_tree(staging, folders, [file.path for file in files])
+            self._write_manifest(staging, manifests.encode(info, folders, files))
+            self._publish(staging, index)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        finally:
+            self._begun.pop(index, None)
+        return info
+
+    def fetch(self, info: CheckpointInfo) -> Path:
+        """Return the local folder of a checkpoint after verifying every file's size and checksum.
+
+        Raises:
+            CheckpointError: it is missing or damaged, or another one now has its name.
+            StorageError: a file cannot be read.
+        """
+        root = self._path(info.name)
+        found = self._manifest(info.name)
+        stored = found.checkpoint
+        if (stored.index, stored.attempt, stored.iteration) != (info.index, info.attempt, info.iteration):
+            raise CheckpointError(
+                f"{root} is not the checkpoint that was asked for: it was written by attempt {stored.attempt} at "
+                f"iteration {stored.iteration}, not by attempt {info.attempt} at iteration {info.iteration}"
+            )
+        for expected in found.files:
+            try:
+                actual = checksum_file(root, expected.path)
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{root} is damaged: the file {expected.path} is missing") from error
+            if actual.size != expected.size:
+                raise CheckpointError(
+                    f"{root} is damaged: {expected.path} has {actual.size} bytes instead of {expected.size}"
+                )
+            if actual.checksum != expected.checksum:
+                raise CheckpointError(f"{root} is damaged: the checksum of {expected.path} does not match")
+        for folder in found.folders:
+            if not os.path.isdir(os.path.join(root, folder)):
+                raise CheckpointError(f"{root} is damaged: the folder {folder} is missing")
+        return Path(root)
+
+    def newest_whole(self, infos: Sequence[CheckpointInfo]) -> tuple[CheckpointInfo | None, list[str]]:
+        """Return the one with the highest index that verifies, and a warning for each newer one that does not."""
+        warnings: list[str] = []
+        for info in sorted(infos, key=lambda info: info.index, reverse=True):
+            try:
+                self.fetch(info)
+            except (CheckpointError, StorageError) as error:
+                warnings.append(f"skipped {info.name} (iteration {info.iteration}): {error}")
+            else:
+                return info, warnings
+        return None, warnings
+
+    def delete(self, name: str, *, attempt: int | None = None) -> None:
+        """Remove a checkpoint; nothing happens if it is not there.
+
+        Args:
+            name: its directory's name.
+            attempt: the caller's attempt; a checkpoint that a later attempt wrote is then refused.
+
+        Raises:
+            CheckpointError: `name` is not a checkpoint's name, or a later attempt wrote it.
+            StorageError: the directory cannot be removed.
+        """
+        if checkpoint_index(name) is None:
+            raise CheckpointError(f"{name!r} is not the name of a checkpoint ('checkpoint_000000')")
+        if attempt is not None and os.path.exists(self._path(name)):
+            owner = self._manifest(name).checkpoint.attempt
+            if owner > attempt:
+                raise CheckpointError(f"{name} was written by attempt {owner}; attempt {attempt} may not delete it")
+        self._remove(name)
+
+    def committed(self) -> list[CheckpointInfo]:
+        """Return the checkpoints whose manifest is there and readable, oldest first; damaged ones are logged."""
+        found = []
+        for name in self._names():
+            if checkpoint_index(name) is not None and os.path.exists(self._path(name, MANIFEST_FILE)):
+                try:
+                    found.append(self._manifest(name).checkpoint)
+                except CheckpointError as error:
+                    logger.warning("skipped a damaged checkpoint: %s", error)
+        return sorted(found, key=lambda info: info.index)
+
+    def sweep(self, known: Collection[str]) -> list[str]:
+        """Remove what attempts that are gone left behind, and return the names of what was removed.
+
+        That is every staging folder but this store's own, and every checkpoint directory that is not in `known`.
+        A known one stays, even if it is damaged. Call it only when no other attempt of the trial is alive.
+        """
+        own = {os.path.basename(path) for path in self._begun.values()}
+        removed = []
+        for name in self._names():
+            if name.startswith(STAGING_PREFIX):
+                if name in own:
+                    continue
+                shutil.rmtree(self._path(name), ignore_errors=True)
+            elif checkpoint_index(name) is not None and name not in known:
+                self._remove(name)
+            else:
+                continue
+            removed.append(name)
+        return removed
+
+    def first_free_index(self, at_least: int) -> int:
+        """Return the lowest index from `at_least` on that is above that of every directory there is."""
+        used = [index for name in self._names() if (index := checkpoint_index(name)) is not None]
+        return max([at_least, *(index + 1 for index in used)])
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self._root, *parts)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._root))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise storage_error(error, "cannot list", self._root) from error
+
+    def _staging(self, name: str) -> str:
+        staging = os.path.abspath(self._path(f"{STAGING_PREFIX}{name}-{os.urandom(6).hex()}"))
+        try:
+            os.makedirs(staging)
+        except OSError as error:
+            raise storage_error(error, "cannot make the folder", staging) from error
+        return staging
+
+    def _refuse_committed(self, index: int) -> None:
+        root = self._path(checkpoint_name(index))
+        if not os.path.exists(os.path.join(root, MANIFEST_FILE)):
+            return
+        try:
+            owner = f" by attempt {self._manifest(checkpoint_name(index)).checkpoint.attempt}"
+        except CheckpointError:
+            owner = ""  # damaged; still not ours to replace
+        raise CheckpointError(f"{root} has been committed{owner}; a committed checkpoint is never replaced")
+
+    def _manifest(self, name: str) -> Manifest:
+        root = self._path(name)
+        path = os.path.join(root, MANIFEST_FILE)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if os.path.isdir(root):
+                raise CheckpointError(f"{root} is incomplete: it has no manifest") from error
+            raise CheckpointError(f"{root} does not exist") from error
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+        found = manifests.decode(data, path)
+        if found.checkpoint.name != name:
+            raise CheckpointError(f"{path} is damaged: it is the manifest of {found.checkpoint.name}")
+        return found
+
+    def _fill(self, staging: str, source: str | None) -> tuple[list[str], list[FileEntry]]:
+        if source is not None:
+            tree = survey(source)
+            # A checkpoint that was fetched and is committed again brings its old manifest along.
+            tree.files.pop(MANIFEST_FILE, None)
+            if os.listdir(staging):
+                raise CheckpointError(f"{staging} was written to; commit it without a source, or leave it empty")
+            return tree.folders, copy_tree(source, staging, tree)
+        own_links(staging)
+        tree = survey(staging)
+        tree.files.pop(MANIFEST_FILE, None)
+        try:
+            return tree.folders, [checksum_file(staging, path) for path in tree.files]
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{error} vanished before the checkpoint was complete") from error
+
+    def _write_manifest(self, staging: str, data: bytes) -> None:
+        path = os.path.join(staging, MANIFEST_FILE)
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        except OSError as error:
+            raise storage_error(error, "cannot write", path, len(data)) from error
+        sync_path(staging)
+
+    def _publish(self, staging: str, index: int) -> None:
+        name = checkpoint_name(index)
+        try:
+            os.rename(staging, self._path(name))
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise storage_error(error, "cannot commit", self._path(name)) from error
+            self._refuse_committed(index)
+            raise CheckpointError(
+                f"{self._path(name)} is in the way: it has content but no manifest; move it away, or sweep"
+            ) from error
+        sync_path(self._root)
+
+    def _remove(self, name: str) -> None:
+        # The rename makes it vanish at once; whatever then is left is garbage to every reader.
+        trash = self._path(f"{STAGING_PREFIX}{name}-{os.urandom(6).hex()}")
+        try:
+            os.rename(self._path(name), trash)
+            shutil.rmtree(trash)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error(error, "cannot remove", self._path(name)) from error
+
+
+def _scalar(value: Any) -> bool:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return True
+    return hasattr(value, "dtype") and getattr(value, "shape", None) == ()  # NumPy's numbers

@@ -1,0 +1,199 @@
+"""Storage in a folder of a file system.
+
+Invariants: values are written to a temporary file beside the key, synced, and renamed or linked into place; temporary
+files are never listed. Folders appear with the first key in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from trialpod.errors import CheckpointError, StorageError
+from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, checked_key, storage_error
+from trialpod.storage.tree_copy import copy_tree, survey, sync_path, sync_tree
+
+_TEMPORARY = ".trialpod-tmp-"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class DirectoryStorage(Storage):
+    """The storage whose root is a folder. The folder itself is made with the first key."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(root)
+
+    def __repr__(self) -> str:
+        return f"DirectoryStorage({self._root!r})"
+
+    @property
+    def uri(self) -> str:
+        """The folder's absolute path."""
+        return self._root
+
+    def read(self, key: str) -> bytes:
+        """Return the file's content."""
+        path = self._path(key)
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise KeyMissingError(f"there is no file {path}") from error
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+
+    def write(self, key: str, data: bytes) -> None:
+        """Replace the file as a whole."""
+        path = self._path(key)
+        temporary = self._temporary(path, data)
+        try:
+            os.replace(temporary, path)
+        except OSError as error:
+            _unlink(temporary)
+            raise storage_error(error, "cannot write", path, len(data)) from error
+        sync_path(os.path.dirname(path))
+
+    def write_new(self, key: str, data: bytes) -> None:
+        """Make the file; refuse if the name is taken."""
+        path = self._path(key)
+        temporary = self._temporary(path, data)
+        try:
+            # A link, unlike a rename, fails when the name is taken.
+            os.link(temporary, path)
+        except FileExistsError as error:
+            raise KeyExistsError(f"{path} exists already") from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise storage_error(error, "cannot write", path, len(data)) from error
+            self._write_exclusively(path, data)
+        finally:
+            _unlink(temporary)
+        sync_path(os.path.dirname(path))
+
+    def exists(self, key: str) -> bool:
+        """Tell whether there is a file or folder of this name."""
+        return os.path.exists(self._path(key))
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Return the files below the folder, sorted."""
+        start = self._path(prefix, root_allowed=True)
+        try:
+            return sorted(f"{prefix}/{name}" if prefix else name for name in _walk(start))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise storage_error(error, "cannot list", start) from error
+
+    def delete(self, key: str) -> None:
+        """Remove the file, if it is there."""
+        path = self._path(key)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            if os.path.isdir(path):
+                return
+            raise storage_error(error, "cannot remove", path) from error
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove the folder, if it is there."""
+        path = self._path(prefix)
+        try:
+            shutil.rmtree(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise storage_error(error, "cannot remove", path) from error
+
+    def put_directory(self, local: Path, prefix: str) -> None:
+        """Copy a local folder in; files of the same name are replaced."""
+        target = self._path(prefix, root_allowed=True)
+        tree = survey(os.fspath(local))
+        self._make_folder(target)
+        for path in tree.files:
+            _unlink(os.path.join(target, path))
+        for folder in tree.folders:
+            self._make_folder(os.path.join(target, folder))
+        tree_folders, tree.folders = tree.folders, []
+        copy_tree(os.fspath(local), target, tree)
+        sync_tree(target, tree_folders, list(tree.files))
+
+    def get_directory(self, prefix: str, local: Path) -> None:
+        """Copy a folder out; files of the same name are replaced."""
+        source = self._path(prefix, root_allowed=True)
+        if not os.path.isdir(source):
+            raise KeyMissingError(f"there is no folder {source}")
+        try:
+            tree = survey(source)
+            self._make_folder(os.fspath(local))
+            for folder in tree.folders:
+                self._make_folder(os.path.join(local, folder))
+            for path in tree.files:
+                _unlink(os.path.join(local, path))
+            tree.folders = []
+            copy_tree(source, os.fspath(local), tree)
+        except CheckpointError as error:
+            raise StorageError(f"cannot read {source}: {error}") from error
+
+    def local_path(self, key: str) -> Path | None:
+        """Return the path, whether or not it exists."""
+        return Path(self._path(key, root_allowed=True))
+
+    def sub(self, prefix: str) -> Storage:
+        """Return the storage of a folder below."""
+        return DirectoryStorage(self._path(prefix))
+
+    def _path(self, key: str, *, root_allowed: bool = False) -> str:
+        checked_key(key, root_allowed=root_allowed)
+        return os.path.join(self._root, key) if key else self._root
+
+    def _make_folder(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, "cannot make the folder", path) from error
+
+    def _temporary(self, path: str, data: bytes) -> str:
+        folder = os.path.dirname(path)
+        temporary = os.path.join(folder, _TEMPORARY + os.urandom(8).hex())
+        self._make_folder(folder)
+        try:
+            self._write_exclusively(temporary, data)
+        except BaseException:
+            _unlink(temporary)
+            raise
+        return temporary
+
+    def _write_exclusively(self, path: str, data: bytes) -> None:
+        try:
+            with open(path, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError as error:
+            raise KeyExistsError(f"{path} exists already") from error
+        except OSError as error:
+            raise storage_error(error, "cannot write", path, len(data)) from error
+
+
+def _walk(root: str, below: str = "") -> Iterator[str]:
+    with os.scandir(os.path.join(root, below) if below else root) as entries:
+        for entry in entries:
+            name = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(root, name)
+            elif not entry.name.startswith(_TEMPORARY):
+                yield name
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise storage_error(error, "cannot remove", path) from error

@@ -1,0 +1,66 @@
+"""Names of files and folders in an experiment's directory. Ray Tune's layout, plus a folder of our own.
+
+Invariant: every name made here is a single path component that any Linux file system takes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+TRIALPOD_DIR = ".trialpod"
+EXPERIMENT_FILE = "experiment.json"
+LOCK_FILE = "lock"
+JOURNAL_DIR = "journal"
+TRAINABLE_FILE = "trainable.pkl"
+
+PARAMS_FILE = "params.json"
+RESULT_FILE = "result.json"
+PROGRESS_FILE = "progress.csv"
+LOG_FILE = "log.txt"
+ERROR_FILE = "error.txt"
+
+MANIFEST_FILE = ".trialpod-manifest.json"
+STAGING_PREFIX = ".trialpod-staging-"
+"""Folders of checkpoints that are being written or removed start so. They are garbage when their writer is gone."""
+
+MAX_IDENTIFIER = 130
+"""Characters of a trial's identity in its directory's name, as in Ray Tune (TUNE_MAX_LEN_IDENTIFIER)."""
+
+_MAX_COMPONENT_BYTES = 255  # NAME_MAX of Linux
+_RESERVED = re.compile(r'[/()<>:"\\|?*\x00-\x1f\x7f\ud800-\udfff]')
+_CHECKPOINT = re.compile(r"checkpoint_(\d{6,})", re.ASCII)
+
+
+def trial_dirname(trainable: str, trial_id: str, tag: str, created_at: float) -> str:
+    """Return the name of a trial's directory: ``{trainable}_{trial_id}_{experiment_tag}_{time of creation}``.
+
+    Args:
+        trainable: name of the Trainable.
+        trial_id: the trial's id.
+        tag: its experiment tag, e.g. ``2_lr=0.0132``.
+        created_at: seconds since the epoch; shown in UTC.
+    """
+    identity = _RESERVED.sub("_", f"{trainable}_{trial_id}_{tag}"[:MAX_IDENTIFIER])
+    date = time.strftime("_%Y-%m-%d_%H-%M-%S", time.gmtime(created_at))
+    # A cut inside a character of several bytes drops that character.
+    identity = identity.encode()[: _MAX_COMPONENT_BYTES - len(date)].decode(errors="ignore")
+    if identity.startswith("."):
+        identity = "_" + identity[1:]
+    return identity + date
+
+
+def checkpoint_name(index: int) -> str:
+    """Return the name of the directory of the checkpoint with this index (0, 1, 2, ...)."""
+    if index < 0:
+        raise ValueError(f"a checkpoint's index is 0 or more, not {index}")
+    return f"checkpoint_{index:06d}"
+
+
+def checkpoint_index(name: str) -> int | None:
+    """Return the index in a checkpoint directory's name, None if it is not such a name."""
+    match = _CHECKPOINT.fullmatch(name)
+    if match is None:
+        return None
+    index = int(match[1])
+    return index if checkpoint_name(index) == name else None

@@ -1,0 +1,186 @@
+"""One live owner per experiment directory.
+
+Invariants:
+
+* The lock is an ``flock`` on ``.trialpod/lock``. It ends with the last process that has its descriptor open, however
+  that process dies. The descriptor is inheritable, so that child processes which write to the directory hold it too:
+  a successor cannot start while one of them is still writing.
+* `release` only closes this process's descriptor. It never unlocks for the children.
+* The file's content (who, since when) serves messages only; it is never trusted for locking. The file is never
+  removed: a removed lock file could be locked twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from trialpod.errors import ExperimentLockedError, StorageError
+from trialpod.storage.base import storage_error
+from trialpod.storage.layout import LOCK_FILE, TRIALPOD_DIR
+
+_POLL_S = 0.05
+_HELD = (errno.EAGAIN, errno.EACCES)
+
+
+class LockHolder(msgspec.Struct):
+    """Who took the lock."""
+
+    pid: int
+    host: str
+    started: float  # when the lock was taken, seconds since the epoch
+    command: str
+
+
+class ExperimentLock:
+    """The lock of an experiment directory; also a context manager that releases it at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        """Args: directory: the experiment's directory."""
+        self._directory = os.fspath(directory)
+        self._path = os.path.join(self._directory, TRIALPOD_DIR, LOCK_FILE)
+        self._fd = -1
+
+    def acquire(
+        self,
+        timeout_s: float = 0.0,
+        on_wait: Callable[[str], None] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> ExperimentLock:
+        """Take the lock, waiting up to `timeout_s` seconds for its holder to end.
+
+        Args:
+            timeout_s: how long to wait; 0 tries once.
+            on_wait: called once, with a sentence that names the holder, when waiting begins.
+            clock: seconds, for the timeout.
+            sleep: how to wait between two tries.
+
+        Raises:
+            ExperimentLockedError: it is still held.
+            StorageError: the file system refuses; some network file systems have no locks.
+        """
+        if self._fd >= 0:
+            return self
+        fd = self._open()
+        try:
+            deadline = clock() + timeout_s
+            waiting = False
+            while not self._try(fd):
+                if clock() >= deadline:
+                    raise ExperimentLockedError(
+                        f"{self._directory} is in use: {self._holder(fd)}. Wait for it to end or end it, or choose "
+                        "another experiment name or storage path"
+                    )
+                if not waiting and on_wait is not None:
+                    on_wait(f"waiting for {self._directory}: {self._holder(fd)}")
+                waiting = True
+                sleep(_POLL_S)
+            self._sign(fd)
+            os.set_inheritable(fd, True)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return self
+
+    def release(self) -> None:
+        """Let go of the lock in this process; children that inherited it hold it until they end."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        """Return the inheritable descriptor that holds the lock; raise ValueError if it is not held."""
+        if self._fd < 0:
+            raise ValueError(f"the lock of {self._directory} is not held")
+        return self._fd
+
+    def __enter__(self) -> ExperimentLock:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _open(self) -> int:
+        try:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise storage_error(error, "cannot open the lock file", self._path) from error
+
+    def _try(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _HELD:
+                return False
+            raise StorageError(
+                f"cannot lock {self._path}: {error.strerror}; this file system may have no locks, use a storage path "
+                "on another one"
+            ) from error
+        return True
+
+    def _sign(self, fd: int) -> None:
+        holder = LockHolder(os.getpid(), socket.gethostname(), time.time(), " ".join(sys.orig_argv))
+        data = msgspec.json.encode(holder) + b"\n"
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, data, 0)
+        except OSError as error:
+            raise storage_error(error, "cannot write", self._path, len(data)) from error
+
+    def _holder(self, fd: int) -> str:
+        try:
+            holder = msgspec.json.decode(os.pread(fd, 65536, 0), type=LockHolder)
+        except msgspec.DecodeError:
+            # It was locked a moment ago and has not signed yet.
+            return "another process has just locked it"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.started))
+        here = holder.host == socket.gethostname()
+        where = "" if here else f" on host {holder.host}"
+        text = f"process {holder.pid}{where} has held it since {since} ({holder.command})"
+        if here and not _alive(holder.pid):
+            children = ", ".join(map(str, self._users())) or "unknown"
+            text = (
+                f"process {holder.pid} ({holder.command}) ended, but processes that it started still run: {children}"
+            )
+        return text
+
+    def _users(self) -> list[int]:
+        """Return the other processes of this machine that have the lock file open, as far as we may look."""
+        own = os.stat(self._path)
+        others = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+        return sorted(int(name) for name in others if _has_open(f"/proc/{name}/fd", own))
+
+
+def _has_open(folder: str, own: os.stat_result) -> bool:
+    try:
+        descriptors = os.listdir(folder)
+    except OSError:  # ended meanwhile, or another user's
+        return False
+    for descriptor in descriptors:
+        try:
+            if os.path.samestat(os.stat(f"{folder}/{descriptor}"), own):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The state follows the command, which is in parentheses and may contain any character.
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False

@@ -1,0 +1,83 @@
+"""The manifest of a checkpoint: a JSON file inside it, written last, that makes it exist.
+
+``{"manifest": {...}, "crc32": n}``: the number is the CRC-32 of the bytes of the ``manifest`` value as they are in
+the file, so that damage to the manifest itself is found too.
+
+Invariants: the file is valid JSON for any reader (metrics that are not finite are named in ``not_finite``); unknown
+fields are ignored; a manifest of a newer format is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import CheckpointError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.values import plain
+from trialpod.storage.tree_copy import CHECKSUM, FileEntry
+
+MANIFEST_FORMAT = 1
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What a checkpoint consists of."""
+
+    format: int = MANIFEST_FORMAT
+    checksum: str = CHECKSUM  # how `FileEntry.checksum` was computed
+    checkpoint: CheckpointInfo
+    not_finite: dict[str, str] = {}  # metrics that JSON has no number for: "nan", "inf" or "-inf"
+    folders: list[str] = []
+    files: list[FileEntry] = []
+
+
+class _Sealed(msgspec.Struct):
+    manifest: msgspec.Raw
+    crc32: int
+
+
+class _Format(msgspec.Struct):
+    format: int
+    checksum: str
+
+
+def _readable(value: Any) -> Any:
+    try:
+        return plain(value)
+    except TypeError:
+        return repr(value)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_readable)
+
+
+def encode(info: CheckpointInfo, folders: list[str], files: list[FileEntry]) -> bytes:
+    """Return the bytes of the manifest file of a checkpoint."""
+    not_finite = {
+        key: repr(float(value)) for key, value in info.metrics.items() if isinstance(value, float) and value - value
+    }
+    body = _encoder.encode(Manifest(checkpoint=info, not_finite=not_finite, folders=folders, files=files))
+    return _encoder.encode(_Sealed(msgspec.Raw(body), zlib.crc32(body))) + b"\n"
+
+
+def decode(data: bytes, where: str) -> Manifest:
+    """Return the manifest in `data`; raise CheckpointError, naming `where`, if it is damaged or of a newer format."""
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        body = bytes(sealed.manifest)
+        if zlib.crc32(body) != sealed.crc32:
+            raise CheckpointError(f"{where} is damaged: its checksum does not match its content")
+        kind = msgspec.json.decode(body, type=_Format)
+        if kind.format > MANIFEST_FORMAT or kind.checksum != CHECKSUM:
+            raise CheckpointError(
+                f"{where} has format {kind.format} with checksum {kind.checksum!r}, which this version of trialpod "
+                f"cannot read (it reads up to format {MANIFEST_FORMAT} with {CHECKSUM!r}); update trialpod"
+            )
+        manifest = msgspec.json.decode(body, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{where} is damaged: {error}") from error
+    for key, value in manifest.not_finite.items():
+        manifest.checkpoint.metrics[key] = float(value)
+    return manifest

@@ -1,0 +1,290 @@
+"""A trial's ``params.json``, ``result.json`` and ``progress.csv``, in the form that Ray Tune's tools read.
+
+Invariants:
+
+* ``result.json`` has one JSON object a line: the flattened result and the static part (trial_id, experiment_tag, pid,
+  hostname, node_ip, config). NaN and the infinities are written as Python's `json` writes them.
+* The header of ``progress.csv`` is fixed by the first result; keys that appear later are left out of it. The config
+  has one column a parameter, ``config/lr``. Of a name that is static and reported, the static value is written.
+* What `offsets` returned is in the files. `resume` with these offsets continues as if nothing had come after.
+* No file stays open: a thousand trials need no descriptors.
+
+Resuming never refuses to go on because of a file that a user shortened or removed: the file is continued behind its
+last whole line, or begun anew, and `warnings` says so.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import StorageError
+from trialpod.protocol.values import plain
+from trialpod.storage.base import storage_error
+from trialpod.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
+
+_SIMPLE = frozenset((str, int, float, bool, type(None)))
+_FLUSH_BYTES = 64 * 1024
+_fast = msgspec.json.Encoder()
+
+
+class TrialLog:
+    """The log files of one trial. Results are buffered up to 64 kB; call `flush` when readers should see them."""
+
+    def __init__(
+        self, directory: Path, static: Mapping[str, Any], *, offsets: Mapping[str, int] | None = None
+    ) -> None:
+        """Begin new logs, replacing what is there; with `offsets`, see `resume`.
+
+        Args:
+            directory: the trial's directory; made if needed.
+            static: what every result carries besides its own values; ``config`` is the trial's parameters.
+            offsets: None, or where to go on in each file.
+
+        Raises:
+            StorageError: a file cannot be read or written.
+        """
+        self._directory = os.fspath(directory)
+        self._results: list[bytes] = []
+        self._rows = io.StringIO()
+        self._write_row = csv.writer(self._rows, lineterminator="").writerow
+        self._buffered = 0
+        self._columns: list[str] | None = None  # of progress.csv
+        self._own: list[str] = []  # the columns that come from each result
+        self.warnings: list[str] = []
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, "cannot make the folder", self._directory) from error
+        self._set_static(static)
+        self._sizes = {
+            name: self._continue(name, 0 if offsets is None else offsets.get(name, 0))
+            for name in (RESULT_FILE, PROGRESS_FILE)
+        }
+        if self._sizes[PROGRESS_FILE]:
+            self._set_columns(self._read_header())
+        if offsets is None or not os.path.exists(self._path(PARAMS_FILE)):
+            self._write_params()
+
+    @classmethod
+    def resume(cls, directory: Path, static: Mapping[str, Any], offsets: Mapping[str, int]) -> TrialLog:
+        """Continue the logs of a trial, dropping everything behind `offsets`.
+
+        Args:
+            directory: the trial's directory.
+            static: as for a new log.
+            offsets: what `offsets` returned at the time to go back to; a missing file name means 0.
+
+        Raises:
+            StorageError: a file cannot be read or written.
+        """
+        return cls(directory, static, offsets=offsets)
+
+    def update_static(self, static: Mapping[str, Any]) -> None:
+        """Use other static values from the next result on (a new attempt's pid, a new config)."""
+        config = self._static.get("config")
+        self._set_static(static)
+        if self._columns is not None:
+            self._set_columns(self._columns)
+        if static.get("config") != config:
+            self._write_params()
+
+    def append(self, results: Iterable[Mapping[str, Any]]) -> None:
+        """Add results, flattened, in their order.
+
+        Raises:
+            StorageError: a full buffer could not be written; it is kept and written with the next flush.
+        """
+        for result in results:
+            if not self._static_names.isdisjoint(result):
+                result = {key: value for key, value in result.items() if key not in self._static_names}
+            self._append_json(result)
+            self._append_row(result)
+        if self._buffered > _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Write what is buffered; with `sync`, also bring it to the disk.
+
+        Raises:
+            StorageError: a file cannot be written. What was not written stays buffered.
+        """
+        if self._results:
+            self._write_out(RESULT_FILE, b"".join(self._results), sync)
+            self._results.clear()
+        if self._rows.tell():
+            self._write_out(PROGRESS_FILE, self._rows.getvalue().encode(errors="backslashreplace"), sync)
+            self._rows.seek(0)
+            self._rows.truncate()
+        self._buffered = 0
+
+    def offsets(self) -> dict[str, int]:
+        """Flush, and return the size of each file: where `resume` can go on."""
+        self.flush()
+        return dict(self._sizes)
+
+    def _append_json(self, result: Mapping[str, Any]) -> None:
+        for value in result.values():
+            kind = value.__class__
+            # A float minus itself is 0.0 unless it is NaN or infinite, which msgspec would write as null.
+            if kind not in _SIMPLE or (kind is float and value - value):
+                line = _slow(result)
+                break
+        else:
+            try:
+                line = _fast.encode(result)
+            except (ValueError, TypeError, OverflowError):  # lone surrogates, huge integers
+                line = _slow(result)
+        # Both parts are objects: their braces become the comma between them.
+        line = line[:-1] + self._json_tail if len(line) > 2 else b"{" + self._json_tail[1:]
+        self._results.append(line)
+        self._buffered += len(line)
+
+    def _append_row(self, result: Mapping[str, Any]) -> None:
+        if self._columns is None:
+            names = [*(key for key in result if key not in self._flat), *self._flat]
+            self._write_row(names)
+            self._rows.write("\n")
+            self._set_columns(names)
+        get = result.get
+        self._buffered += self._write_row([get(key) for key in self._own])
+        self._buffered += self._rows.write(self._row_tail)
+
+    def _set_static(self, static: Mapping[str, Any]) -> None:
+        self._static = dict(static)
+        self._static_names = frozenset(static)
+        # Leading comma, no opening brace: see _append_json.
+        self._json_tail = b"," + _slow(self._static)[1:] + b"\n"
+        if not static:
+            self._json_tail = b"}\n"
+        self._flat: dict[str, Any] = {}
+        for key, value in static.items():
+            if key == "config" and isinstance(value, Mapping):
+                _flatten("config", value, self._flat)
+            else:
+                self._flat[key] = value
+
+    def _set_columns(self, columns: list[str]) -> None:
+        self._columns = columns
+        own = len(columns)
+        while own > 0 and columns[own - 1] in self._flat:
+            own -= 1
+        self._own = columns[:own]
+        tail = io.StringIO()
+        csv.writer(tail, lineterminator="\n").writerow([self._flat[key] for key in columns[own:]])
+        self._row_tail = "," + tail.getvalue() if self._own and own < len(columns) else "\n"
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _write_params(self) -> None:
+        path = self._path(PARAMS_FILE)
+        text = json.dumps(_jsonable(self._static.get("config", {})), indent=2, ensure_ascii=False) + "\n"
+        data = text.encode(errors="backslashreplace")
+        try:
+            with open(path + ".tmp", "wb") as file:
+                file.write(data)
+            os.replace(path + ".tmp", path)
+        except OSError as error:
+            raise storage_error(error, "cannot write", path, len(data)) from error
+
+    def _write_out(self, name: str, data: bytes, sync: bool) -> None:
+        path = self._path(name)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                if sync:
+                    os.fdatasync(fd)
+            except OSError:
+                # All or nothing, so that the next try does not write a part of it twice.
+                os.ftruncate(fd, self._sizes[name])
+                raise
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise storage_error(error, "cannot write", path, len(data)) from error
+        self._sizes[name] += len(data)
+
+    def _cut(self, name: str, size: int) -> None:
+        path = self._path(name)
+        try:
+            os.truncate(path, size)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error(error, "cannot shorten", path) from error
+
+    def _continue(self, name: str, offset: int) -> int:
+        path = self._path(name)
+        try:
+            size = os.path.getsize(path)
+        except FileNotFoundError:
+            if offset:
+                self.warnings.append(f"{path} is gone; it starts anew with the next result")
+            return 0
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+        if size < offset:
+            offset = self._end_of_last_line(path)
+            self.warnings.append(f"{path} is shorter than it was; it goes on behind its last whole line")
+        self._cut(name, offset)
+        return offset
+
+    def _end_of_last_line(self, path: str) -> int:
+        try:
+            with open(path, "rb") as file:
+                return file.read().rfind(b"\n") + 1
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+
+    def _read_header(self) -> list[str]:
+        path = self._path(PROGRESS_FILE)
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                return next(csv.reader(file))
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+        except (StopIteration, UnicodeDecodeError, csv.Error) as error:
+            raise StorageError(f"{path} has no readable header; move the file away to begin a new one") from error
+
+
+def _flatten(prefix: str, value: Mapping[Any, Any], into: dict[str, Any]) -> None:
+    for key, item in value.items():
+        name = f"{prefix}/{key}"
+        if isinstance(item, Mapping) and item:
+            _flatten(name, item, into)
+        else:
+            into[name] = item
+
+
+def _jsonable(value: Any) -> Any:
+    """Return the value as Python's `json` takes it; what it cannot hold becomes its repr."""
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else _key(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    try:
+        simple = plain(value)
+    except TypeError:
+        return repr(value)
+    return repr(value) if simple.__class__ is value.__class__ else _jsonable(simple)
+
+
+def _key(key: Any) -> str:
+    return json.dumps(key) if key is None or isinstance(key, (bool, int, float)) else str(key)
+
+
+def _slow(result: Mapping[str, Any]) -> bytes:
+    return json.dumps(_jsonable(result), separators=(",", ":")).encode()

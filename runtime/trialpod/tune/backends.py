@@ -1,0 +1,184 @@
+"""What a `Tuner` hands to a backend, and what it gets back.
+
+A backend runs experiments somewhere: as processes on this machine, as pods in a cluster. Backends are found through
+the entry-point group ``trialpod.backends``; the entry point is a class (made without arguments) or an object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.messages import CheckpointInfo, CheckpointRules, TrainableRef
+
+if TYPE_CHECKING:
+    from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+    from trialpod.tune.stopper.stopper import Stopper
+
+GROUP = "trialpod.backends"
+VARIABLE = "TRIALPOD_BACKEND"
+DEFAULT = "local"
+
+StopFunction = Callable[[str, dict[str, Any]], bool]
+TrialNamer = Callable[[str, str], str]
+"""(trial_id, experiment_tag) -> name."""
+
+
+@dataclass(kw_only=True)
+class ExperimentRequest:
+    """One experiment to run, checked: a backend needs to refuse only what it cannot do itself.
+
+    The directory ``{storage_path}/{name}`` exists when a backend is given this, with ``tuner.pkl`` and the file that
+    `trainable` names inside. With `resume` the backend goes on with the experiment that it finds there, and the
+    budget (`num_samples`, `max_concurrent`, `time_budget_s`, `max_failures`, `fail_fast`) may differ from before.
+    """
+
+    name: str
+    storage_path: str  # absolute local path, without the experiment's name
+    trainable: TrainableRef
+    trainable_name: str
+    is_class: bool
+    param_space: dict[str, Any] = field(default_factory=dict)
+    metric: str | None = None
+    mode: Literal["max", "min"] | None = None
+    num_samples: int = 1  # -1 = without limit
+    max_concurrent: int | None = None  # None = as many as the resources allow
+    time_budget_s: float | None = None
+    seed: int | None = None
+    search_alg: Any = None  # None = random and grid search over param_space
+    scheduler: TrialScheduler | None = None  # untouched by set_search_properties; None = first in, first out
+    stop: dict[str, float] | Stopper | StopFunction | list[Stopper | StopFunction] | None = None
+    checkpoint_rules: CheckpointRules = field(default_factory=CheckpointRules)
+    max_failures: int = 0  # -1 = without limit
+    fail_fast: bool = False
+    resources: dict[str, float] = field(default_factory=dict)  # of one trial; "cpu", "gpu", "memory" (bytes), ...
+    resources_fn: Callable[[dict[str, Any]], dict[str, float]] | None = None  # of a config; instead of `resources`
+    reuse: bool = False
+    trial_name: TrialNamer | None = None
+    trial_dirname: TrialNamer | None = None
+    log_files: tuple[str, str] | None = None  # names for stdout and stderr in the trial's directory
+    verbose: int = 1
+    resume: bool = False
+    resume_unfinished: bool = True  # False: unfinished trials stay as they are
+    resume_errored: bool = False  # failed trials go on from their newest checkpoints
+    restart_errored: bool = False  # failed trials start anew
+
+    @property
+    def directory(self) -> str:
+        """The experiment's directory."""
+        return os.path.join(self.storage_path, self.name)
+
+
+@dataclass(kw_only=True)
+class TrialOutcome:
+    """One trial when its experiment ended, or as it is found in storage."""
+
+    trial_id: str
+    name: str
+    config: dict[str, Any]
+    status: str  # PENDING, RUNNING, PAUSED, TERMINATED, ERROR
+    path: str  # its directory
+    last_result: dict[str, Any] | None = None  # flattened, with the static keys (trial_id, config, ...)
+    error: str = ""  # one line; empty when there is none
+    traceback: str = ""
+    checkpoints: list[CheckpointInfo] = field(default_factory=list)  # committed and still there, oldest first
+
+
+@dataclass(kw_only=True)
+class ExperimentOutcome:
+    """An experiment when it ended, or as it is found in storage."""
+
+    name: str
+    path: str
+    state: str  # Running, Suspended, Succeeded, Failed, Stopped
+    message: str = ""  # one sentence about `state`; may be empty
+    metric: str | None = None
+    mode: Literal["max", "min"] | None = None
+    trials: list[TrialOutcome] = field(default_factory=list)  # in order of creation
+
+
+class Backend(Protocol):
+    """Where experiments run."""
+
+    def run(self, request: ExperimentRequest) -> ExperimentOutcome:
+        """Run the experiment to its end.
+
+        A failed trial is part of the outcome; what keeps the experiment itself from running is raised as a
+        TrialpodError.
+        """
+        ...
+
+    def load(self, path: str) -> ExperimentOutcome:
+        """Read what is known of the experiment in the directory `path`, whether or not it has ended.
+
+        Raises:
+            TrialpodError: there is no experiment that can be read.
+        """
+        ...
+
+    def can_restore(self, path: str) -> bool:
+        """Return whether the directory `path` holds an experiment that `run` could go on with."""
+        ...
+
+
+def get_backend(name: str | None = None, *, environ: Mapping[str, str] = os.environ) -> Backend:
+    """Return a backend by its name.
+
+    Args:
+        name: None takes the variable TRIALPOD_BACKEND, or else "local".
+        environ: where the variable is looked up.
+
+    Raises:
+        InvalidInputError: there is no backend of that name, or a package that it needs is not installed.
+    """
+    from importlib.metadata import entry_points
+
+    wanted = name or environ.get(VARIABLE) or DEFAULT
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if wanted not in found:
+        raise InvalidInputError(_unknown(wanted, found, from_variable=not name and bool(environ.get(VARIABLE))))
+    try:
+        loaded: Any = found[wanted].load()
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"the backend {wanted!r} needs the package {error.name!r}, which is not installed; "
+            f"install it with: pip install 'trialpod[{wanted}]'"
+        ) from error
+    backend: Backend = loaded() if isinstance(loaded, type) else loaded
+    return backend
+
+
+def _unknown(wanted: str, found: Iterable[str], *, from_variable: bool) -> str:
+    names = sorted(found)
+    guess = nearest(wanted, names)
+    return (
+        f"there is no backend {wanted!r}"
+        + (f" (from the variable {VARIABLE})" if from_variable else "")
+        + (f"; did you mean {guess!r}?" if guess else "")
+        + (
+            f" Installed: {', '.join(names)}"
+            if names
+            else "; none is installed, install one with: pip install 'trialpod[local]'"
+        )
+    )
+
+
+def local_directory(storage_path: str | os.PathLike[str]) -> str:
+    """Return a storage path as an absolute path of this machine.
+
+    Raises:
+        InvalidInputError: it is the address of another kind of storage.
+    """
+    path = os.fspath(storage_path)
+    if path.startswith("file://"):
+        path = path.removeprefix("file://")
+    elif "://" in path:
+        raise InvalidInputError(
+            f"storage_path={path!r}: a Tuner can store experiments only in directories yet; "
+            "give a path, which may be on a shared file system"
+        )
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,376 @@
+"""What a user configures besides the Trainable and its search space, with Ray Tune's argument names and defaults.
+
+Invariants:
+
+* A value that cannot work is refused when the object is made, with the argument, the value and what is allowed.
+* An argument that Ray has and trialpod does not support yet is refused unless it has its default: nothing is
+  silently ignored.
+* The objects may be changed after they were made, as Ray's may; a `Tuner` checks them again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from trialpod.errors import InvalidInputError, nearest
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+    from trialpod.tune.stopper.stopper import Stopper
+
+TYPE_OF_STOP = "a dict of metric names to numbers, a Stopper, a function (trial_id, result) -> bool, or a list"
+
+
+def refuse(where: str, argument: str, value: object, allowed: str) -> NoReturn:
+    """Raise the error for an argument that has a value it cannot have."""
+    raise InvalidInputError(f"{where}({argument}={value!r}): {argument} must be {allowed}")
+
+
+def _not_supported(where: str, argument: str, remedy: str) -> NoReturn:
+    raise InvalidInputError(f"{where}({argument}=...): {argument} is not supported yet; {remedy}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _choose(where: str, argument: str, value: object, allowed: Sequence[str]) -> None:
+    if value in allowed:
+        return
+    text = " or ".join(repr(name) for name in allowed)
+    guess = nearest(value, allowed) if isinstance(value, str) else None
+    refuse(where, argument, value, text + (f" (did you mean {guess!r}?)" if guess else ""))
+
+
+@dataclass
+class CheckpointConfig:
+    """Which checkpoints a trial keeps, and when a class Trainable writes them by itself.
+
+    Args:
+        num_to_keep: how many checkpoints of a trial to keep, at least 1; None keeps all. The newest is always kept,
+            even when it is not among the best.
+        checkpoint_score_attribute: the metric that tells which ones are best; None means the newest are.
+        checkpoint_score_order: "max" or "min".
+        checkpoint_frequency: every how many training iterations a class Trainable is checkpointed; 0 is never.
+        checkpoint_at_end: whether a class Trainable is checkpointed when its trial ends. None means: yes if the
+            class implements `save_checkpoint`. (Ray means yes for every class, which makes a class without
+            `save_checkpoint` fail at its end.)
+
+    Raises:
+        InvalidInputError: an argument has a value that it cannot have.
+    """
+
+    num_to_keep: int | None = None
+    checkpoint_score_attribute: str | None = None
+    checkpoint_score_order: Literal["max", "min"] = "max"
+    checkpoint_frequency: int = 0
+    checkpoint_at_end: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise InvalidInputError for a value that cannot work."""
+        where = "CheckpointConfig"
+        if self.num_to_keep is not None and (not _is_int(self.num_to_keep) or self.num_to_keep < 1):
+            refuse(where, "num_to_keep", self.num_to_keep, "an integer of at least 1, or None to keep all")
+        attribute = self.checkpoint_score_attribute
+        if attribute is not None and (not isinstance(attribute, str) or not attribute):
+            refuse(where, "checkpoint_score_attribute", attribute, "the name of a metric, or None")
+        _choose(where, "checkpoint_score_order", self.checkpoint_score_order, ("max", "min"))
+        if not _is_int(self.checkpoint_frequency) or self.checkpoint_frequency < 0:
+            refuse(
+                where,
+                "checkpoint_frequency",
+                self.checkpoint_frequency,
+                "an integer of at least 0 (0 = never)",
+            )
+        if self.checkpoint_at_end not in (None, True, False):
+            refuse(where, "checkpoint_at_end", self.checkpoint_at_end, "True, False or None")
+
+
+@dataclass
+class FailureConfig:
+    """What happens when a trial fails. Preemptions and lost nodes are no failures and never count.
+
+    Args:
+        max_failures: how often one trial may fail and be tried again, from its newest checkpoint; -1 is without
+            limit.
+        fail_fast: True ends the experiment at the first trial that failed for good; "raise" does so and raises
+            the trial's error from `Tuner.fit`.
+
+    Raises:
+        InvalidInputError: an argument has a value that it cannot have, or both are used together.
+    """
+
+    max_failures: int = 0
+    fail_fast: bool | Literal["raise"] = False
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise InvalidInputError for a value that cannot work."""
+        where = "FailureConfig"
+        if not _is_int(self.max_failures) or self.max_failures < -1:
+            refuse(where, "max_failures", self.max_failures, "an integer of at least -1 (-1 = without limit)")
+        if not isinstance(self.fail_fast, bool) and self.fail_fast != "raise":
+            refuse(where, "fail_fast", self.fail_fast, "True, False or 'raise'")
+        if self.fail_fast and self.max_failures != 0:
+            raise InvalidInputError(
+                f"FailureConfig(fail_fast={self.fail_fast!r}, max_failures={self.max_failures!r}): an experiment "
+                "that ends at the first failure cannot retry trials; leave max_failures at 0 or fail_fast at False"
+            )
+
+
+@dataclass
+class RunConfig:
+    """How an experiment runs and where its results go.
+
+    Args:
+        name: the experiment's name, which is its directory below `storage_path`; None makes one from the
+            Trainable's name and the date.
+        storage_path: where experiments are stored; None means ``~/trialpod-results``.
+        storage_filesystem: not supported yet.
+        failure_config: what happens when a trial fails.
+        checkpoint_config: which checkpoints are made and kept.
+        sync_config: not supported yet; nothing has to be synchronised, because trials write to the storage.
+        verbose: 0 prints nothing, 1 the experiment's progress, 2 also the trials' results; None means 1.
+        stop: when a trial is over: a dict (the first metric that reaches its number), a Stopper, a function
+            ``(trial_id, result) -> bool``, or a list of Stoppers and functions (any of them).
+        callbacks: not supported yet.
+        progress_reporter: not supported yet.
+        log_to_file: also write the trials' output to files in their directories: True means ``stdout`` and
+            ``stderr``, a string is one file for both, a pair is two files. ``log.txt`` has both in any case.
+
+    Raises:
+        InvalidInputError: an argument has a value that it cannot have, or is not supported yet.
+    """
+
+    name: str | None = None
+    storage_path: str | os.PathLike[str] | None = None
+    storage_filesystem: Any = None
+    failure_config: FailureConfig | None = None
+    checkpoint_config: CheckpointConfig | None = None
+    sync_config: Any = None
+    verbose: int | None = None
+    stop: (
+        Mapping[str, Any]
+        | Stopper
+        | Callable[[str, dict[str, Any]], bool]
+        | Sequence[Stopper | Callable[[str, dict[str, Any]], bool]]
+        | None
+    ) = None
+    callbacks: Sequence[Any] | None = None
+    progress_reporter: Any = None
+    log_to_file: bool | str | tuple[str, str] = False
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise InvalidInputError for a value that cannot work."""
+        where = "RunConfig"
+        if self.name is not None:
+            check_name(where, self.name)
+        if self.storage_path is not None and (
+            not isinstance(self.storage_path, (str, os.PathLike)) or not os.fspath(self.storage_path)
+        ):
+            refuse(where, "storage_path", self.storage_path, "a path, or None")
+        if self.storage_filesystem is not None:
+            _not_supported(where, "storage_filesystem", "give storage_path a path instead")
+        if self.sync_config is not None:
+            _not_supported(where, "sync_config", "leave it out: trials write to storage_path directly")
+        if self.callbacks:
+            _not_supported(where, "callbacks", "read result.json of the trials, or report from the Trainable")
+        if self.progress_reporter is not None:
+            _not_supported(where, "progress_reporter", "leave it out and set verbose to 0, 1 or 2")
+        if self.verbose is not None and self.verbose not in (0, 1, 2, 3):
+            refuse(where, "verbose", self.verbose, "0, 1, 2 or 3")
+        if self.failure_config is not None:
+            _check_type(where, "failure_config", self.failure_config, FailureConfig)
+            self.failure_config.validate()
+        if self.checkpoint_config is not None:
+            _check_type(where, "checkpoint_config", self.checkpoint_config, CheckpointConfig)
+            self.checkpoint_config.validate()
+        check_stop(where, self.stop)
+        log_files(self.log_to_file)
+
+
+@dataclass(frozen=True)
+class NewTrial:
+    """What the functions that name trials get to see."""
+
+    trial_id: str
+    experiment_tag: str  # "2_lr=0.0132"
+    trainable_name: str
+
+    def __str__(self) -> str:
+        return f"{self.trainable_name}_{self.trial_id}"
+
+
+@dataclass
+class TuneConfig:
+    """How the search space is explored.
+
+    Args:
+        mode: "max" or "min": whether a larger or a smaller `metric` is better.
+        metric: the reported metric that is tuned ("a/b" for nested ones).
+        search_alg: proposes the trials, an object or a name; None samples the search space at random and walks
+            through its grids.
+        scheduler: stops and pauses trials by their results, an object or a name; None stops none.
+        num_samples: how often the search space is sampled (its grids are walked through as often); -1 samples
+            without end, until `time_budget_s` or a Stopper ends the experiment.
+        max_concurrent_trials: the most trials that run at once; None or 0 is as many as the resources allow.
+        time_budget_s: seconds (or a timedelta) after which the experiment is stopped.
+        reuse_actors: run trials one after another in the same processes. A class Trainable must implement
+            `reset_config`.
+        trial_name_creator: called with a `NewTrial`, returns the trial's name.
+        trial_dirname_creator: called with a `NewTrial`, returns the name of the trial's directory, which must be
+            another one for each trial.
+        seed: makes the default search repeatable. Ray has no such argument; there it is an argument of the
+            search algorithm, which works here too.
+
+    Raises:
+        InvalidInputError: an argument has a value that it cannot have, or is not supported yet.
+    """
+
+    mode: Literal["max", "min"] | None = None
+    metric: str | None = None
+    search_alg: Any = None
+    scheduler: TrialScheduler | str | None = None
+    num_samples: int = 1
+    max_concurrent_trials: int | None = None
+    time_budget_s: float | timedelta | None = None
+    reuse_actors: bool = False
+    trial_name_creator: Callable[[NewTrial], str] | None = None
+    trial_dirname_creator: Callable[[NewTrial], str] | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise InvalidInputError for a value that cannot work."""
+        where = "TuneConfig"
+        if self.mode is not None:
+            _choose(where, "mode", self.mode, ("max", "min"))
+        if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
+            refuse(where, "metric", self.metric, "the name of a metric that the Trainable reports")
+        if not _is_int(self.num_samples) or (self.num_samples < 1 and self.num_samples != -1):
+            refuse(where, "num_samples", self.num_samples, "an integer of at least 1, or -1 for no limit")
+        limit = self.max_concurrent_trials
+        if limit is not None and (not _is_int(limit) or limit < 0):
+            refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
+        seconds(self.time_budget_s)
+        if not isinstance(self.reuse_actors, bool):
+            refuse(where, "reuse_actors", self.reuse_actors, "True or False")
+        for argument in ("trial_name_creator", "trial_dirname_creator"):
+            if (creator := getattr(self, argument)) is not None and not callable(creator):
+                refuse(where, argument, creator, "a function (trial) -> str, or None")
+        if self.seed is not None and not _is_int(self.seed):
+            refuse(where, "seed", self.seed, "an integer or None")
+
+
+def _check_type(where: str, argument: str, value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        hint = f"; write {argument}={expected.__name__}(...)" if isinstance(value, Mapping) else ""
+        refuse(where, argument, value, f"a {expected.__name__} or None{hint}")
+
+
+def check_name(where: str, name: object) -> None:
+    """Raise InvalidInputError unless `name` can be an experiment's name, which is also a directory's."""
+    if not isinstance(name, str) or not name or name.startswith(".") or any(c in "/\\\0\n" for c in name):
+        refuse(where, "name", name, "a name without slashes and line breaks that does not start with a dot")
+
+
+def check_stop(where: str, stop: object) -> None:
+    """Raise InvalidInputError unless `stop` is one of the forms that RunConfig describes."""
+    if stop is None:
+        return
+    if isinstance(stop, Mapping):
+        stop_numbers(where, stop)
+    elif isinstance(stop, (list, tuple)):
+        for entry in stop:
+            if isinstance(entry, Mapping) or not callable(entry):
+                refuse(where, "stop", stop, "a list of Stoppers and functions when it is a list")
+            _check_stop_function(where, entry)
+    elif callable(stop) and not isinstance(stop, type):
+        _check_stop_function(where, stop)
+    else:
+        refuse(where, "stop", stop, TYPE_OF_STOP)
+
+
+def _check_stop_function(where: str, function: Callable[..., Any]) -> None:
+    import inspect
+
+    try:
+        inspect.signature(function).bind("trial_id", {})
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{where}(stop={function!r}): a stop function is called with (trial_id, result), but {error}"
+        ) from error
+    except ValueError:
+        return  # a callable written in C does not tell its signature
+
+
+def stop_numbers(where: str, stop: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return a ``stop`` dict with nested names flattened ("a/b") and its values as floats.
+
+    Raises:
+        InvalidInputError: a name is not a string or a value is not a number.
+    """
+    numbers: dict[str, float] = {}
+    for key, value in stop.items():
+        if not isinstance(key, str) or not key:
+            refuse(where, "stop", dict(stop), "a dict whose keys are names of metrics")
+        if isinstance(value, Mapping):
+            numbers.update(stop_numbers(where, value, f"{prefix}{key}/"))
+            continue
+        try:
+            numbers[prefix + key] = float(value)
+        except (TypeError, ValueError):
+            numbers[prefix + key] = float("nan")
+        if isinstance(value, str) or numbers[prefix + key] != numbers[prefix + key]:
+            refuse(where, f"stop[{prefix + key!r}]", value, "a number: the trial is over when its metric reaches it")
+    return numbers
+
+
+def seconds(value: float | timedelta | None) -> float | None:
+    """Return a time budget in seconds.
+
+    Raises:
+        InvalidInputError: it is not a positive number or timedelta.
+    """
+    if value is None:
+        return None
+    total = getattr(value, "total_seconds", None)
+    number = total() if callable(total) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
+        refuse("TuneConfig", "time_budget_s", value, "a positive number of seconds, a timedelta, or None")
+    return float(number)
+
+
+def log_files(log_to_file: object) -> tuple[str, str] | None:
+    """Return the names of the files for stdout and stderr that ``log_to_file`` asks for, or None for none.
+
+    Raises:
+        InvalidInputError: it has another form than RunConfig describes.
+    """
+    if log_to_file is None or log_to_file is False:
+        return None
+    if log_to_file is True:
+        return ("stdout", "stderr")
+    names = (log_to_file, log_to_file) if isinstance(log_to_file, str) else log_to_file
+    if (
+        isinstance(names, Iterable)
+        and len(pair := tuple(names)) == 2
+        and all(isinstance(name, str) and name and os.path.basename(name) == name for name in pair)
+    ):
+        return (pair[0], pair[1])
+    refuse("RunConfig", "log_to_file", log_to_file, "True, False, a file name, or a pair of file names")

@@ -1,0 +1,71 @@
+"""The settings that a `Tuner` takes from environment variables: the one place that reads them.
+
+``trialpod run script.py`` sets them to carry its options into a script that it does not change. So they win over what
+the script says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.config import check_name
+
+RUN_NAME = "TRIALPOD_RUN_NAME"
+STORAGE = "TRIALPOD_STORAGE"
+MAX_CONCURRENT = "TRIALPOD_MAX_CONCURRENT"
+RESUME = "TRIALPOD_RESUME"
+
+_YES = ("1", "true", "yes", "on")
+_NO = ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the environment sets; None means that it does not.
+
+    Attributes:
+        run_name: the experiment's name.
+        storage_path: where experiments are stored.
+        max_concurrent: the most trials that run at once.
+        resume: go on with the experiment of that name if there is one.
+    """
+
+    run_name: str | None = None
+    storage_path: str | None = None
+    max_concurrent: int | None = None
+    resume: bool = False
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> Overrides:
+        """Return the settings of an environment.
+
+        Raises:
+            InvalidInputError: a variable has a value that it cannot have.
+        """
+        name = environ.get(RUN_NAME) or None
+        if name is not None:
+            check_name(f"variable {RUN_NAME}: RunConfig", name)
+        return cls(
+            run_name=name,
+            storage_path=environ.get(STORAGE) or None,
+            max_concurrent=_positive(MAX_CONCURRENT, environ.get(MAX_CONCURRENT, "")),
+            resume=_yes(RESUME, environ.get(RESUME, "")),
+        )
+
+
+def _positive(variable: str, text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise InvalidInputError(f"variable {variable}={text!r}: must be an integer of at least 1")
+    return int(text)
+
+
+def _yes(variable: str, text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in _YES + _NO:
+        raise InvalidInputError(f"variable {variable}={text!r}: must be 1 or 0")
+    return lowered in _YES

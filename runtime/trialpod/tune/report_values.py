@@ -1,0 +1,138 @@
+"""From what user code returns to one flat result: names, values, encoding, stop rules.
+
+Invariants: a result's keys are strings; a nested dict becomes "outer/inner" keys; an encoded result is a snapshot,
+so what the user changes later has no effect. An error names the key.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import MAX_RESULT_BYTES, StopRule
+from trialpod.protocol.values import metrics_encoder, plain
+
+log = logging.getLogger(__name__)
+
+_encode = metrics_encoder.encode
+_converted_keys: set[str] = set()
+
+
+def flatten(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return a flat copy of `metrics` in which a nested ``{"a": {"b": 1}}`` is ``{"a/b": 1}``.
+
+    Raises:
+        InvalidInputError: a key is neither a string nor an integer.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in metrics.items():
+        if key.__class__ is not str:
+            key = key_name(key)
+        if value.__class__ is dict and value:
+            _flatten_into(flat, key, value)
+        else:
+            flat[key] = value
+    return flat
+
+
+def _flatten_into(flat: dict[str, Any], prefix: str, metrics: dict[Any, Any]) -> None:
+    for key, value in metrics.items():
+        name = f"{prefix}/{key if key.__class__ is str else key_name(key)}"
+        if value.__class__ is dict and value:
+            _flatten_into(flat, name, value)
+        else:
+            flat[name] = value
+
+
+def key_name(key: object) -> str:
+    """Return the name of a metric whose key is not exactly a str.
+
+    Raises:
+        InvalidInputError: the key is neither a string nor an integer.
+    """
+    if isinstance(key, str):
+        return str(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        name = str(key)
+        if name not in _converted_keys:
+            _converted_keys.add(name)
+            warnings.warn(f"the metric key {key} is an int; it is reported as {name!r}", stacklevel=4)
+        return name
+    raise InvalidInputError(
+        f"a metric has the key {key!r} of type {type(key).__name__}; keys are strings (or integers)"
+    )
+
+
+def encode(result: dict[str, Any]) -> bytes:
+    """Return the MessagePack of a flat result.
+
+    Raises:
+        InvalidInputError: a value is no plain data, or the result is too large.
+    """
+    try:
+        data = _encode(result)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInputError(_blame(result, error)) from error
+    if len(data) > MAX_RESULT_BYTES:
+        largest = max(result, key=lambda key: len(_encode(result[key])))
+        raise InvalidInputError(
+            f"this result is {len(data) / 1e6:.1f} MB with {len(result)} keys, the largest is {largest!r}; "
+            f"the limit is {MAX_RESULT_BYTES / 1e6:.1f} MB. Larger data belongs in a checkpoint"
+        )
+    return data
+
+
+def _blame(result: dict[str, Any], error: Exception) -> str:
+    for key, value in result.items():
+        try:
+            _encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as cause:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+            return f"the metric {key!r} of type {kind} cannot be reported: {cause}"
+    return f"this result cannot be reported: {error}"
+
+
+def as_number(value: Any) -> float | None:
+    """Return a metric's value as a number, or None if it is none."""
+    if isinstance(value, (int, float)):
+        return value
+    if value is None or isinstance(value, (str, bytes, list, tuple, dict)):
+        return None
+    try:
+        number = plain(value)
+    except TypeError:
+        return None
+    return number if isinstance(number, (int, float)) else None
+
+
+class StopRules:
+    """Judges the entries of the ``stop`` dict: a result is the last one when ``result[key] >= value`` for any."""
+
+    def __init__(self, rules: Iterable[StopRule]) -> None:
+        self._rules = tuple((rule.key, rule.value) for rule in rules)
+        self._warned: set[str] = set()
+
+    def met(self, result: dict[str, Any]) -> bool:
+        """Whether this result ends the trial; warns once about a key that results do not have."""
+        for key, limit in self._rules:
+            value = result.get(key)
+            if value.__class__ is not int and value.__class__ is not float:
+                number = as_number(value)
+                if number is None:
+                    self._warn(key, result)
+                    continue
+                value = number
+            if value >= limit:
+                return True
+        return False
+
+    def _warn(self, key: str, result: dict[str, Any]) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            what = "has no such metric" if key not in result else "has no number there"
+            log.warning(
+                "the stop rule on %r is not judged: the result %s (it has %s)", key, what, ", ".join(sorted(result))
+            )

@@ -1,0 +1,290 @@
+"""`Result`: what one trial reported and left behind.
+
+Invariants: a Result reads files only when it is asked for what is in them; it changes none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trialpod.errors import InvalidInputError, TrainableError, TrialpodError, nearest
+from trialpod.tune.result_rows import number, read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from trialpod.protocol.messages import CheckpointInfo
+    from trialpod.tune.backends import TrialOutcome
+    from trialpod.tune.checkpoint import Checkpoint
+
+_PARAMS_FILE = "params.json"
+_ERROR_FILE = "error.txt"
+
+
+class TrialFailedError(TrainableError):
+    """A trial failed for good.
+
+    Attributes:
+        trial: the trial's name.
+        traceback: of the error in the trial's process; may be empty.
+    """
+
+    def __init__(self, error: str, trial: str = "", traceback: str = "") -> None:
+        super().__init__(error, trial, traceback)
+        self.trial = trial
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        error = str(self.args[0])
+        text = f"trial {self.trial}: {error}" if self.trial else error
+        return f"{text}\n\n{self.traceback.rstrip()}" if self.traceback else text
+
+
+class Metrics(dict[str, Any]):
+    """One result by its flattened names ("loss/train").
+
+    A group can be had as a dict too: ``metrics["loss"]`` is ``{"train": ...}``, which is how it was reported.
+    """
+
+    def __missing__(self, key: str) -> dict[str, Any]:
+        group: dict[str, Any] = {}
+        prefix = f"{key}/"
+        for name, value in self.items():
+            if name.startswith(prefix):
+                inner = group
+                *parents, last = name[len(prefix) :].split("/")
+                for parent in parents:
+                    inner = inner.setdefault(parent, {})
+                inner[last] = value
+        if not group:
+            raise KeyError(key)
+        return group
+
+
+def lookup(metrics: dict[str, Any], name: str) -> Any:
+    """Return a metric by its flattened name, or None; ``config/lr`` finds what is in the nested config."""
+    if name in metrics:
+        return metrics[name]
+    value: Any = metrics
+    for part in name.split("/"):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def unknown_metric(name: str, reported: Sequence[str]) -> str:
+    """Return the sentence for a metric that nobody reported."""
+    guess = nearest(name, reported)
+    hint = f" Did you mean {guess!r}?" if guess else ""
+    return f"nobody reported the metric {name!r}.{hint} Reported: {', '.join(reported) or 'nothing'}"
+
+
+class Result:
+    """What one trial reported and left behind.
+
+    Attributes:
+        metrics: its last result; None when it reported none. The names are flattened ("loss/train"), and
+            ``metrics["loss"]["train"]`` works too.
+        checkpoint: its newest checkpoint, or None.
+        error: why it failed, or None.
+        path: its directory.
+        best_checkpoints: every checkpoint still there, with the metrics of its result, oldest first.
+    """
+
+    def __init__(
+        self,
+        metrics: dict[str, Any] | None,
+        checkpoint: Checkpoint | None,
+        error: Exception | None,
+        path: str,
+        best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] | None = None,
+        *,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        self.metrics = None if metrics is None else Metrics(metrics)
+        self.checkpoint = checkpoint
+        self.error = error
+        self.path = path
+        self.best_checkpoints = best_checkpoints if best_checkpoints is not None else []
+        self._config = config
+        self._frame: pd.DataFrame | None = None
+
+    @classmethod
+    def from_trial(cls, trial: TrialOutcome) -> Result:
+        """Return the Result of a trial that a backend ran or loaded."""
+        error = None
+        if trial.status == "ERROR" or trial.error:
+            error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
+        saved = _checkpoints(trial.path, trial.checkpoints)
+        newest = saved[-1][0] if saved else None
+        return cls(trial.last_result, newest, error, trial.path, saved, config=trial.config)
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str]) -> Result:
+        """Return the Result of the trial in a directory, from its files alone.
+
+        Raises:
+            InvalidInputError: the directory is not a trial's.
+            TrialpodError: a file in it is damaged.
+        """
+        from trialpod.storage.base import open_storage
+        from trialpod.storage.checkpoints import CheckpointStore
+        from trialpod.tune.backends import local_directory
+
+        directory = local_directory(path)
+        config = _read_params(directory)
+        rows = read_rows(directory)
+        if config is None and not rows:
+            raise InvalidInputError(
+                f"Result.from_path({directory!r}): neither {_PARAMS_FILE} nor result.json there; "
+                "give the directory of one trial, {storage_path}/{experiment}/{trial}"
+            )
+        saved = _checkpoints(directory, CheckpointStore(open_storage(directory)).committed())
+        newest = saved[-1][0] if saved else None
+        last = rows[-1] if rows else None
+        return cls(last, newest, _read_error(directory), directory, saved, config=config)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The trial's config; None only when a directory does not tell."""
+        if self._config is not None:
+            return self._config
+        return self.metrics.get("config") if self.metrics is not None else None
+
+    @property
+    def metrics_dataframe(self) -> pd.DataFrame | None:
+        """All results as a pandas DataFrame, one row for each iteration; None when there are none.
+
+        The config is in columns such as ``config/lr``. Of iterations that a retried trial reported again, the later
+        report is there.
+
+        Raises:
+            InvalidInputError: pandas is not installed.
+            StorageError: ``result.json`` is damaged.
+        """
+        if self._frame is None:
+            rows = read_rows(self.path)
+            if not rows:
+                return None
+            self._frame = import_pandas().json_normalize(rows, sep="/")
+        return self._frame
+
+    def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
+        """Return the checkpoint whose result was best.
+
+        Args:
+            metric: a metric ("a/b" for nested ones).
+            mode: "max" or "min".
+
+        Raises:
+            InvalidInputError: `mode` is another one, or no checkpoint's result has the metric.
+            NoResultError: the trial has no checkpoint.
+        """
+        check_mode("Result.get_best_checkpoint", mode)
+        if not self.best_checkpoints:
+            raise NoResultError(f"no checkpoint exists in {self.path}")
+        scored = [
+            (value, checkpoint)
+            for checkpoint, metrics in self.best_checkpoints
+            if (value := number(lookup(metrics, metric))) is not None
+        ]
+        if not scored:
+            reported = sorted({name for _, metrics in self.best_checkpoints for name in metrics})
+            raise InvalidInputError(
+                f"Result.get_best_checkpoint(metric={metric!r}): {unknown_metric(metric, reported)}"
+            )
+        sign = 1 if mode == "max" else -1
+        return max(scored, key=lambda entry: -math.inf if entry[0] != entry[0] else sign * entry[0])[1]
+
+    def __repr__(self) -> str:
+        shown = {
+            name: value
+            for name, value in (self.metrics or {}).items()
+            if isinstance(value, (int, float, str)) and name not in _UNINTERESTING
+        }
+        error = f", error={str(self.error.args[0])!r}" if self.error is not None else ""
+        return (
+            f"Result(metrics={shown!r}, config={self.config!r}, checkpoint={self.checkpoint!r}{error}, "
+            f"path={self.path!r})"
+        )
+
+
+class NoResultError(TrialpodError, RuntimeError):
+    """There is nothing that could be chosen as the best."""
+
+
+_UNINTERESTING = frozenset(
+    {
+        "config",
+        "date",
+        "done",
+        "experiment_tag",
+        "hostname",
+        "iterations_since_restore",
+        "node_ip",
+        "pid",
+        "time_since_restore",
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "trial_id",
+        "checkpoint_dir_name",
+    }
+)
+
+
+def check_mode(where: str, mode: object) -> None:
+    """Raise InvalidInputError unless `mode` is "max" or "min"."""
+    if mode not in ("max", "min"):
+        raise InvalidInputError(f"{where}(mode={mode!r}): mode must be 'max' or 'min'")
+
+
+def import_pandas() -> Any:
+    """Return pandas.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"a DataFrame needs the package {error.name!r}, which is not installed; install it with: "
+            "pip install pandas"
+        ) from error
+    return pd
+
+
+def _checkpoints(directory: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+    from trialpod.tune.checkpoint import Checkpoint
+
+    ordered = sorted(infos, key=lambda info: info.index)
+    return [(Checkpoint(os.path.join(directory, info.name)), Metrics(info.metrics)) for info in ordered]
+
+
+def _read_params(directory: str) -> dict[str, Any] | None:
+    path = os.path.join(directory, _PARAMS_FILE)
+    try:
+        with open(path, encoding="utf-8") as stream:
+            params = json.load(stream)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InvalidInputError(f"{path} is not JSON: {error}") from error
+    return params if isinstance(params, dict) else None
+
+
+def _read_error(directory: str) -> TrialFailedError | None:
+    try:
+        with open(os.path.join(directory, _ERROR_FILE), encoding="utf-8", errors="replace") as stream:
+            text = stream.read().strip()
+    except FileNotFoundError:
+        return None
+    if not text:
+        return None
+    return TrialFailedError(text.splitlines()[-1], os.path.basename(directory), text)

@@ -1,0 +1,119 @@
+"""Reads the results of one trial back from its ``result.json``, and sums them up as Ray Tune's scopes do.
+
+``result.json`` has one JSON object a line, in order of arrival, with NaN and Infinity as Python writes them. A trial
+that was retried from a checkpoint reports some iterations again; those rows count, and the earlier ones do not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from trialpod.errors import StorageError
+
+RESULT_FILE = "result.json"
+SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
+
+Scope = Literal["last", "all", "avg", "last-5-avg", "last-10-avg"]
+
+
+def read_rows(trial_directory: str) -> list[dict[str, Any]]:
+    """Return the results of a trial, one for each iteration; empty when it reported none.
+
+    Raises:
+        StorageError: a line before the last is no JSON object.
+    """
+    path = os.path.join(trial_directory, RESULT_FILE)
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return without_superseded(list(_parsed(stream, path)))
+    except FileNotFoundError:
+        return []
+
+
+def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("it is no object")
+        except ValueError as error:
+            if not line.endswith("\n"):
+                return  # the trial is writing this line right now, or was killed while it did
+            if not line.strip():
+                continue
+            raise StorageError(
+                f"{path}, line {number}, is not a result ({error}); remove that line to read the others"
+            ) from error
+        yield row
+
+
+def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without those that a later attempt of the trial reported again.
+
+    A new attempt begins where ``iterations_since_restore`` does not grow. Rows of one attempt never supersede each
+    other, so a Trainable may count its ``training_iteration`` as it likes.
+    """
+    attempts: list[int] = []
+    attempt, before = 0, -math.inf
+    for row in rows:
+        since = row.get("iterations_since_restore")
+        if isinstance(since, (int, float)):
+            attempt += since <= before
+            before = since
+        attempts.append(attempt)
+    if attempt == 0:
+        return list(rows)
+    newest: dict[Any, int] = {}
+    for row, number in zip(rows, attempts, strict=True):
+        newest[_iteration(row)] = number
+    kept = [row for row, number in zip(rows, attempts, strict=True) if newest[_iteration(row)] == number]
+    if all(isinstance(_iteration(row), (int, float)) for row in kept):
+        kept.sort(key=_iteration)
+    return kept
+
+
+def _iteration(row: dict[str, Any]) -> Any:
+    value = row.get("training_iteration")
+    return value if isinstance(value, (int, float, str)) else None
+
+
+def number(value: object) -> float | None:
+    """Return a metric's value as a number, or None when it is none."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if hasattr(value, "__float__") and not isinstance(value, str):
+        return float(value)
+    return None
+
+
+def worse_than_all(mode: str) -> float:
+    """Return the value that every other one is better than."""
+    return -math.inf if mode == "max" else math.inf
+
+
+def score(values: Sequence[float], scope: str, mode: str, *, finite_only: bool) -> float | None:
+    """Return one number for the values that a trial reported for a metric, oldest first.
+
+    Args:
+        values: all that were reported.
+        scope: "last"; "all" for the best of them; "avg", "last-5-avg", "last-10-avg" for the mean of all or the
+            latest.
+        mode: "max" or "min".
+        finite_only: answer None where the number would be NaN or infinite; the best of "all" is looked for among
+            the finite values then.
+    """
+    if not values:
+        return None
+    if scope == "all":
+        usable = [v for v in values if math.isfinite(v)] if finite_only else [v for v in values if v == v]
+        if not usable:
+            return None if finite_only else math.nan
+        return max(usable) if mode == "max" else min(usable)
+    window = {"last": 1, "avg": len(values), "last-5-avg": 5, "last-10-avg": 10}[scope]
+    latest = values[-window:]
+    result = sum(latest) / len(latest)
+    return None if finite_only and not math.isfinite(result) else result

@@ -1,0 +1,424 @@
+"""The distributions of a search space: Ray Tune's names, bounds and sampling rules, on the standard library alone.
+
+Invariants:
+
+* A domain never changes; `quantized`, `uniform` and so on return new ones.
+* All randomness comes from the `random.Random` that is passed in.
+* A sampled value always satisfies its domain's `is_valid`. Rounding errors of logarithms and of multiples of `q` are
+  cut back to the bounds.
+* Bounds are checked when a domain is made. Errors are `SearchSpaceError` and name the argument.
+
+Quantised integers are drawn over the indices of the grid, so that every multiple of `q` is equally likely (the rule
+of Ray 2.60; up to 2.4x it rounded, which gave the edges half their weight).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+
+UNBOUNDED = math.inf
+
+
+class SearchSpaceError(InvalidInputError):
+    """A distribution that cannot be drawn from; `argument` names the argument at fault, when it is one."""
+
+    def __init__(self, message: str, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
+class Domain:
+    """The values that one parameter may take, and how they are drawn."""
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """How values are drawn, as data: ``{"name": "loguniform", "base": 10}``; with ``"q"`` when quantised."""
+        return {"name": type(self).__name__.lower()}
+
+    def draw(self, rng: random.Random, config: Any = None) -> Any:
+        """Return one value; `config` is what a `sample_from` function may look at."""
+        raise NotImplementedError
+
+    def sample(self, config: Any = None, size: int = 1, random_state: random.Random | int | None = None) -> Any:
+        """Return one value, or a list of `size` values when `size` is not 1.
+
+        `random_state` is a generator or a seed; None draws from the operating system's entropy.
+        """
+        rng = random_state if isinstance(random_state, random.Random) else random.Random(random_state)
+        return self.draw(rng, config) if size == 1 else [self.draw(rng, config) for _ in range(size)]
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether `value` can come out of this domain (the step `q` is not looked at, as in Ray)."""
+        raise NotImplementedError
+
+    @property
+    def domain_str(self) -> str:
+        """The values in short, for messages: ``(0.1, 0.9)``."""
+        return "(unknown)"
+
+    def __repr__(self) -> str:
+        details = ", ".join(f"{key}={value}" for key, value in self.sampler.items() if key != "name")
+        return f"{self.sampler['name']}{self.domain_str}{f' [{details}]' if details else ''}"
+
+
+class Constant(Domain):
+    """A value that is taken as it is, even where it looks like a distribution or a grid."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def draw(self, rng: random.Random, config: Any = None) -> Any:
+        """Return the value."""
+        return self.value
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether `value` equals the constant."""
+        return bool(value == self.value)
+
+    @property
+    def domain_str(self) -> str:
+        """The value."""
+        return f"({self.value!r})"
+
+
+class Float(Domain):
+    """Real numbers: uniform, log-uniform or normal, optionally on multiples of `q`."""
+
+    def __init__(
+        self,
+        lower: float,
+        upper: float,
+        kind: str = "uniform",
+        *,
+        base: float = 10.0,
+        mean: float = 0.0,
+        sd: float = 1.0,
+        q: float | None = None,
+    ) -> None:
+        """Make a domain; `uniform`, `loguniform`, `randn` and their q-twins are the ways to call it."""
+        self.kind, self.base, self.mean, self.sd, self.q = kind, base, mean, sd, q
+        if kind == "normal":
+            self.lower, self.upper = -UNBOUNDED, UNBOUNDED
+            return
+        self.lower, self.upper = lower, upper
+        if kind == "loguniform":
+            _check_positive_bounds(lower)
+            _check_base(base)
+        _check_order(lower, upper)
+        if q is not None:
+            for argument, bound in (("lower", lower), ("upper", upper)):
+                if not math.isclose(bound / q, round(bound / q), abs_tol=1e-9):
+                    nearby = round(round(bound / q) * q, 12)
+                    raise SearchSpaceError(
+                        f"{argument} {bound!r} is not a multiple of q {q!r}; use {nearby:g}, or another q",
+                        argument,
+                    )
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """How values are drawn, as data."""
+        info: dict[str, Any] = {"name": self.kind}
+        if self.kind == "loguniform":
+            info["base"] = self.base
+        elif self.kind == "normal":
+            info.update(mean=self.mean, sd=self.sd)
+        if self.q is not None:
+            info["q"] = self.q
+        return info
+
+    def draw(self, rng: random.Random, config: Any = None) -> float:
+        """Return one number."""
+        if self.kind == "normal":
+            value = rng.normalvariate(self.mean, self.sd)
+        elif self.kind == "loguniform":
+            value = _draw_log(rng, self.lower, self.upper, self.base)
+        else:
+            value = rng.uniform(self.lower, self.upper)
+        if self.q is not None:
+            value = round(value / self.q) * self.q
+        return min(max(value, self.lower), self.upper)
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether `value` is a number between the bounds."""
+        return _is_number(value) and self.lower <= value <= self.upper
+
+    @property
+    def domain_str(self) -> str:
+        """The bounds."""
+        return f"({self.lower}, {self.upper})"
+
+
+class Integer(Domain):
+    """Whole numbers: uniform or log-uniform, optionally on multiples of `q`.
+
+    `upper` itself is never drawn when `q` is None or 1, as Ray has it, and can be drawn otherwise.
+    """
+
+    def __init__(
+        self, lower: int, upper: int, kind: str = "uniform", *, base: float = 10.0, q: int | None = None
+    ) -> None:
+        """Make a domain; `randint`, `lograndint` and their q-twins are the ways to call it."""
+        self.lower, self.upper, self.kind, self.base, self.q = lower, upper, kind, base, q
+        if kind == "loguniform":
+            _check_positive_bounds(lower)
+            _check_base(base)
+        step = 1 if q is None else q
+        self._first = -(-lower // step)
+        self._stop = upper if step == 1 else upper // step + 1
+        if step == 1:
+            _check_order(lower, upper)
+        elif lower > upper:
+            raise SearchSpaceError(f"upper must not be below lower, got {upper} and {lower}", "upper")
+        elif self._first >= self._stop:
+            raise SearchSpaceError(
+                f"q: there is no multiple of {q} from {lower} to {upper}; use a smaller q or wider bounds", "q"
+            )
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """How values are drawn, as data."""
+        info: dict[str, Any] = {"name": self.kind}
+        if self.kind == "loguniform":
+            info["base"] = self.base
+        if self.q is not None:
+            info["q"] = self.q
+        return info
+
+    def draw(self, rng: random.Random, config: Any = None) -> int:
+        """Return one number."""
+        if self.kind == "loguniform":
+            index = math.floor(_draw_log(rng, self._first, self._stop, self.base))
+            index = min(max(index, self._first), self._stop - 1)
+        else:
+            index = rng.randrange(self._first, self._stop)
+        return index if self.q is None else index * self.q
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether `value` is a whole number that the bounds allow."""
+        if not _is_number(value) or value != int(value):
+            return False
+        return self.lower <= value < self.upper or (self.q not in (None, 1) and value == self.upper)
+
+    @property
+    def domain_str(self) -> str:
+        """The bounds."""
+        return f"({self.lower}, {self.upper})"
+
+
+class Categorical(Domain):
+    """One of the listed values, each equally likely."""
+
+    def __init__(self, categories: Sequence[Any]) -> None:
+        self.categories = list(categories)
+        if not self.categories:
+            raise SearchSpaceError("choice needs at least one value to choose from", "categories")
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """How values are drawn, as data."""
+        return {"name": "choice"}
+
+    def draw(self, rng: random.Random, config: Any = None) -> Any:
+        """Return one of the values."""
+        return self.categories[rng.randrange(len(self.categories))]
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether `value` is among them."""
+        return any(value is category or bool(value == category) for category in self.categories)
+
+    def __len__(self) -> int:
+        return len(self.categories)
+
+    def __getitem__(self, item: int) -> Any:
+        return self.categories[item]
+
+    @property
+    def domain_str(self) -> str:
+        """The values."""
+        return f"({self.categories})"
+
+
+class Function(Domain):
+    """What a function of the user returns; see `sample_from`."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+        self.pass_config = _takes_one_argument(func)
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """How values are drawn, as data."""
+        return {"name": "sample_from"}
+
+    def draw(self, rng: random.Random, config: Any = None) -> Any:
+        """Call the function; its own randomness, if it has any, is its own."""
+        return self.func(config) if self.pass_config else self.func()
+
+    def is_valid(self, value: Any) -> bool:
+        """Return True: nothing is known of a function's values."""
+        return True
+
+    @property
+    def domain_str(self) -> str:
+        """The function's name."""
+        return f"({getattr(self.func, '__name__', 'function')})"
+
+
+def uniform(lower: float, upper: float) -> Float:
+    """Draw a float between `lower` and `upper`."""
+    return Float(_real(lower, "lower"), _real(upper, "upper"))
+
+
+def quniform(lower: float, upper: float, q: float) -> Float:
+    """Draw a float between the bounds, rounded to a multiple of `q`; both bounds must be multiples of it."""
+    return Float(_real(lower, "lower"), _real(upper, "upper"), q=_step(q))
+
+
+def loguniform(lower: float, upper: float, base: float = 10) -> Float:
+    """Draw a float between the bounds whose logarithm is uniform; `base` changes nothing but rounding."""
+    return Float(_real(lower, "lower"), _real(upper, "upper"), "loguniform", base=_real(base, "base"))
+
+
+def qloguniform(lower: float, upper: float, q: float, base: float = 10) -> Float:
+    """Draw as `loguniform` does, rounded to a multiple of `q`; both bounds must be multiples of it."""
+    return Float(_real(lower, "lower"), _real(upper, "upper"), "loguniform", base=_real(base, "base"), q=_step(q))
+
+
+def randn(mean: float = 0.0, sd: float = 1.0) -> Float:
+    """Draw from the normal distribution with this mean and standard deviation."""
+    return Float(0.0, 0.0, "normal", mean=_real(mean, "mean"), sd=_deviation(sd))
+
+
+def qrandn(mean: float, sd: float, q: float) -> Float:
+    """Draw as `randn` does, rounded to a multiple of `q`."""
+    return Float(0.0, 0.0, "normal", mean=_real(mean, "mean"), sd=_deviation(sd), q=_step(q))
+
+
+def randint(lower: int, upper: int) -> Integer:
+    """Draw a whole number from `lower` up to, but not including, `upper`."""
+    return Integer(_whole(lower, "lower"), _whole(upper, "upper"))
+
+
+def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
+    """Draw a multiple of `q` between the bounds; `upper` counts unless `q` is 1."""
+    return Integer(_whole(lower, "lower"), _whole(upper, "upper"), q=_whole_step(q))
+
+
+def lograndint(lower: int, upper: int, base: float = 10) -> Integer:
+    """Draw a whole number below `upper` whose logarithm is uniform, rounded down."""
+    return Integer(_whole(lower, "lower"), _whole(upper, "upper"), "loguniform", base=_real(base, "base"))
+
+
+def qlograndint(lower: int, upper: int, q: int, base: float = 10) -> Integer:
+    """Draw a multiple of `q` whose grid index is log-uniform; `upper` counts unless `q` is 1."""
+    return Integer(
+        _whole(lower, "lower"),
+        _whole(upper, "upper"),
+        "loguniform",
+        base=_real(base, "base"),
+        q=_whole_step(q),
+    )
+
+
+def choice(categories: Sequence[Any]) -> Categorical:
+    """Draw one of the values, each equally likely. A value may itself contain distributions."""
+    if isinstance(categories, (str, bytes, dict)) or not hasattr(categories, "__iter__"):
+        raise SearchSpaceError(f"choice needs a list of values, got {categories!r}", "categories")
+    return Categorical(categories)
+
+
+def sample_from(func: Callable[..., Any]) -> Function:
+    """Call `func` for each trial: ``func(config)``, ``func()``, or the old ``lambda spec: spec.config.lr``."""
+    if not callable(func):
+        raise SearchSpaceError(f"sample_from needs a function, got {func!r}", "func")
+    return Function(func)
+
+
+def grid_search(values: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Try each of the values; several grids are combined with each other."""
+    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
+        raise SearchSpaceError(f"grid_search needs a list of values, got {values!r}", "values")
+    return {"grid_search": values if isinstance(values, (list, tuple, range)) else list(values)}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is not bool and isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def _real(value: Any, argument: str) -> float:
+    if not _is_number(value):
+        raise SearchSpaceError(f"{argument} must be a finite number, got {value!r}", argument)
+    return float(value)
+
+
+def _whole(value: Any, argument: str) -> int:
+    if not _is_number(value) or value != int(value):
+        raise SearchSpaceError(f"{argument} must be a whole number, got {value!r}", argument)
+    return operator.index(value) if hasattr(value, "__index__") else int(value)
+
+
+def _step(q: Any) -> float:
+    number = _real(q, "q")
+    if number <= 0:
+        raise SearchSpaceError(f"q must be greater than 0, got {q!r}", "q")
+    return number
+
+
+def _whole_step(q: Any) -> int:
+    number = _whole(q, "q")
+    if number < 1:
+        raise SearchSpaceError(f"q must be 1 or more, got {q!r}", "q")
+    return number
+
+
+def _deviation(sd: Any) -> float:
+    number = _real(sd, "sd")
+    if number < 0:
+        raise SearchSpaceError(f"sd must not be negative, got {sd!r}", "sd")
+    return number
+
+
+def _check_order(lower: float, upper: float) -> None:
+    if lower >= upper:
+        raise SearchSpaceError(
+            f"upper must be greater than lower, got lower {lower!r} and upper {upper!r}; "
+            "for a fixed value write the value itself",
+            "upper",
+        )
+
+
+def _check_positive_bounds(lower: float) -> None:
+    if lower <= 0:
+        raise SearchSpaceError(
+            f"lower must be greater than 0 because a logarithm is taken, got {lower!r}; "
+            "use a small positive number, or the distribution without log",
+            "lower",
+        )
+
+
+def _check_base(base: float) -> None:
+    if base <= 0 or base == 1:
+        raise SearchSpaceError(f"base must be positive and not 1, got {base!r}; leave it out", "base")
+
+
+def _draw_log(rng: random.Random, lower: float, upper: float, base: float) -> float:
+    scale = math.log(base)
+    exponent = rng.uniform(math.log(lower) / scale, math.log(upper) / scale)
+    return float(min(max(base**exponent, lower), upper))
+
+
+def _takes_one_argument(func: Callable[..., Any]) -> bool:
+    import inspect
+
+    try:
+        inspect.signature(func).bind(object())
+    except (TypeError, ValueError):
+        return False
+    return True

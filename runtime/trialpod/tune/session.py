@@ -1,0 +1,306 @@
+"""What user code may call while a trial runs: `report`, `get_checkpoint`, `get_context`.
+
+The runner installs one session per attempt. `report` completes and encodes the metrics at once and hands them to a
+channel; it waits only at a horizon.
+
+Invariants:
+
+* A report that raises because of its arguments has not counted: neither iteration nor times have moved.
+* When the trial is over, `report` raises `TrialStopped`, and goes on raising it if user code swallows it.
+* A forked child of the trial never reports.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.report_values import encode, flatten
+
+Outcome = Literal["completed", "stopped", "paused", "preempted"]
+
+
+class TrialStopped(BaseException):
+    """The trial is over for this process; raised inside `report` so that ``finally`` blocks run."""
+
+    def __init__(self, cause: Outcome) -> None:
+        super().__init__(cause)
+        self.cause: Outcome = cause
+
+
+class Channel(Protocol):
+    """Where a session's results go: the attempt."""
+
+    preempted: bool
+
+    def judge(self, result: dict[str, Any]) -> bool:
+        """Whether a flat result meets a stop rule."""
+
+    def commit(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
+        """Copy the directory `source` as the next checkpoint, commit it, and put its name into `result`."""
+
+    def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
+        """Send one result; returns how the trial is over, if it is."""
+
+    def time_left_s(self) -> float | None:
+        """Seconds until the process is killed, None while it is not preempted."""
+
+
+class TrialInfo:
+    """Who the trial is; what `TuneContext` and class Trainables show."""
+
+    __slots__ = ("experiment", "experiment_tag", "resources", "trial_dir", "trial_id", "trial_name")
+
+    def __init__(
+        self,
+        *,
+        experiment: str,
+        trial_name: str,
+        trial_id: str,
+        experiment_tag: str = "",
+        trial_dir: str = "",
+        resources: dict[str, float] | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.trial_name = trial_name
+        self.trial_id = trial_id
+        self.experiment_tag = experiment_tag
+        self.trial_dir = trial_dir
+        self.resources = resources or {}
+
+
+class Session:
+    """The state behind `report` for one attempt.
+
+    Args:
+        info: who the trial is.
+        channel: where results go.
+        reports: False for class Trainables, whose results are what step() returns.
+        checkpoint: the one to start from.
+        restored: the metrics of that checkpoint's result; counters go on from there.
+        clock: monotonic seconds.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        info: TrialInfo,
+        channel: Channel,
+        *,
+        reports: bool = True,
+        checkpoint: Checkpoint | None = None,
+        restored: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        restored = restored or {}
+        self.info = info
+        self.channel = channel
+        self.reports = reports
+        self.checkpoint = checkpoint
+        self.forked = False
+        self.over: Outcome | None = None
+        self._clock = clock
+        self._wall = wall
+        self._iteration: int = restored.get("training_iteration") or 0
+        self._iterations_since_restore = 0
+        self._time_total: float = restored.get("time_total_s") or 0.0
+        self._time_since_restore = 0.0
+        self._timesteps_total: float | None = restored.get("timesteps_total")
+        self._timesteps_since_restore: float = 0
+        self._episodes_total: float | None = restored.get("episodes_total")
+        self._reported_at = clock()
+        self._second = -1
+        self._date = ""
+
+    def report(self, metrics: dict[str, Any], checkpoint: Checkpoint | None = None) -> None:
+        """Complete, encode and send one result.
+
+        Raises:
+            InvalidInputError: the metrics cannot be reported.
+            TrialStopped: the trial is over.
+        """
+        if self.over is not None:
+            raise TrialStopped(self.over)
+        if self.forked:
+            raise TrialpodError(
+                "tune.report was called in a child process forked by the trial; only the trial's own process "
+                "reports (hand the metrics back to it, for example through a queue)"
+            )
+        if not isinstance(metrics, dict):
+            raise InvalidInputError(
+                f"tune.report needs a dict of metrics, as in tune.report({{'loss': 0.1}}); "
+                f"it got {type(metrics).__name__}"
+            )
+        now = self._clock()
+        result = flatten(metrics)
+        iteration = self._iteration + 1
+        since_restore = self._iterations_since_restore + 1
+        elapsed = now - self._reported_at
+        if "time_this_iter_s" in result:
+            elapsed = float(result["time_this_iter_s"])
+        else:
+            result["time_this_iter_s"] = elapsed
+        result.setdefault("training_iteration", iteration)
+        total = self._time_total + elapsed
+        time_since_restore = self._time_since_restore + elapsed
+        second = int(self._wall())
+        if second != self._second:
+            self._second = second
+            self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
+        result["time_total_s"] = total
+        result["time_since_restore"] = time_since_restore
+        result["iterations_since_restore"] = since_restore
+        result.setdefault("timestamp", second)
+        result["date"] = self._date
+        steps, episodes = result.get("timesteps_this_iter"), result.get("episodes_this_iter")
+        timesteps_total, timesteps_since_restore = self._timesteps_total, self._timesteps_since_restore
+        episodes_total = self._episodes_total
+        if steps is not None:
+            timesteps_total = (timesteps_total or 0) + steps
+            timesteps_since_restore += steps
+        if timesteps_total is not None:
+            result["timesteps_total"] = timesteps_total
+            result["timesteps_since_restore"] = timesteps_since_restore
+        if episodes is not None:
+            episodes_total = (episodes_total or 0) + episodes
+        if episodes_total is not None:
+            result["episodes_total"] = episodes_total
+        done = self.channel.judge(result) or bool(result.get("done"))
+        result["done"] = done
+        result["checkpoint_dir_name"] = None
+        info = None
+        if checkpoint is not None:
+            info = self._commit(checkpoint, result)
+        outcome = self.channel.send(result, info, done)
+        self._iteration = iteration
+        self._iterations_since_restore = since_restore
+        self._time_total = total
+        self._time_since_restore = time_since_restore
+        self._timesteps_total, self._timesteps_since_restore = timesteps_total, timesteps_since_restore
+        self._episodes_total = episodes_total
+        # The time spent waiting or committing is not the next iteration's.
+        self._reported_at = now if outcome is None and info is None else self._clock()
+        if outcome is not None:
+            self.over = outcome
+            raise TrialStopped(outcome)
+
+    def _commit(self, checkpoint: Checkpoint, result: dict[str, Any]) -> CheckpointInfo:
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidInputError(
+                f"report(checkpoint=...) needs a Checkpoint, as in Checkpoint.from_directory(path); "
+                f"it got {type(checkpoint).__name__}"
+            )
+        encode(result)  # refuses bad metrics before anything is copied
+        with checkpoint.as_directory() as path:
+            info = self.channel.commit(path, result)
+        self.checkpoint = Checkpoint(os.path.join(self.info.trial_dir.removeprefix("file://"), info.name))
+        return info
+
+
+_current: Session | None = None
+_fork_hook = False
+
+
+def install(session: Session | None) -> None:
+    """Make `session` the one that `report` and the rest use in this process; None removes it."""
+    global _current, _fork_hook
+    _current = session
+    if not _fork_hook:
+        os.register_at_fork(after_in_child=_after_fork)
+        _fork_hook = True
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.forked = True
+
+
+def current() -> Session | None:
+    """Return the installed session."""
+    return _current
+
+
+class TuneContext:
+    """Who the running trial is. Outside a trial, every name is None."""
+
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session
+
+    def get_experiment_name(self) -> str | None:
+        """Return the experiment's name."""
+        return self._session.info.experiment if self._session else None
+
+    def get_trial_name(self) -> str | None:
+        """Return the trial's name."""
+        return self._session.info.trial_name if self._session else None
+
+    def get_trial_id(self) -> str | None:
+        """Return the trial's id."""
+        return self._session.info.trial_id if self._session else None
+
+    def get_trial_resources(self) -> dict[str, float] | None:
+        """Return what the trial was granted, such as ``{"cpu": 1.0, "nvidia.com/gpu": 1.0}``."""
+        return dict(self._session.info.resources) if self._session else None
+
+    def get_trial_dir(self) -> str | None:
+        """Return the path or URI of the trial's directory."""
+        return self._session.info.trial_dir if self._session else None
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the process is being taken away; the next report with a checkpoint will be the last."""
+        return self._session is not None and self._session.channel.preempted
+
+    @property
+    def time_left_s(self) -> float | None:
+        """Seconds until the process is killed; None while it is not preempted."""
+        return self._session.channel.time_left_s() if self._session else None
+
+
+def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
+    """Report one result of the running trial; the iteration count goes up by one.
+
+    Returns at once, except where the scheduler has to decide first. A scheduler's or user's stop unwinds the calling
+    function from here, with its ``finally`` blocks. Outside a trial, and inside a class Trainable, it only warns.
+
+    Args:
+        metrics: names and values; nested dicts are flattened to "outer/inner".
+        checkpoint: a directory to keep with this result; it is copied before this call returns.
+
+    Raises:
+        InvalidInputError: the metrics cannot be reported; the message names the key.
+    """
+    session = _current
+    if session is None:
+        warnings.warn(
+            "tune.report was called outside a trial; it does nothing here (run the function with Tuner.fit() or "
+            "`trialpod run`)",
+            stacklevel=2,
+        )
+        return
+    if not session.reports:
+        warnings.warn(
+            "tune.report does nothing in a class Trainable; return the metrics from step() instead", stacklevel=2
+        )
+        return
+    session.report(metrics, checkpoint)
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """Return the checkpoint to go on from: the trial's newest, or the one that the scheduler planted; or None."""
+    if _current is None:
+        warnings.warn("tune.get_checkpoint was called outside a trial; there is no checkpoint", stacklevel=2)
+        return None
+    return _current.checkpoint
+
+
+def get_context() -> TuneContext:
+    """Return who the running trial is, and whether it is being preempted."""
+    return TuneContext(_current)

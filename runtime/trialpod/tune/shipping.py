@@ -1,0 +1,177 @@
+"""How user code travels from the script to its trials: one pickle, written before anything starts.
+
+What lives in a module that the trials can import travels as a reference to it; what lives in ``__main__``, a function
+or a lambda travels as a whole. Either way one file carries it (see `trialpod.protocol.packed` for its form).
+
+Invariants: nothing is written when something cannot be pickled; a file is replaced in one step, and never by other
+contents, because attempts that are still running may be told to read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import InvalidInputError, TrainableError
+from trialpod.protocol.messages import TrainableRef
+from trialpod.protocol.packed import pack, read_packed, version_mismatch
+from trialpod.tune.diagnosis import diagnose
+
+FILE = "trainable.pkl"
+
+_REMEDY = (
+    "Create it inside the Trainable (in the function's body, in setup() of a class), or pass what it is made from"
+)
+
+
+class NotPicklableError(InvalidInputError, TypeError):
+    """Something that has to travel to the trials cannot be pickled."""
+
+
+def pickled(obj: Any, what: str, name: str | None = None) -> bytes:
+    """Return `obj` as a cloudpickle.
+
+    Args:
+        obj: the object.
+        what: how to call it in an error ("the Trainable train").
+        name: the expression that names it ("config"), where the culprits are listed; None takes its own name.
+
+    Raises:
+        NotPicklableError: it cannot be pickled; the message lists the culprits and what to do.
+    """
+    import cloudpickle
+
+    try:
+        with _by_value(obj):
+            data: bytes = cloudpickle.dumps(obj)
+    except Exception as error:
+        culprits = diagnose(obj, name)
+        lines = "".join(f"\n  - {culprit}" for culprit in culprits) or f"\n  - {type(error).__name__}: {error}"
+        raise NotPicklableError(
+            f"{what} cannot be sent to the trials, because it holds what cannot be pickled:{lines}\n{_REMEDY}."
+        ) from error
+    return data
+
+
+def pack_trainable(trainable: Any, directory: Path, *, name: str | None = None) -> TrainableRef:
+    """Write a Trainable into a file and return the reference that trials load it by.
+
+    Args:
+        trainable: a function or a class.
+        directory: an existing folder. The file is ``trainable.pkl`` there, or has the checksum in its name if a
+            Trainable with other contents is there already.
+        name: the Trainable's name; None takes its own.
+
+    Raises:
+        NotPicklableError: it cannot be pickled; nothing has been written.
+    """
+    return write_trainable(packed_trainable(trainable, name=name), directory)
+
+
+def packed_trainable(trainable: Any, *, name: str | None = None) -> bytes:
+    """Return the contents of a Trainable's file; see `pack_trainable`."""
+    import cloudpickle
+
+    called = name or getattr(trainable, "__name__", None) or type(trainable).__name__
+    return pack(pickled(trainable, f"the Trainable {called}"), name=called, cloudpickle=cloudpickle.__version__)
+
+
+def write_trainable(data: bytes, directory: Path) -> TrainableRef:
+    """Write the contents of a Trainable's file, on stable storage, and return the reference to it."""
+    digest = hashlib.sha256(data).hexdigest()
+    file = directory / FILE
+    if file.exists() and file.read_bytes() != data:
+        file = directory / f"trainable-{digest[:16]}.pkl"
+    if not file.exists():
+        write_atomically(file, data)
+    return TrainableRef(pickle=str(file), sha256=digest, path=import_path())
+
+
+def write_atomically(file: Path, data: bytes) -> None:
+    """Write a file so that it has either its old or its new contents, also after a crash."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def unpickled(data: bytes, where: str) -> Any:
+    """Return the object in a packed file's contents, which must be the user's own: unpickling runs its code.
+
+    Raises:
+        TrainableError: the contents are damaged, of another version of Python, or need what cannot be imported.
+    """
+    import pickle
+
+    header, body = read_packed(data)
+    try:
+        return pickle.loads(body)
+    except Exception as error:
+        hint = version_mismatch(header) or "run this where the modules that it names can be imported"
+        raise TrainableError(f"{where} cannot be read: {type(error).__name__}: {error}; {hint}") from error
+
+
+def import_path() -> list[str]:
+    """Return the folders of this process's import path that another Python of this installation lacks."""
+    installed = {os.path.realpath(path) for path in (*sysconfig.get_paths().values(), *_standard_folders()) if path}
+    found: list[str] = []
+    for entry in sys.path:
+        path = os.path.abspath(entry or os.getcwd())
+        if path not in found and os.path.exists(path) and os.path.realpath(path) not in installed:
+            found.append(path)
+    return found
+
+
+def _standard_folders() -> Iterator[str]:
+    library = sysconfig.get_path("stdlib")
+    yield os.path.join(library, "lib-dynload")
+    yield os.path.join(sys.base_prefix, "lib", f"python{sys.version_info.major}{sys.version_info.minor}.zip")
+
+
+@contextlib.contextmanager
+def _by_value(obj: Any) -> Iterator[None]:
+    """Make cloudpickle take along the code of a module that exists only in this process (a notebook's, say)."""
+    import cloudpickle
+
+    while hasattr(obj, "func"):
+        obj = obj.func
+    module = sys.modules.get(getattr(obj, "__module__", None) or "")
+    if module is None or module.__name__ == "__main__" or _importable(module.__name__):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: str) -> bool:
+    path: Any = None
+    prefix = ""
+    for part in module.split("."):
+        prefix = f"{prefix}.{part}" if prefix else part
+        if part in sys.builtin_module_names:
+            return True
+        spec = None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if find is not None and (spec := find(prefix, path)) is not None:
+                break
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True

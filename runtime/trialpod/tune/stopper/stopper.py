@@ -1,0 +1,38 @@
+"""The interface of stoppers: rules that end a trial, or the whole experiment, by its results.
+
+As schedulers, stoppers run inside the engine: deterministic, and with state that is data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trialpod.protocol.messages import EVERY_RESULT, Horizon
+
+
+class Stopper:
+    """Base class: called with every result of every trial."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return True to stop the trial that reported `result` (flattened)."""
+        raise NotImplementedError
+
+    def stop_all(self) -> bool:
+        """Return True to stop the whole experiment."""
+        raise NotImplementedError
+
+    def horizons(self, trial_id: str) -> list[Horizon]:
+        """Return where the trial must next wait for this stopper's word; an empty list means nowhere."""
+        return [Horizon("training_iteration", EVERY_RESULT)]
+
+    def reason(self) -> dict[str, Any]:
+        """Return which rule was met by the latest True, as JSON data."""
+        return {}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state as JSON data."""
+        raise NotImplementedError
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned, on an object made with the same arguments."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""The class API: `Trainable` and what belongs to it."""

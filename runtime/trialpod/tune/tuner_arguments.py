@@ -1,0 +1,129 @@
+"""Checks and conversions of single arguments of a `Tuner`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.backends import TrialNamer
+from trialpod.tune.config import NewTrial, TuneConfig
+
+
+def checked_space(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a search space as a dict of its own.
+
+    Raises:
+        InvalidInputError: it is no dict with strings as keys.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(
+            f"Tuner(param_space={given!r}): must be a dict of parameter names to values and distributions"
+        )
+    for key in given:
+        if not isinstance(key, str):
+            raise InvalidInputError(f"Tuner(param_space=...): the key {key!r} is not a string")
+    return dict(given)
+
+
+def _keys(space: Mapping[str, Any], prefix: str = "") -> set[str]:
+    keys: set[str] = set()
+    for key, value in space.items():
+        if isinstance(value, Mapping) and set(value) != {"grid_search"}:
+            keys |= _keys(value, f"{prefix}{key}/") or {f"{prefix}{key}"}
+        else:
+            keys.add(f"{prefix}{key}")
+    return keys
+
+
+def check_same_keys(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError unless two search spaces have the same parameters."""
+    before, after = _keys(saved), _keys(given)
+    if before != after:
+        parts = [
+            f"{verb} {', '.join(sorted(keys))}"
+            for verb, keys in (("missing:", before - after), ("new:", after - before))
+            if keys
+        ]
+        raise InvalidInputError(
+            f"Tuner.restore(param_space=...): its keys must be those that the experiment started with; "
+            f"{'; '.join(parts)}"
+        )
+
+
+def made_scheduler(given: Any) -> Any:
+    """Return the scheduler that an object or a name stands for.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+
+    if given is None or isinstance(given, TrialScheduler):
+        return given
+    if isinstance(given, str):
+        return _create("schedulers", "create_scheduler", given, "scheduler")
+    raise InvalidInputError(
+        f"TuneConfig(scheduler={given!r}): must be a TrialScheduler of trialpod.tune.schedulers, its name, or None"
+        + ("; pass an object, not the class" if isinstance(given, type) else "")
+    )
+
+
+def made_search_alg(given: Any) -> Any:
+    """Return the search algorithm that an object or a name stands for.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    if isinstance(given, str):
+        return _create("search", "create_searcher", given, "search_alg")
+    if given is None or (
+        not isinstance(given, type) and (hasattr(given, "next_suggestion") or hasattr(given, "suggest"))
+    ):
+        return given
+    raise InvalidInputError(
+        f"TuneConfig(search_alg={given!r}): must be a search algorithm of trialpod.tune.search, its name, or None"
+        + ("; pass an object, not the class" if isinstance(given, type) else "")
+    )
+
+
+def _create(module: str, function: str, name: str, argument: str) -> Any:
+    import importlib
+
+    create = getattr(importlib.import_module(f"trialpod.tune.{module}"), function, None)
+    if create is None:
+        raise InvalidInputError(
+            f"TuneConfig({argument}={name!r}): a name is not supported yet; pass an object of trialpod.tune.{module}"
+        )
+    return create(name)
+
+
+def check_scheduler(scheduler: Any, config: TuneConfig) -> None:
+    """Raise InvalidInputError when the scheduler and the TuneConfig both say what to optimise."""
+    if scheduler is None:
+        return
+    # On a copy: the backend must get it as the user made it.
+    if copy.deepcopy(scheduler).set_search_properties(config.metric, config.mode) is False:
+        raise InvalidInputError(
+            f"metric or mode is given twice, to {type(scheduler).__name__} and to TuneConfig(metric="
+            f"{config.metric!r}, mode={config.mode!r}); give both to TuneConfig only"
+        )
+
+
+def trial_namer(creator: Any, trainable: str, argument: str) -> TrialNamer | None:
+    """Return a user's function that names trials in the form that backends call."""
+    return None if creator is None else functools.partial(_named, creator, trainable, argument)
+
+
+def _named(creator: Any, trainable: str, argument: str, trial_id: str, experiment_tag: str) -> str:
+    name = creator(NewTrial(trial_id, experiment_tag, trainable))
+    if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise InvalidInputError(
+            f"TuneConfig({argument}=...) returned {name!r} for trial {trial_id}: must be a non-empty string without "
+            "slashes that does not start with a dot"
+        )
+    return name

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trialpod.protocol.messages import TrainableRef
+from trialpod.runner.zygote_protocol import (
+    Command,
+    Event,
+    EventStream,
+    Exited,
+    Kill,
+    Preload,
+    Preloaded,
+    Ready,
+    Signal,
+    Spawn,
+    Started,
+    frame,
+)
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.local
+
+
+class Server:
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        self.control.settimeout(30)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "trialpod.runner.zygote", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": str(HERE)},
+            )
+        self._events = EventStream()
+        self._waiting: list[Event] = []
+
+    def send(self, *commands: Command) -> None:
+        self.control.sendall(b"".join(map(frame, commands)))
+
+    def next(self) -> Event | None:
+        while not self._waiting:
+            try:
+                data = self.control.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._waiting += self._events.feed(data)
+        return self._waiting.pop(0)
+
+    def until_exits(self, count: int) -> list[Event]:
+        events: list[Event] = []
+        while sum(isinstance(event, Exited) for event in events) < count:
+            event = self.next()
+            assert event is not None
+            events.append(event)
+        return events
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.control.close()
+        server.process.wait(30)
+
+
+def trial(what: str, argument: str = "", key: str = "t") -> Spawn:
+    return Spawn(key=key, runner=what, address=argument, experiment="e", function="trial_stand_ins:run")
+
+
+def preload(what: str) -> Preload:
+    return Preload(
+        ref=TrainableRef(entrypoint=what), preloader="trial_stand_ins:preload", function="trial_stand_ins:run"
+    )
+
+
+def test_it_says_when_it_is_ready_and_answers_in_order(server: Server) -> None:
+    server.send(preload("train"), trial("exit", "5"))
+    ready, preloaded, started, exited = (server.next() for _ in range(4))
+    assert ready == Ready(pid=server.process.pid)
+    assert preloaded == Preloaded(problem="")
+    assert isinstance(started, Started)
+    assert isinstance(exited, Exited)
+    assert (exited.key, exited.status) == ("t", 5)
+
+
+def test_it_leads_its_own_process_group_and_survives_ctrl_c(server: Server) -> None:
+    assert isinstance(server.next(), Ready)
+    assert os.getpgid(server.process.pid) == server.process.pid
+    server.process.send_signal(signal.SIGINT)
+    server.send(trial("exit", "0"))
+    assert isinstance(server.until_exits(1)[-1], Exited)
+
+
+def test_commands_sent_before_it_replaces_itself_are_not_lost(server: Server) -> None:
+    trials = [trial("exit", str(index), key=str(index)) for index in range(20)]
+    server.send(preload("thread"), *trials)
+    events = server.until_exits(20)
+    assert isinstance(events[1], Preloaded)
+    assert "started threads (metrics-uploader)" in events[1].problem
+    exits = {event.key: event.status for event in events if isinstance(event, Exited)}
+    assert exits == {str(index): index for index in range(20)}
+
+
+def test_a_preload_while_trials_run_is_refused(server: Server) -> None:
+    server.send(trial("wait"), preload("train"), Kill(key="t"))
+    events = server.until_exits(1)
+    assert Preloaded(problem="trials are running already") in events
+
+
+def test_commands_for_a_trial_that_has_ended_are_ignored(server: Server) -> None:
+    server.send(trial("exit", "0"))
+    server.until_exits(1)
+    server.send(Kill(key="t"), Signal(key="t", signum=signal.SIGTERM), trial("exit", "1", key="u"))
+    exited = server.until_exits(1)[-1]
+    assert isinstance(exited, Exited)
+    assert (exited.key, exited.status) == ("u", 1)
+
+
+def test_a_trial_told_to_end_right_after_its_start_ends(server: Server) -> None:
+    for index in range(20):
+        key = str(index)
+        server.send(trial("wait", key=key), Signal(key=key, signum=signal.SIGTERM))
+    statuses = {event.status for event in server.until_exits(20) if isinstance(event, Exited)}
+    assert statuses == {-signal.SIGTERM}
+
+
+@pytest.mark.parametrize("how", ["end of the socket", "SIGTERM", "SIGKILL"])
+def test_trials_do_not_outlive_it(server: Server, how: str) -> None:
+    server.send(trial("wait"))
+    assert isinstance(server.next(), Ready)
+    started = server.next()
+    assert isinstance(started, Started)
+    descriptor = os.pidfd_open(started.pid)
+    if how == "end of the socket":
+        server.control.shutdown(socket.SHUT_WR)
+    else:
+        server.process.send_signal(getattr(signal, how))
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    assert poll.poll(20_000)
+    os.close(descriptor)
+    if how != "SIGKILL":
+        exited = server.next()
+        assert isinstance(exited, Exited)
+        assert exited.status == -signal.SIGKILL
+    assert server.next() is None
+    server.process.wait(20)

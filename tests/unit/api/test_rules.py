@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+from trialpod_operator.api.document import Document
+from trialpod_operator.api.rules import check_rules
+
+
+def _findings(spec: dict[str, Any], broken: set[tuple[str | int, ...]] | None = None) -> list[tuple[str, str]]:
+    spec = {"trainable": {"entrypoint": "a:b"}, **spec}
+    return [(each.path, each.message) for each in check_rules(Document({"spec": spec}), broken or set()).problems]
+
+
+def test_a_part_whose_form_is_wrong_is_left_alone() -> None:
+    spec = {
+        "storage": {"uri": 3},
+        "resources": {"cpu": "x", "a/b": "1m"},
+        "stoppers": [{"name": 1}, {"name": "nope"}],
+    }
+    found = _findings(
+        spec, {("spec", "storage", "uri"), ("spec", "resources", "cpu"), ("spec", "stoppers", 0, "name")}
+    )
+    assert [path for path, _ in found] == ["spec.stoppers[1].name", "spec.resources.a/b"]
+
+
+def test_a_scheduler_with_its_own_metric_needs_none_in_the_spec() -> None:
+    assert _findings({"scheduler": {"name": "asha", "parameters": {"metric": "a", "mode": "max"}}}) == []
+
+
+def test_a_scheduler_name_is_read_as_the_factory_reads_it() -> None:
+    assert _findings({"scheduler": {"name": "FIFO"}}) == []
+    assert [path for path, _ in _findings({"scheduler": {"name": "Async-HyperBand"}})] == ["spec.scheduler.name"]
+
+
+def test_the_size_of_the_grid_and_the_number_of_trials_are_known() -> None:
+    space = {"a": {"grid_search": [1, 2, 3]}, "b": {"grid_search": [1, 2]}, "c": {"uniform": [0, 1]}}
+    spec = {"trainable": {"entrypoint": "a:b"}, "searchSpace": space, "numSamples": 4}
+    findings = check_rules(Document({"spec": spec}), set())
+    assert (findings.problems, findings.grid_size, findings.total) == ([], 6, 24)
+
+
+def test_a_huge_number_of_trials_is_a_warning() -> None:
+    spec = {"trainable": {"entrypoint": "a:b"}, "numSamples": 1_000_000}
+    findings = check_rules(Document({"spec": spec}), set())
+    assert [warning.path for warning in findings.warnings] == ["spec.numSamples"]

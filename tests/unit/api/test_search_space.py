@@ -1,0 +1,133 @@
+"""The manifest form of a search space, and the exact place of each mistake."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from trialpod.tune.search.sample import Categorical, Float, Integer
+from trialpod.tune.search.variant_generator import VariantSpace
+from trialpod_operator.api.search_space import compile_search_space, count_grid
+
+
+def compiled(document: dict[str, Any]) -> dict[str, Any]:
+    space, problems = compile_search_space(document)
+    assert problems == []
+    return space
+
+
+def problem(document: dict[str, Any]) -> tuple[str, str]:
+    _, (found,) = compile_search_space(document)
+    return found.path, found.message
+
+
+def test_the_documented_form_compiles() -> None:
+    space = compiled(
+        {
+            "lr": {"loguniform": [1e-4, 1e-1]},
+            "layers": {"grid_search": [1, 2, 3]},
+            "optimizer": {"name": {"choice": ["sgd", "adam"]}, "momentum": {"uniform": {"lower": 0.1, "upper": 0.9}}},
+            "units": {"qrandint": [8, 64, 8]},
+            "noise": {"randn": []},
+            "epochs": 5,
+            "tags": ["a", {"uniform": [0, 1]}],
+        }
+    )
+    assert isinstance(space["lr"], Float)
+    assert (space["lr"].lower, space["lr"].upper) == (1e-4, 1e-1)
+    assert isinstance(space["optimizer"]["name"], Categorical)
+    assert isinstance(space["optimizer"]["momentum"], Float)
+    assert isinstance(space["units"], Integer)
+    assert isinstance(space["tags"][1], Float)
+    assert space["epochs"] == 5
+    assert count_grid(space) == 3
+
+
+def test_an_empty_space_is_a_space() -> None:
+    assert compile_search_space({}) == ({}, [])
+    assert compile_search_space(None) == ({}, [])
+
+
+def test_a_literal_is_untouched() -> None:
+    space = compiled({"a": {"literal": {"grid_search": [1, 2]}}, "b": {"literal": 3}})
+    assert count_grid(space) == 1
+    config = VariantSpace(space).variant(0, random.Random(0)).config
+    assert config == {"a": {"grid_search": [1, 2]}, "b": 3}
+
+
+def test_values_of_choices_and_grids_may_contain_distributions() -> None:
+    space = compiled(
+        {"model": {"grid_search": [{"kind": "svm", "c": {"uniform": [0, 1]}}, {"width": {"grid_search": [1, 2]}}]},
+         "optimizer": {"choice": [{"name": "sgd", "lr": {"uniform": [0, 1]}}]}}
+    )  # fmt: skip
+    assert count_grid(space) == 3
+    config = VariantSpace(space).variant(0, random.Random(0)).config
+    assert 0 <= config["model"]["c"] <= 1
+    assert 0 <= config["optimizer"]["lr"] <= 1
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [{"model": {"width": [1, 2]}}, {"model": {"random": [1, 2]}}, {"model": {"uniforms": {"lr": 3}}},
+     {"a": {"b": {"c": 1}}}, {"model": {"normal": 3, "q": 1}}, {"model": {"units": 3}}, {"model": {"choices": "x"}}],
+)  # fmt: skip
+def test_a_nested_config_with_an_ordinary_key_stays_one(nested: dict[str, Any]) -> None:
+    assert compiled(nested) == nested
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [("logunifrom", "loguniform"), ("Uniform", "uniform"), ("gridsearch", "grid_search"), ("chioce", "choice"),
+     ("choices", "choice"), ("log_uniform", "loguniform"), ("randnit", "randint")],
+)  # fmt: skip
+def test_a_misspelt_distribution_is_found(typo: str, meant: str) -> None:
+    path, message = problem({"optimizer": {"lr": {typo: [1, 2]}}})
+    assert path == f"spec.searchSpace.optimizer.lr.{typo}"
+    assert f"did you mean {meant!r}" in message
+
+
+@pytest.mark.parametrize(
+    ("lr", "path", "message"),
+    [
+        ({"loguniform": [0, 1]}, "lr.loguniform[0]", "greater than 0"),
+        ({"loguniform": {"lower": 0, "upper": 1}}, "lr.loguniform.lower", "greater than 0"),
+        ({"uniform": [2, 1]}, "lr.uniform[1]", "upper must be greater"),
+        ({"quniform": [0, 1, 0]}, "lr.quniform[2]", "greater than 0"),
+        ({"uniform": ["1e-4", 1]}, "lr.uniform[0]", "take the quotes away"),
+        ({"uniform": [True, 1]}, "lr.uniform[0]", "must be a number"),
+        ({"uniform": [0]}, "lr.uniform", "needs upper: {uniform: [lower, upper]}"),
+        ({"uniform": [0, 1, 2]}, "lr.uniform", "at most 2 arguments, got 3"),
+        ({"uniform": {"low": 0, "upper": 1}}, "lr.uniform.low", "no argument 'low'"),
+        ({"uniform": 3}, "lr.uniform", "takes a list of arguments"),
+        ({"choice": []}, "lr.choice", "at least one"),
+        ({"choice": "adam"}, "lr.choice", "takes a list of values"),
+        ({"choice": {"a": 1}}, "lr.choice", "takes a list of values"),
+        ({"choice": [1, {"grid_search": [1]}]}, "lr.choice[1].grid_search", "number of trials random"),
+        ({"grid_search": []}, "lr.grid_search", "at least one"),
+        ({"grid_search": [{"x": {"randint": [3, 1]}}]}, "lr.grid_search[0].x.randint[1]", "greater than lower"),
+        ({"sample_from": "lambda: 1"}, "lr.sample_from", "cannot be written in a manifest"),
+        ({"uniform": [0, 1], "q": 0.1}, "lr.uniform", "move q into uniform"),
+        ({3: 1}, "lr.3", "are strings"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_reported_where_it_is(lr: Any, path: str, message: str) -> None:
+    found_path, found_message = problem({"lr": lr})
+    assert found_path == f"spec.searchSpace.{path}"
+    assert message in found_message
+
+
+def test_all_mistakes_are_found_in_one_pass_in_the_order_of_the_document() -> None:
+    document = {"a": {"uniform": ["x", "y"]}, "b": [{"loguniform": [-1, 1]}], "c": {"choice": []}}
+    _, problems = compile_search_space(document, "here")
+    assert [found.path for found in problems] == [
+        "here.a.uniform[0]", "here.a.uniform[1]", "here.b[0].loguniform[0]", "here.c.choice"
+    ]  # fmt: skip
+
+
+def test_the_space_itself_must_map_names() -> None:
+    assert compile_search_space([1])[1][0].message == "must be a mapping of parameter names, got a list"
+    path, message = problem({"grid_search": [1, 2]})
+    assert path == "spec.searchSpace.grid_search"
+    assert "parameter's name belongs" in message

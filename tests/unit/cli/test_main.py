@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import types
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from trialpod import __version__
+from trialpod.cli import main as cli
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError, TrialpodError
+
+
+def _raise(error: BaseException) -> int:
+    raise error
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module of an installed plug-in, whose `command` a test sets."""
+    module = types.ModuleType("fake_command")
+    monkeypatch.setitem(sys.modules, "fake_command", module)
+    point = EntryPoint("fake", "fake_command:command", cli.GROUP)
+    monkeypatch.setattr(cli, "_entry_points", lambda: {"fake": point})
+    monkeypatch.delenv("TRIALPOD_DEBUG", raising=False)
+    return module
+
+
+def _command(run: Callable[[Namespace], int]) -> Command:
+    def configure(parser: ArgumentParser) -> None:
+        parser.add_argument("--number", type=int, default=0)
+
+    return Command("fake", "Does nothing", configure, run)
+
+
+def test_the_chosen_command_gets_its_arguments_and_gives_the_status(fake: types.ModuleType) -> None:
+    def run(arguments: Namespace) -> int:
+        return int(arguments.number)
+
+    fake.command = _command(run)  # type: ignore[attr-defined]
+    assert cli.main(["fake", "--number", "7"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (InvalidInputError("bad input"), 2, "trialpod: bad input"),
+        (TrialpodError("it failed"), 1, "trialpod: it failed"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_a_message_and_a_status(
+    fake: types.ModuleType, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, text: str
+) -> None:
+    fake.command = _command(lambda _: _raise(error))  # type: ignore[attr-defined]
+    assert cli.main(["fake"]) == status
+    assert capsys.readouterr().err == text + "\n"
+
+
+@pytest.mark.parametrize("arguments", [["-v", "fake"], ["fake", "-v"]])
+def test_verbose_shows_where_an_error_came_from(fake: types.ModuleType, arguments: list[str]) -> None:
+    fake.command = _command(lambda _: _raise(InvalidInputError("bad input")))  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInputError):
+        cli.main(arguments)
+
+
+def test_the_environment_can_ask_for_tracebacks(fake: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIALPOD_DEBUG", "1")
+    with pytest.raises(InvalidInputError):
+        cli.main(["nothing"])
+
+
+def test_wrong_arguments_are_status_2(fake: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.command = _command(lambda _: 0)  # type: ignore[attr-defined]
+    assert cli.main(["fake", "--number", "x"]) == 2
+    assert "invalid int value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["valdate"], "did you mean `trialpod validate`?"),
+        (["fakee"], "did you mean `trialpod fake`?"),
+        (["zzzzzz"], "`trialpod --help` lists the commands"),
+        (["--verion"], "unknown option --verion"),
+    ],
+)
+def test_an_unknown_command_leads_to_the_nearest(
+    fake: types.ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str], fragment: str
+) -> None:
+    assert cli.main(arguments) == 2
+    assert fragment in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_answered_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.BUILT_IN, "run", ("module_that_is_not_there:command", "Run"))
+    assert cli.main(["run", "x.yaml"]) == 2
+    assert 'pip install "trialpod[local]"' in capsys.readouterr().err
+
+
+def test_a_plug_in_that_is_no_command_is_blamed(fake: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.command = 3  # type: ignore[attr-defined]
+    assert cli.main(["fake"]) == 2
+    assert "its package is at fault" in capsys.readouterr().err
+
+
+def test_the_help_lists_every_command_without_importing_one(
+    fake: types.ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in [*cli.BUILT_IN, "fake"])
+    assert cli.main([]) == 2
+
+
+def test_the_built_in_commands_are_the_entry_points_of_this_distribution() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    declared = project["project"]["entry-points"][cli.GROUP]
+    assert {name: target for name, (target, _) in cli.BUILT_IN.items()} == declared
+
+
+@pytest.mark.parametrize("name", cli.BUILT_IN)
+def test_the_help_line_of_a_command_is_the_same_in_both_places(name: str) -> None:
+    try:
+        command = cli.load_command(name)
+    except cli.CommandUnavailableError:
+        pytest.fail(f"{name} cannot be imported")
+    assert (command.name, command.help) == (name, cli.BUILT_IN[name][1])
+
+
+def test_the_version_is_printed_without_importing_argparse_or_metadata() -> None:
+    code = (
+        "import sys; from trialpod.cli.main import main; main(['--version']);"
+        "print(sorted({'argparse', 'importlib.metadata', 'msgspec', 'asyncio'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, env=_env(), check=True)
+    assert done.stdout.splitlines() == [f"trialpod {__version__}", "[]"]
+
+
+_ENDLESS = """
+import sys, types
+from trialpod.cli import main as cli
+from trialpod.cli.command import Command
+module = sys.modules["endless"] = types.ModuleType("endless")
+module.command = Command("run", "", lambda parser: None, lambda arguments: print("x" * 10_000_000) or 0)
+cli.BUILT_IN["run"] = ("endless:command", "")
+sys.exit(cli.main(["run"]))
+"""
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_env()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def _env() -> dict[str, str]:
+    runtime = Path(__file__).parents[3] / "runtime"
+    return {"PYTHONPATH": f"{runtime}:{runtime.parent / 'operator'}", "PATH": "/usr/bin:/bin"}

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from trialpod.cli.main import main
+
+GOOD = """\
+apiVersion: trialpod.dev/v1alpha1
+kind: TuneExperiment
+metadata: {name: digits}
+spec:
+  trainable: {entrypoint: "train:train"}
+  searchSpace: {a: {grid_search: [1, 2, 3]}, b: {grid_search: [x, z]}, lr: {loguniform: [1e-4, 1e-1]}}
+  metric: accuracy
+  mode: max
+  numSamples: 4
+  timeBudget: 2h
+  scheduler: {name: asha}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "m.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_a_valid_experiment_is_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert out == "digits: valid: 24 trials (grid 6 x 4 samples), scheduler asha, max accuracy, at most 2h\n"
+
+
+def test_all_problems_of_all_files_are_shown(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(GOOD.replace("mode: max", "mode: maximum").replace("numSamples", "numSample"))
+    assert main(["validate", str(bad), str(file)]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[0] == f"{bad}: 2 problems"
+    assert captured.err.count("\n  line ") == 2
+    assert captured.out.startswith("digits: valid")
+
+
+def test_an_unreadable_file_is_status_2_and_the_others_are_checked(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", "no-such-file.yaml", str(file)]) == 2
+    captured = capsys.readouterr()
+    assert "no-such-file.yaml: cannot be read: No such file" in captured.err
+    assert captured.out.startswith("digits: valid")
+
+
+def test_overrides_are_part_of_what_is_checked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(file), "--set", "spec.numSamples=1", "--set", "metadata.name=x"]) == 0
+    assert capsys.readouterr().out.startswith("x: valid: 6 trials (grid 6 x 1 sample)")
+    assert main(["validate", str(file), "--set", "spec.numSamples=ten"]) == 1
+    assert "--set spec.numSamples=ten" in capsys.readouterr().err
+    assert main(["validate", str(file), "--set", "numSamples=1"]) == 2
+
+
+def test_a_dash_is_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: [")))
+    assert main(["validate", "-"]) == 1
+    assert capsys.readouterr().err.startswith("standard input: 1 problem\n")
+
+
+def test_a_warning_leaves_the_file_valid(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(file), "--set", "spec.numSamples=-1", "--set", "spec.timeBudget=null"]) == 0
+    captured = capsys.readouterr()
+    assert "warning: spec.numSamples: -1 without a timeBudget" in captured.err
+    assert "trials without limit" in captured.out

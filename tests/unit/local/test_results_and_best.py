@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import sys
+import types
+from typing import Any
+
+import pytest
+from display_views import any_view, experiment, trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trialpod.errors import InvalidInputError
+from trialpod_operator.local.commands import best, results
+from trialpod_operator.local.display.words import cell_width
+from trialpod_operator.local.view import ExperimentView
+
+ROWS = [
+    trial(0),
+    trial(2),
+    trial(1, value=math.nan),
+    trial(3, "ERROR", error="ValueError: no", value=None, last_result={"loss": 2.0}),
+]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(module: Any, *arguments: str, view: ExperimentView | None = None) -> int:
+        shown = view or experiment(ROWS, state="Succeeded", best=ROWS[1], total=4)
+        reading = types.ModuleType("trialpod_operator.local.reading")
+        vars(reading)["read_view"] = lambda path, *, rows: shown
+        monkeypatch.setitem(sys.modules, "trialpod_operator.local.reading", reading)
+        parser = argparse.ArgumentParser()
+        module.command.configure(parser)
+        status = module.command.run(parser.parse_args(["somewhere", *arguments]))
+        assert isinstance(status, int)
+        return status
+
+    return run
+
+
+def test_results_are_a_table_with_the_best_first(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(results) == 0
+    assert capsys.readouterr().out == (
+        "digits: Succeeded, 4/4 trials, 1 failed, 120 results in 14.2 s\n"
+        "\n"
+        "trial        status      iter  accuracy  time       lr\n"
+        "ab12c_00002  TERMINATED     9       0.7  0:03  0.03333\n"
+        "ab12c_00000  TERMINATED     9       0.5  0:03      0.1\n"
+        "ab12c_00001  TERMINATED     9       nan  0:03     0.05\n"
+        "ab12c_00003  ERROR          9         -  0:03    0.025\n"
+        "\n"
+        "ab12c_00003: ValueError: no\n"
+        "  log: ./trialpod-results/digits/train_ab12c_00003/log.txt\n"
+    )
+
+
+def test_results_are_sorted_limited_and_filtered(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(results, "--json", "--sort", "lr", "--limit", "2")
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["trial_id"] for row in shown["trials"]] == ["ab12c_00003", "ab12c_00002"]
+    run(results, "--json", "--sort=-config/lr")
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["trials"][0]["trial_id"] == "ab12c_00000"
+    run(results, "--csv", "--failed")
+    (record,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (record["trial_id"], record["config/lr"], record["loss"]) == ("ab12c_00003", "0.025", "2.0")
+
+
+def test_an_unknown_sort_key_is_answered_with_the_nearest(run: Any) -> None:
+    with pytest.raises(InvalidInputError, match="--sort acuracy: no trial has such a key; did you mean 'accuracy'"):
+        run(results, "--sort", "acuracy")
+
+
+def test_a_limit_below_one_is_refused(run: Any) -> None:
+    with pytest.raises(InvalidInputError, match="--limit 0: must be 1 or more"):
+        run(results, "--limit", "0")
+
+
+def test_best_prints_the_trial_or_only_its_parameters(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(best) == 0
+    assert capsys.readouterr().out.startswith("best trial: train_ab12c_00002 with accuracy=0.7 at iteration 9\n")
+    run(best, "--yaml")
+    assert capsys.readouterr().out == "lr: 0.03333333333333333\nlayers: 2\nepochs: 9\n"
+    run(best, "--json")
+    assert json.loads(capsys.readouterr().out)["params"]["layers"] == 2
+
+
+def test_best_by_another_metric_or_mode(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(best, "--mode", "min")
+    assert "train_ab12c_00000 with accuracy=0.5" in capsys.readouterr().out
+    run(best, "--metric", "loss", "--mode", "min")
+    assert "train_ab12c_00003 with loss=2" in capsys.readouterr().out
+
+
+def test_no_best_trial_is_said_on_standard_error_with_status_1(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(best, "--metric", "los") == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "reported were: accuracy, loss\n  did you mean 'loss'?" in captured.err
+
+
+@settings(max_examples=40)
+@given(view=any_view, width=st.integers(40, 200))
+def test_any_view_can_be_listed(view: ExperimentView, width: int) -> None:
+    rows = results.ordered(view, None)
+    assert len(rows) == len(view.rows)
+    for key in results.sort_keys(view.rows):
+        assert len(results.ordered(view, key)) == len(rows)
+    table = results.text_table(results.trial_columns(rows, view.metric, []), width)
+    assert all(cell_width(line) <= width for line in table.split("\n"))
+    results.results_table(view, rows, width)
+    results.results_csv(rows)
+    json.loads(results.results_json(view, rows))

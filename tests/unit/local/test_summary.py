@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import ast
+import math
+import unicodedata
+from typing import Any
+
+import pytest
+import yaml
+from display_views import any_view, experiment, trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trialpod_operator.local.literals import python_literal, yaml_text
+from trialpod_operator.local.summary import RunCommand, exit_status, summarize
+from trialpod_operator.local.view import ExperimentView
+
+COMMAND = RunCommand("experiment.yaml", num_samples=20)
+
+
+def test_a_finished_run_ends_with_what_to_paste_and_what_to_type() -> None:
+    rows = [trial(2), trial(1), trial(0, "ERROR", error="ValueError: lr is too large", value=None)]
+    rows.append(trial(3, "ERROR", error="ValueError: lr is too large", value=None))
+    view = experiment(rows, state="Succeeded", total=4)
+    assert summarize(view, COMMAND) == (
+        "4 trials in 14.2 s: 2 terminated, 2 failed\n"
+        "results: ./trialpod-results/digits\n"
+        "\n"
+        "failures:\n"
+        "  2 trials: ValueError: lr is too large\n"
+        "    log: ./trialpod-results/digits/train_ab12c_00000/log.txt\n"
+        "\n"
+        "best trial: train_ab12c_00002 with accuracy=0.7 at iteration 9\n"
+        "  directory:  ./trialpod-results/digits/train_ab12c_00002\n"
+        "  checkpoint: ./trialpod-results/digits/train_ab12c_00002/checkpoint_000002\n"
+        "\n"
+        "best parameters, as Python:\n"
+        "config = {'lr': 0.03333333333333333, 'layers': 2, 'epochs': 9}\n"
+        "\n"
+        "as YAML:\n"
+        "  lr: 0.03333333333333333\n"
+        "  layers: 2\n"
+        "  epochs: 9\n"
+        "\n"
+        "extend:  trialpod run experiment.yaml --set spec.numSamples=40\n"
+        "compare: trialpod results ./trialpod-results/digits"
+    )
+
+
+def test_an_interrupted_run_names_the_command_to_resume_with_its_options() -> None:
+    command = RunCommand(
+        "my files/experiment.yaml",
+        name="second",
+        storage="/data",
+        sets=("spec.numSamples=12", "spec.seed=3"),
+        max_concurrent=2,
+        num_samples=12,
+    )
+    view = experiment([trial(0), trial(1, "RUNNING", value=None)], state="Suspended", message="Interrupted.")
+    start = "trialpod run 'my files/experiment.yaml' --name second --storage /data --max-concurrent 2"
+    text = summarize(view, command)
+    assert text.startswith("1 trial in 14.2 s: 1 terminated (1 running)\nSuspended: Interrupted.\n")
+    assert text.endswith(
+        f"resume:  {start} --set spec.numSamples=12 --set spec.seed=3\n"
+        f"extend:  {start} --set spec.seed=3 --set spec.numSamples=24\n"
+        "compare: trialpod results ./trialpod-results/digits"
+    )
+
+
+def test_a_used_up_time_budget_is_doubled_to_go_on() -> None:
+    view = experiment([trial(0)], state="Stopped", time_budget_s=14.0, elapsed_s=14.2)
+    assert "go on:   trialpod run experiment.yaml --set spec.timeBudget=28s\n" in summarize(view, COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("last_result", "results", "reason"),
+    [
+        (
+            {"acuracy": 0.5, "loss": 1.0, "training_iteration": 3},
+            9,
+            (
+                "no best trial: no trial reported the metric 'accuracy'\n"
+                "  reported were: acuracy, loss\n"
+                "  did you mean 'acuracy'? Set spec.metric to it; the results are kept"
+            ),
+        ),
+        (
+            {"training_iteration": 3},
+            9,
+            (
+                "no best trial: no trial reported the metric 'accuracy'\n"
+                "  no key of the user's own was reported; pass a dict with it to tune.report"
+            ),
+        ),
+        ({"accuracy": math.nan}, 9, "no best trial: every 'accuracy' that was reported is NaN or infinite"),
+        ({"accuracy": "high"}, 9, "no best trial: 'accuracy' was reported, but never as a number"),
+        ({}, 0, "no best trial: no trial has reported a result"),
+    ],
+)
+def test_without_a_best_trial_the_reason_is_plain(last_result: dict[str, Any], results: int, reason: str) -> None:
+    view = experiment([trial(0, value=None, last_result=last_result)], state="Succeeded", results=results)
+    assert f"\n\n{reason}\n\n" in summarize(view, COMMAND)
+
+
+def test_an_experiment_without_a_metric_says_so() -> None:
+    view = experiment([trial(0)], metric=None, best=None)
+    assert "no best trial: the experiment names no metric (set spec.metric and spec.mode)" in summarize(view)
+
+
+def test_many_kinds_of_failure_are_cut_with_the_command_that_shows_them() -> None:
+    rows = [trial(number, "ERROR", error=f"E{number}", value=None) for number in range(8)]
+    text = summarize(experiment(rows))
+    assert text.count("log:") == 5
+    assert (
+        "  3 trials with 3 other messages\n    all of them: trialpod results ./trialpod-results/digits --failed"
+        in text
+    )
+
+
+def test_an_older_checkpoint_is_named_with_its_iteration() -> None:
+    text = summarize(experiment([trial(0, checkpoint_iteration=7)]))
+    assert "checkpoint_000002 (iteration 7)" in text
+    assert "checkpoint: none was saved" in summarize(experiment([trial(0, checkpoint=None)]))
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "interrupted", "expected"),
+    [
+        ("TERMINATED", "Succeeded", False, 0),
+        ("TERMINATED", "Stopped", False, 0),
+        ("ERROR", "Succeeded", False, 1),
+        ("TERMINATED", "Failed", False, 1),
+        ("TERMINATED", "Suspended", True, 130),
+        ("ERROR", "Failed", True, 130),
+    ],
+)
+def test_the_exit_status_tells_failures_and_interruptions(
+    status: str, state: str, interrupted: bool, expected: int
+) -> None:
+    assert exit_status(experiment([trial(0, status)], state=state), interrupted=interrupted) == expected
+
+
+def test_yaml_quotes_what_some_reader_would_take_for_a_number_or_a_boolean() -> None:
+    params = {"a": "1e-4", "b": "y", "c": "0o17", "d": "12", "e": "no", "f": "adam", "g": 1e-05, "h": "1_0"}
+    assert yaml_text(params) == ("a: '1e-4'\nb: 'y'\nc: '0o17'\nd: '12'\ne: 'no'\nf: adam\ng: 1.0e-05\nh: '1_0'")
+
+
+def test_numbers_without_a_literal_are_written_as_expressions() -> None:
+    assert python_literal({"a": math.inf, "b": [math.nan]}) == "{'a': float(\"inf\"), 'b': [float(\"nan\")]}"
+
+
+_plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(params=st.dictionaries(st.text(), _plain, max_size=5))
+def test_pasted_parameters_are_the_parameters(params: dict[str, Any]) -> None:
+    assert ast.literal_eval(python_literal(params)) == params
+    assert yaml.safe_load(yaml_text(params)) == params
+
+
+@settings(max_examples=40)
+@given(view=any_view)
+def test_any_view_can_be_summed_up(view: ExperimentView) -> None:
+    text = summarize(view, COMMAND)
+    assert all(character == "\n" or unicodedata.category(character) != "Cc" for character in text)
+    assert exit_status(view, interrupted=False) in (0, 1)

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from trialpod.protocol.attempt_link import AttemptLink, Superseded
+from trialpod.protocol.client import RefusedError, ReportClient
+from trialpod.protocol.http import TransportError
+from trialpod.protocol.messages import (
+    AssignmentAnswer,
+    AssignmentRequest,
+    AttemptEnd,
+    CheckpointInfo,
+    ErrorAnswer,
+    Horizon,
+    ReportAnswer,
+    ReportRequest,
+)
+
+
+class Server:
+    """Stands in for the connection: each entry of `script` answers one call; then everything is durable at once."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = list(script)
+        self.requests: list[ReportRequest] = []
+        self.closed = False
+
+    def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
+        if path.endswith("assignment"):
+            answer = self.script.pop(0)
+        else:
+            request = msgspec.msgpack.decode(body, type=ReportRequest)
+            self.requests.append(request)
+            upto = request.first + len(request.results) - 1
+            answer = self.script.pop(0) if self.script else ReportAnswer(received=upto, durable=upto)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, int):
+            return answer, msgspec.msgpack.encode(ErrorAnswer(error=f"status {answer}"))
+        return 200, msgspec.msgpack.encode(answer)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def linked(*script: Any, **options: Any) -> tuple[AttemptLink, Server, Clock]:
+    server, clock = Server(*script), Clock()
+    client = ReportClient(
+        "unix:/x",
+        "e",
+        clock=clock,
+        sleep=clock.sleep,
+        uniform=lambda: 1.0,
+        connection=server,  # type: ignore[arg-type]
+    )
+    return AttemptLink(client, "t", 1, **options), server, clock
+
+
+def encoded(number: int) -> bytes:
+    return msgspec.msgpack.encode({"n": number})
+
+
+def values(request: ReportRequest) -> list[int]:
+    return [msgspec.msgpack.decode(raw)["n"] for raw in request.results]
+
+
+def info(index: int) -> CheckpointInfo:
+    return CheckpointInfo(name=f"checkpoint_{index:06d}", index=index, iteration=index, metrics={}, attempt=1)
+
+
+def test_results_are_numbered_from_one_and_leave_in_order() -> None:
+    link, server, _ = linked()
+    assert [link.publish(encoded(n)) for n in (1, 2, 3)] == [1, 2, 3]
+    assert link.wait_decision() is None
+    link.publish(encoded(4))
+    link.wait_decision()
+    assert [(r.first, values(r)) for r in server.requests] == [(1, [1, 2, 3]), (4, [4])]
+
+
+def test_what_is_received_but_not_durable_is_sent_again_when_the_server_forgot_it() -> None:
+    link, server, _ = linked(ReportAnswer(received=2, durable=1), ReportAnswer(received=1, durable=1))
+    link.publish(encoded(1))
+    link.publish(encoded(2))
+    link.wait_decision()
+    link.publish(encoded(3))
+    link.wait_decision()
+    assert [(r.first, values(r)) for r in server.requests] == [(1, [1, 2]), (3, [3]), (2, [2, 3])]
+
+
+def test_a_refused_gap_is_filled_from_the_oldest_kept_result() -> None:
+    link, server, _ = linked(ReportAnswer(received=1), 409)
+    link.publish(encoded(1))
+    link.wait_decision()
+    link.publish(encoded(2))
+    link.wait_decision()
+    assert [r.first for r in server.requests] == [1, 2, 1]
+
+
+def test_a_server_that_lost_durable_results_is_an_error() -> None:
+    link, _, _ = linked(ReportAnswer(received=1, durable=1), ReportAnswer(received=0))
+    link.publish(encoded(1))
+    link.wait_decision()
+    link.publish(encoded(2))
+    with pytest.raises(RefusedError, match="durable"):
+        link.wait_decision()
+
+
+def test_an_unreachable_server_is_tried_again_with_growing_delays() -> None:
+    away = TransportError("away")
+    link, server, clock = linked(away, away, 503, 429)
+    link.publish(encoded(1))
+    assert link.wait_decision() is None
+    assert clock.slept == pytest.approx([0.05, 0.1, 0.2, 0.4])
+    assert all(values(r) == [1] for r in server.requests)
+
+
+def test_a_permanent_refusal_carries_the_servers_words_and_ends_the_link() -> None:
+    link, _, _ = linked(403)
+    link.publish(encoded(1))
+    with pytest.raises(RefusedError, match="status 403"):
+        link.wait_decision()
+    with pytest.raises(RefusedError):
+        link.publish(encoded(2))
+
+
+def test_the_decision_and_the_next_horizon_come_with_the_answer() -> None:
+    link, _, _ = linked(
+        ReportAnswer(received=1, horizons=[Horizon("training_iteration", 9.0)]),
+        ReportAnswer(received=2, decision="pause"),
+        horizons=[Horizon("training_iteration", 1.0)],
+    )
+    link.publish(encoded(1))
+    assert link.wait_decision() is None
+    assert link.horizons == (("training_iteration", 9.0),)
+    link.publish(encoded(2))
+    assert link.wait_decision() == "pause"
+    assert link.horizons == ()
+
+
+def test_superseded_unwinds_and_sends_nothing_more() -> None:
+    link, server, _ = linked(ReportAnswer(superseded=True))
+    link.publish(encoded(1))
+    with pytest.raises(Superseded):
+        link.wait_decision()
+    with pytest.raises(Superseded):
+        link.publish(encoded(2))
+    assert link.superseded
+    assert len(server.requests) == 1
+
+
+def test_a_checkpoint_travels_with_its_result_and_again_if_that_was_forgotten() -> None:
+    link, server, _ = linked(ReportAnswer(received=1, durable=0), ReportAnswer(received=0, durable=0))
+    link.publish(encoded(1), info(0))
+    link.wait_decision()
+    link.publish(encoded(2))
+    link.wait_decision()
+    assert [[c.name for c in r.checkpoints] for r in server.requests] == [["checkpoint_000000"], [], ["checkpoint_000000"]]
+
+
+def test_names_of_deleted_checkpoints_are_repeated_until_answered() -> None:
+    link, server, _ = linked(TransportError("lost"))
+    link.deleted(["checkpoint_000000"])
+    link.publish(encoded(1))
+    link.wait_decision()
+    link.publish(encoded(2))
+    link.wait_decision()
+    assert [r.deleted_checkpoints for r in server.requests] == [["checkpoint_000000"]] * 2 + [[]]
+
+
+def test_the_end_goes_with_the_last_batch_and_waits_until_all_is_durable() -> None:
+    link, server, clock = linked(ReportAnswer(received=2, durable=0), ReportAnswer(received=2, durable=2))
+    link.publish(encoded(1))
+    link.publish(encoded(2))
+    link.finish(AttemptEnd(cause="completed"))
+    assert [r.end is not None for r in server.requests] == [True, True]
+    assert clock.slept
+
+
+def test_the_end_is_not_sent_before_the_last_result() -> None:
+    link, server, _ = linked()
+    for number in range(1, 3001):
+        link.publish(encoded(number))
+    link.finish(AttemptEnd(cause="completed"))
+    assert [r.end is not None for r in server.requests] == [False, True]
+    assert [n for r in server.requests for n in values(r)] == list(range(1, 3001))
+
+
+def test_superseded_after_the_end_was_taken_is_a_normal_finish() -> None:
+    link, _, _ = linked(ReportAnswer(received=1, durable=0), ReportAnswer(superseded=True))
+    link.publish(encoded(1))
+    link.finish(AttemptEnd(cause="completed"))
+
+
+def test_publishing_waits_when_too_much_is_queued_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    link, server, _ = linked(max_queued_bytes=50)
+    for number in range(1, 101):
+        link.publish(b"\x81\xa1n" + msgspec.msgpack.encode(number))
+    assert len(server.requests) >= 2
+    assert sum("waits until it catches up" in record.message for record in caplog.records) == 1
+
+
+def test_back_pressure_lasts_until_results_are_durable() -> None:
+    link, server, clock = linked(
+        ReportAnswer(received=3), ReportAnswer(received=3), ReportAnswer(received=3, durable=3), max_queued_bytes=10
+    )
+    for number in range(1, 4):
+        link.publish(encoded(number))
+    assert [len(r.results) for r in server.requests] == [3, 0, 0]
+    assert clock.slept == [0.002, 0.004]
+
+
+def test_an_assignment_is_asked_for_until_there_is_an_answer() -> None:
+    server, clock = Server(TransportError("away"), 500, AssignmentAnswer(reason="no work")), Clock()
+    client = ReportClient("unix:/x", "e", clock=clock, sleep=clock.sleep, connection=server)  # type: ignore[arg-type]
+    answer = client.assignment(AssignmentRequest(runner="r", pid=1, hostname="h"))
+    assert (answer.assignment, answer.reason) == (None, "no work")
+    assert len(clock.slept) == 2
+
+
+def test_a_runner_that_is_refused_work_learns_why() -> None:
+    server = Server(404)
+    client = ReportClient("unix:/x", "e", connection=server)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="status 404"):
+        client.assignment(AssignmentRequest(runner="r", pid=1, hostname="h"))

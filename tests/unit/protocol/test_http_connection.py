@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.http import Connection, TransportError
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *conversations: list[bytes]) -> Iterator[str]:
+    """Serve one connection per conversation; each of its answers follows one request, then the connection closes."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "s"))
+    listener.listen(8)
+
+    def serve() -> None:
+        for answers in conversations:
+            connection, _ = listener.accept()
+            with connection:
+                for answer in answers:
+                    request = b""
+                    while b"\r\n\r\n" not in request:
+                        request += connection.recv(65536)
+                    head, _, body = request.partition(b"\r\n\r\n")
+                    length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
+                    while len(body) < length:
+                        body += connection.recv(65536)
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"unix:{folder / 's'}"
+    finally:
+        listener.close()
+        thread.join(5)
+
+
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def test_two_requests_share_one_connection(tmp_path: Path) -> None:
+    with serving(tmp_path, [ok(b"one"), ok(b"two")]) as address:
+        connection = Connection(address)
+        assert connection.post("/a", b"x") == (200, b"one")
+        assert connection.post("/b", b"y" * 300_000) == (200, b"two")
+        connection.close()
+
+
+def test_a_dropped_keep_alive_connection_is_opened_again(tmp_path: Path) -> None:
+    with serving(tmp_path, [ok(b"one")], [ok(b"two")]) as address:
+        connection = Connection(address)
+        connection.post("/", b"")
+        assert connection.post("/", b"") == (200, b"two")
+        connection.close()
+
+
+def test_a_fresh_connection_that_closes_without_an_answer_is_an_error(tmp_path: Path) -> None:
+    with serving(tmp_path, [b""]) as address, pytest.raises(TransportError, match="without an answer"):
+        Connection(address).post("/", b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "only Content-Length"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "without a Content-Length"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "Content-Length '-1'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "Content-Length '2'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", "middle of an answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc", "more than it announced"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n", "the limit is 1000"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", "malformed header"),
+    ],
+)
+def test_an_answer_that_is_not_understood_is_an_error_that_says_why(
+    tmp_path: Path, answer: bytes, message: str
+) -> None:
+    with serving(tmp_path, [answer]) as address, pytest.raises(TransportError, match=message):
+        Connection(address, max_answer_bytes=1000).post("/", b"")
+
+
+def test_a_server_that_asks_to_close_gets_a_new_connection(tmp_path: Path) -> None:
+    closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    with serving(tmp_path, [closing], [ok(b"")]) as address:
+        connection = Connection(address)
+        assert connection.post("/", b"")[0] == 200
+        assert connection.post("/", b"")[0] == 200
+        connection.close()
+
+
+def test_an_interim_answer_is_passed_over(tmp_path: Path) -> None:
+    with serving(tmp_path, [b"HTTP/1.1 100 Continue\r\n\r\n" + ok(b"x")]) as address:
+        connection = Connection(address)
+        assert connection.post("/", b"") == (200, b"x")
+        connection.close()
+
+
+def test_nobody_listening_is_a_transport_error(tmp_path: Path) -> None:
+    with pytest.raises(TransportError):
+        Connection(f"unix:{tmp_path / 'none'}").post("/", b"")
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen(1)
+    with listener, pytest.raises(TransportError, match=r"did not answer /x within 0.05 s"):
+        Connection(f"unix:{tmp_path / 's'}").post("/x", b"", timeout_s=0.05)
+
+
+@pytest.mark.parametrize("address", ["", "unix:", "ftp://x:1", "http://", "http://host:1/path", "host:80"])
+def test_an_address_of_another_form_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInputError, match="unix:/path"):
+        Connection(address)

@@ -1,0 +1,423 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import ErrorAnswer
+from trialpod_operator.reports.http import Answer, Handler, Limits, Peer, ReportServer, error
+
+POST = b"POST /v1/digits/report HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def post(self, body: bytes) -> None:
+        self.send(POST % (len(body), body))
+
+    async def answer(self) -> tuple[int, dict[bytes, bytes], bytes]:
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
+        headers = dict(line.split(b": ", 1) for line in lines[1:] if line)
+        return int(lines[0].split()[1]), headers, await self.reader.readexactly(int(headers[b"Content-Length"]))
+
+    async def refusal(self) -> tuple[int, str]:
+        status, headers, body = await self.answer()
+        assert headers[b"Content-Type"] == b"application/msgpack"
+        return status, msgspec.msgpack.decode(body, type=ErrorAnswer).error
+
+    async def ended(self) -> bool:
+        return await self.reader.read() == b""
+
+
+class Service:
+    def __init__(self, server: ReportServer, path: str) -> None:
+        self.server = server
+        self.path = path
+        self.clients: list[Client] = []
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_unix_connection(self.path))
+        self.clients.append(client)
+        return client
+
+
+def serve(folder: Path, handler: Handler, work: Callable[[Service], Awaitable[None]], **limits: float) -> None:
+    async def main() -> None:
+        server = ReportServer(handler, Limits(**limits))  # type: ignore[arg-type]
+        path = str(folder / "sock")
+        await server.start_unix(path)
+        service = Service(server, path)
+        try:
+            await asyncio.wait_for(work(service), 30)
+        finally:
+            for client in service.clients:
+                client.writer.close()
+            await server.close(grace_s=1)
+
+    asyncio.run(main())
+    assert not (folder / "sock").exists()
+
+
+def echo(path: str, body: bytes, peer: Peer) -> Answer:
+    return 200, path.encode() + b":" + body
+
+
+def test_requests_are_answered_on_one_connection(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        for body in (b"a", b"", b"\x00" * 300_000):
+            client.post(body)
+            assert await client.answer() == (
+                200,
+                {b"Content-Type": b"application/msgpack", b"Content-Length": str(len(body) + 18).encode()},
+                b"/v1/digits/report:" + body,
+            )
+
+    serve(tmp_path, echo, work)
+
+
+def test_only_this_user_can_open_the_socket(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        assert stat.S_IMODE(os.stat(service.path).st_mode) == 0o600
+
+    (tmp_path / "sock").touch()  # left by a server that was killed
+    serve(tmp_path, echo, work)
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(InvalidInputError, match="TMPDIR"):
+            await ReportServer(echo).start_unix(tmp_path / ("x" * 120))
+
+    asyncio.run(main())
+
+
+def test_a_request_may_arrive_byte_by_byte(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        for byte in POST % (2, b"hi"):
+            client.send(bytes([byte]))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        assert (await client.answer())[2] == b"/v1/digits/report:hi"
+
+    serve(tmp_path, echo, work)
+
+
+def test_a_chunked_body_is_put_together(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.send(b"POST /v1/d/report?x=1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.send(b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
+        assert (await client.answer())[2] == b"/v1/d/report:abc"
+
+    serve(tmp_path, echo, work)
+
+
+def test_the_handler_sees_headers_and_the_peer(tmp_path: Path) -> None:
+    def who(path: str, body: bytes, peer: Peer) -> Answer:
+        return 200, peer.address.encode() + b"," + (peer.header(b"authorization") or b"-")
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.send(b"POST /v1/d/report HTTP/1.1\r\nAUTHORIZATION: Bearer t\r\nContent-Length: 0\r\n\r\n")
+        assert (await client.answer())[2] == b"unix,Bearer t"
+
+    serve(tmp_path, who, work)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "says"),
+    [
+        (b"GET /v1/d/report HTTP/1.1\r\n\r\n", 405, "use POST"),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 404, "/v1/"),
+    ],
+)
+def test_what_is_not_served_is_refused_and_the_connection_goes_on(
+    tmp_path: Path, request_: bytes, status: int, says: str
+) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.send(request_)
+        got, message = await client.refusal()
+        assert got == status
+        assert says in message
+        client.post(b"x")
+        assert (await client.answer())[0] == 200
+
+    serve(tmp_path, echo, work)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # a TLS client
+        (b"POST /v1/x HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /v1/x HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST /v1/x HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST /v1/x HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", 400),
+        (b"POST /v1/x HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n600\r\n" + b"x" * 0x600, 413),
+        (b"POST /v1/x HTTP/1.1\r\nA: " + b"x" * 40_000, 431),
+        (b"POST /v1/" + b"x" * 40_000, 431),
+        (b"POST /v1/x HTTP/1.1\r\n" + b"A: b\r\n" * 100, 431),
+    ],
+)
+def test_what_cannot_be_served_is_refused_and_the_connection_closed(tmp_path: Path, data: bytes, status: int) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        # In two reads, as a large request comes; the rest is still on its way when the server refuses.
+        client.send(data[:1000])
+        await client.writer.drain()
+        await asyncio.sleep(0)
+        client.send(data[1000:])
+        assert (await client.refusal())[0] == status
+        assert await client.ended()
+
+    serve(tmp_path, echo, work, body_bytes=1024)
+
+
+def test_the_client_reads_why_even_when_it_sends_all_of_a_large_body_first(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.post(b"x" * 5_000_000)
+        await client.writer.drain()
+        status, message = await client.refusal()
+        assert status == 413
+        assert "1024" in message
+        assert await client.ended()
+
+    serve(tmp_path, echo, work, body_bytes=1024)
+
+
+def test_a_failing_handler_is_a_500_and_the_connection_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: str, body: bytes, peer: Peer) -> Answer | Awaitable[Answer]:
+        async def later() -> Answer:
+            raise RuntimeError("later")
+
+        if body == b"now":
+            raise RuntimeError("now")
+        return later() if body == b"later" else error(404, "no such experiment")
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        for body, status in ((b"now", 500), (b"later", 500), (b"", 404)):
+            client.post(body)
+            assert (await client.refusal())[0] == status
+
+    serve(tmp_path, fail, work)
+    assert "now" in caplog.text
+    assert "later" in caplog.text
+
+
+class LongPoll:
+    """A handler whose requests wait until the test answers them; those with body "now" do not."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bytes, asyncio.Future[Answer]] = {}
+        self.arrived = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.bodies: list[bytes] = []
+
+    def __call__(self, path: str, body: bytes, peer: Peer) -> Answer | Awaitable[Answer]:
+        self.bodies.append(body)
+        return (200, body) if body == b"now" else self.wait(body)
+
+    async def wait(self, body: bytes) -> Answer:
+        future = self.waiting[body] = asyncio.get_running_loop().create_future()
+        self.arrived.set()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+def test_pipelined_requests_are_answered_in_order_one_at_a_time(tmp_path: Path) -> None:
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.send(b"".join(POST % (len(body), body) for body in [b"now", b"wait", *[b"now"] * 100]))
+        assert (await client.answer())[2] == b"now"
+        await poll.arrived.wait()
+        assert poll.bodies == [b"now", b"wait"]
+        poll.waiting[b"wait"].set_result((200, b"waited"))
+        assert (await client.answer())[2] == b"waited"
+        for _ in range(100):
+            assert (await client.answer())[2] == b"now"
+
+    serve(tmp_path, poll, work)
+
+
+def test_garbage_after_a_waiting_request_is_refused_after_its_answer(tmp_path: Path) -> None:
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.post(b"wait")
+        await poll.arrived.wait()
+        client.send(b"nonsense\r\n\r\n")
+        await client.writer.drain()
+        poll.waiting[b"wait"].set_result((200, b"waited"))
+        assert (await client.answer())[2] == b"waited"
+        assert (await client.refusal())[0] == 400
+        assert await client.ended()
+
+    serve(tmp_path, poll, work)
+
+
+def test_a_long_poll_is_cancelled_when_its_client_goes_away(tmp_path: Path) -> None:
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.post(b"wait")
+        await poll.arrived.wait()
+        client.writer.transport.abort()
+        await poll.cancelled.wait()
+
+    serve(tmp_path, poll, work)
+
+
+def test_a_long_poll_may_wait_longer_than_any_limit(tmp_path: Path) -> None:
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client, idle = await service.client(), await service.client()
+        client.post(b"wait")
+        assert await idle.ended()  # the idle limit has passed
+        poll.waiting[b"wait"].set_result((200, b"waited"))
+        assert (await client.answer())[2] == b"waited"
+
+    serve(tmp_path, poll, work, idle_s=0.05, request_s=0.02)
+
+
+def test_a_client_too_slow_with_its_request_is_told_and_dropped(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        in_head, in_body = await service.client(), await service.client()
+        in_head.send(b"POST /v1/d/report HTT")
+        in_body.send(b"POST /v1/d/report HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc")
+        for client in (in_head, in_body):
+            assert (await client.refusal())[0] == 408
+            assert await client.ended()
+
+    serve(tmp_path, echo, work, request_s=0.05)
+
+
+def test_a_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> None:
+    called = asyncio.Event()
+
+    def large(path: str, body: bytes, peer: Peer) -> Answer:
+        called.set()
+        return 200, b"x" * 20_000_000
+
+    async def work(service: Service) -> None:
+        _, writer = await asyncio.open_unix_connection(service.path, limit=1024)
+        writer.write(POST % (0, b""))
+        await called.wait()
+        await service.server._all_gone.wait()
+        writer.transport.abort()
+
+    serve(tmp_path, large, work, write_s=0.05)
+
+
+def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        first = await service.client()
+        first.post(b"1")
+        await first.answer()
+        second = await service.client()
+        assert (await second.refusal())[0] == 503
+        assert await second.ended()
+        first.post(b"2")
+        assert (await first.answer())[0] == 200
+
+    serve(tmp_path, echo, work, connections=1)
+
+
+def test_a_client_that_asks_for_close_or_speaks_http_1_0_is_closed_after_the_answer(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        for start in (b"POST /v1/d HTTP/1.1\r\nConnection: close\r\n", b"POST /v1/d HTTP/1.0\r\n"):
+            client = await service.client()
+            client.send(start + b"Content-Length: 1\r\n\r\nx" + POST % (1, b"y"))
+            status, headers, body = await client.answer()
+            assert (status, headers[b"Connection"], body) == (200, b"close", b"/v1/d:x")
+            assert await client.ended()
+
+    serve(tmp_path, echo, work)
+
+
+def test_expect_100_continue_is_answered_before_the_body(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.send(b"POST /v1/d HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(b"x")
+        assert (await client.answer())[2] == b"/v1/d:x"
+
+    serve(tmp_path, echo, work)
+
+
+def test_a_graceful_close_answers_what_is_in_progress(tmp_path: Path) -> None:
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client, idle = await service.client(), await service.client()
+        idle.post(b"now")
+        await idle.answer()
+        client.post(b"wait")
+        await poll.arrived.wait()
+        closing = asyncio.ensure_future(service.server.close(grace_s=20))
+        assert await idle.ended()
+        poll.waiting[b"wait"].set_result((200, b"waited"))
+        status, headers, _ = await client.answer()
+        assert (status, headers[b"Connection"]) == (200, b"close")
+        for each in service.clients:
+            each.writer.close()
+        await closing
+
+    serve(tmp_path, poll, work)
+
+
+def test_a_close_cancels_what_outlasts_its_grace(tmp_path: Path) -> None:
+    poll = LongPoll()
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.post(b"wait")
+        await poll.arrived.wait()
+        await service.server.close(grace_s=0.05)
+        assert poll.cancelled.is_set() or await poll.cancelled.wait()
+
+    serve(tmp_path, poll, work)
+
+
+def test_it_serves_tcp_on_a_free_port() -> None:
+    async def main() -> None:
+        server = ReportServer(echo)
+        host, port = await server.start_tcp("127.0.0.1", 0)
+        client = Client(*await asyncio.open_connection(host, port))
+        client.post(b"x")
+        assert (await client.answer())[0] == 200
+        client.writer.close()
+        await server.close()
+
+    asyncio.run(main())

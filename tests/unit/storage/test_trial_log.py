@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trialpod.storage.trial_log import TrialLog
+
+STATIC = {
+    "trial_id": "3f2a1_00002",
+    "experiment_tag": "2_lr=0.1,opt=a,b",
+    "pid": 7,
+    "hostname": "box",
+    "node_ip": "127.0.0.1",
+    "config": {"lr": 0.1, "opt": {"name": "a,b"}},
+}
+
+
+def results(folder):
+    return [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+
+
+def rows(folder):
+    with open(folder / "progress.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_result_is_a_json_line_with_the_static_part(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"loss": 0.5, "training_iteration": 1, "done": False, "checkpoint_dir_name": None}, {"loss": 0.25}])
+    log.flush()
+    assert results(tmp_path) == [
+        {"loss": 0.5, "training_iteration": 1, "done": False, "checkpoint_dir_name": None, **STATIC},
+        {"loss": 0.25, **STATIC},
+    ]
+
+
+def test_the_first_result_fixes_the_columns(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"loss": 0.5, "b": 1}, {"b": 2, "new": 9}])
+    log.flush()
+    first, second = rows(tmp_path)
+    assert list(first) == [
+        "loss", "b", "trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config/lr", "config/opt/name",
+    ]  # fmt: skip
+    assert (first["loss"], first["config/lr"], first["config/opt/name"]) == ("0.5", "0.1", "a,b")
+    assert (second["loss"], second["b"]) == ("", "2")
+
+
+def test_values_that_are_not_finite_are_written_as_pythons_json_does(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1e308}])
+    log.flush()
+    text = (tmp_path / "result.json").read_text()
+    assert text.startswith('{"a":NaN,"b":Infinity,"c":-Infinity,"d":1e+308,')
+    frame = pd.read_csv(tmp_path / "progress.csv")
+    assert math.isnan(frame["a"][0])
+    assert frame["b"][0] == math.inf
+
+
+def test_pandas_reads_both_files(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"loss": 1 / (i + 1), "text": 'say "hi",\nthere'} for i in range(5)])
+    log.flush()
+    frame = pd.read_csv(tmp_path / "progress.csv")
+    assert list(frame["loss"]) == [1 / (i + 1) for i in range(5)]
+    assert set(frame["text"]) == {'say "hi",\nthere'}
+    assert list(pd.read_json(tmp_path / "result.json", lines=True)["loss"]) == pytest.approx(list(frame["loss"]))
+
+
+def test_unusual_values_are_kept_as_far_as_json_can(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"list": [1, math.nan], "dict": {"x": (1, 2)}, "huge": 2**80, "odd": object, "sur": "\ud800", "b": b"x"}])
+    log.flush()
+    (found,) = results(tmp_path)
+    assert math.isnan(found["list"][1])
+    assert (found["dict"], found["huge"], found["sur"]) == ({"x": [1, 2]}, 2**80, "\ud800")
+    assert (found["odd"], found["b"]) == ("<class 'object'>", "b'x'")
+    assert len(rows(tmp_path)) == 1
+
+
+def test_a_reported_name_that_is_static_gives_way(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"pid": 99, "config/lr": 5, "loss": 1}])
+    log.flush()
+    line = (tmp_path / "result.json").read_text()
+    assert line.count('"pid"') == 1
+    assert json.loads(line)["pid"] == 7
+    assert rows(tmp_path)[0]["config/lr"] == "0.1"
+
+
+def test_an_empty_result_and_no_static_part_are_still_valid(tmp_path):
+    for static, result in (({}, {}), ({}, {"a": 1}), (STATIC, {})):
+        log = TrialLog(tmp_path, static)
+        log.append([result, result])
+        log.flush()
+        assert results(tmp_path) == [{**result, **static}] * 2
+
+
+def test_parameters_are_readable_and_odd_ones_are_shown(tmp_path):
+    TrialLog(tmp_path, {"config": {"lr": 0.1, "f": len, "n": math.nan, 3: "x", "p": tmp_path, "t": (1,)}})
+    text = (tmp_path / "params.json").read_text()
+    assert '\n  "lr": 0.1,\n' in text
+    found = json.loads(text)
+    assert math.isnan(found.pop("n"))
+    assert found == {"lr": 0.1, "f": repr(len), "3": "x", "p": str(tmp_path), "t": [1]}
+
+
+def test_a_new_log_replaces_an_old_one(tmp_path):
+    for value in (1, 2):
+        log = TrialLog(tmp_path, STATIC)
+        log.append([{"a": value}])
+        log.flush()
+    assert [result["a"] for result in results(tmp_path)] == [2]
+    assert len(rows(tmp_path)) == 1
+
+
+def test_results_are_flushed_by_themselves_when_there_are_many(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append({"a": i} for i in range(2000))
+    assert (tmp_path / "result.json").stat().st_size > 64 * 1024
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_resuming_continues_exactly_at_the_offsets(tmp_path, kept):
+    log = TrialLog(tmp_path / "resumed", STATIC)
+    log.append([{"a": i, "b": "x,y"} for i in range(kept)])
+    offsets = log.offsets()
+    log.append([{"a": 100}, {"a": 101}])
+    log.flush()
+    log = TrialLog.resume(tmp_path / "resumed", STATIC, offsets)
+    log.append([{"a": i, "b": "x,y"} for i in range(kept, 5)])
+    log.flush()
+    assert log.warnings == []
+    whole = TrialLog(tmp_path / "whole", STATIC)
+    whole.append([{"a": i, "b": "x,y"} for i in range(5)])
+    whole.flush()
+    for name in ("result.json", "progress.csv", "params.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_resuming_a_shortened_file_goes_on_behind_its_last_whole_line(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"a": 0}, {"a": 1}])
+    offsets = log.offsets()
+    for name in offsets:
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[:-5])
+    log = TrialLog.resume(tmp_path, STATIC, offsets)
+    log.append([{"a": 2}])
+    log.flush()
+    assert [result["a"] for result in results(tmp_path)] == [0, 2]
+    assert [row["a"] for row in rows(tmp_path)] == ["0", "2"]
+    assert len(log.warnings) == 2
+    assert "shorter" in log.warnings[0]
+
+
+def test_resuming_missing_files_begins_them_anew(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"a": 0}])
+    offsets = log.offsets()
+    for name in (*offsets, "params.json"):
+        (tmp_path / name).unlink()
+    log = TrialLog.resume(tmp_path, STATIC, offsets)
+    log.append([{"a": 1}])
+    log.flush()
+    assert [result["a"] for result in results(tmp_path)] == [1]
+    assert [row["a"] for row in rows(tmp_path)] == ["1"]
+    assert json.loads((tmp_path / "params.json").read_text()) == STATIC["config"]
+    assert len(log.warnings) == 2
+
+
+def test_a_new_attempt_and_a_new_config_show_from_the_next_result_on(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"a": 0}])
+    log.update_static({**STATIC, "pid": 8, "config": {"lr": 0.2, "opt": {"name": "c"}}})
+    log.append([{"a": 1}])
+    log.flush()
+    assert [(r["pid"], r["config"]["lr"]) for r in results(tmp_path)] == [(7, 0.1), (8, 0.2)]
+    assert [(r["pid"], r["config/lr"], r["config/opt/name"]) for r in rows(tmp_path)] == [
+        ("7", "0.1", "a,b"),
+        ("8", "0.2", "c"),
+    ]
+    assert json.loads((tmp_path / "params.json").read_text())["lr"] == 0.2
+
+
+def test_a_config_with_other_keys_keeps_the_columns(tmp_path):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{"a": 0}])
+    log.update_static({**STATIC, "config": {"lr": 0.2, "other": 1}})
+    log.append([{"a": 1}])
+    log.flush()
+    first, second = rows(tmp_path)
+    assert list(first) == list(second)
+    assert (second["a"], second["pid"], second["config/lr"], second["config/opt/name"]) == ("1", "7", "0.2", "")
+
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(st.lists(st.dictionaries(st.text(min_size=1, max_size=8), scalars, min_size=1, max_size=6), max_size=5))
+def test_json_and_csv_give_back_what_was_reported(tmp_path, reported):
+    reported = [{k: v for k, v in result.items() if k not in STATIC} for result in reported]
+    log = TrialLog(tmp_path, STATIC)
+    log.append(reported)
+    log.flush()
+    lines = (tmp_path / "result.json").read_bytes().decode().split("\n") if reported else [""]
+    assert lines[-1] == ""
+    assert [repr(json.loads(line)) for line in lines[:-1]] == [repr({**result, **STATIC}) for result in reported]
+    if reported:
+        with open(tmp_path / "progress.csv", newline="", encoding="utf-8") as file:
+            header, *body = csv.reader(file)
+        assert header[: len(reported[0])] == list(reported[0])
+        assert len(body) == len(reported)
+        assert all(len(row) == len(header) for row in body)

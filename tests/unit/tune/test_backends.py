@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.backends import get_backend, local_directory
+
+
+def test_an_unknown_backend_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InvalidInputError, match="no backend 'locall'; did you mean 'local'"):
+        get_backend("locall")
+
+
+def test_the_variable_names_the_backend_and_is_named_when_it_is_wrong() -> None:
+    with pytest.raises(InvalidInputError, match=r"'mars' \(from the variable TRIALPOD_BACKEND\)"):
+        get_backend(environ={"TRIALPOD_BACKEND": "mars"})
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    point = metadata.EntryPoint("local", "a_module_that_is_not_there:Backend", "trialpod.backends")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: (point,))
+    with pytest.raises(InvalidInputError, match=r"'a_module_that_is_not_there'.*pip install 'trialpod\[local\]'"):
+        get_backend("local", environ={})
+
+
+def test_storage_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert local_directory("~/x") == "/home/someone/x"
+    assert local_directory("file:///data/x") == "/data/x"
+    assert local_directory("x") == os.path.join(os.getcwd(), "x")
+    with pytest.raises(InvalidInputError, match="s3://bucket/x"):
+        local_directory("s3://bucket/x")

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune import CheckpointConfig, FailureConfig, RunConfig, Stopper, TuneConfig
+from trialpod.tune.config import log_files, seconds, stop_numbers
+
+
+def test_the_defaults_are_rays() -> None:
+    checkpoint, failure, run, tune = CheckpointConfig(), FailureConfig(), RunConfig(), TuneConfig()
+    assert (checkpoint.num_to_keep, checkpoint.checkpoint_score_order) == (None, "max")
+    assert (checkpoint.checkpoint_frequency, checkpoint.checkpoint_at_end) == (0, None)
+    assert (failure.max_failures, failure.fail_fast) == (0, False)
+    assert (run.name, run.stop, run.log_to_file) == (None, None, False)
+    assert (tune.num_samples, tune.mode, tune.metric, tune.reuse_actors) == (1, None, None, False)
+
+
+def test_arguments_can_be_positional_in_rays_order() -> None:
+    config = TuneConfig("min", "loss", None, None, 7, 2, 60.0, True)
+    assert (config.num_samples, config.max_concurrent_trials, config.time_budget_s) == (7, 2, 60.0)
+    assert CheckpointConfig(2, "loss", "min", 3, True).checkpoint_frequency == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "argument", "given"),
+    [
+        (lambda: CheckpointConfig(num_to_keep=0), "num_to_keep", "0"),
+        (lambda: CheckpointConfig(num_to_keep=True), "num_to_keep", "True"),
+        (lambda: CheckpointConfig(checkpoint_frequency=-1), "checkpoint_frequency", "-1"),
+        (lambda: CheckpointConfig(checkpoint_frequency=1.5), "checkpoint_frequency", "1.5"),  # type: ignore[arg-type]
+        (lambda: CheckpointConfig(checkpoint_score_order="maximum"), "checkpoint_score_order", "maximum"),  # type: ignore[arg-type]
+        (lambda: CheckpointConfig(checkpoint_at_end="yes"), "checkpoint_at_end", "yes"),  # type: ignore[arg-type]
+        (lambda: FailureConfig(max_failures=-2), "max_failures", "-2"),
+        (lambda: FailureConfig(fail_fast="rise"), "fail_fast", "rise"),  # type: ignore[arg-type]
+        (lambda: RunConfig(name="a/b"), "name", "a/b"),
+        (lambda: RunConfig(name=""), "name", "''"),
+        (lambda: RunConfig(storage_path=3), "storage_path", "3"),  # type: ignore[arg-type]
+        (lambda: RunConfig(verbose=7), "verbose", "7"),
+        (lambda: RunConfig(failure_config={"max_failures": 1}), "failure_config", "FailureConfig(...)"),  # type: ignore[arg-type]
+        (lambda: RunConfig(stop=5), "stop", "5"),  # type: ignore[arg-type]
+        (lambda: RunConfig(stop={"loss": "low"}), "stop['loss']", "low"),
+        (lambda: RunConfig(stop={"a": {"b": None}}), "stop['a/b']", "None"),
+        (lambda: RunConfig(stop=[{"loss": 1}]), "stop", "loss"),  # type: ignore[list-item]
+        (lambda: RunConfig(log_to_file=("a", "b", "c")), "log_to_file", "'c'"),  # type: ignore[arg-type]
+        (lambda: RunConfig(log_to_file="../x"), "log_to_file", "../x"),
+        (lambda: TuneConfig(mode="maximize"), "mode", "maximize"),  # type: ignore[arg-type]
+        (lambda: TuneConfig(metric=""), "metric", "''"),
+        (lambda: TuneConfig(num_samples=0), "num_samples", "0"),
+        (lambda: TuneConfig(num_samples=-2), "num_samples", "-2"),
+        (lambda: TuneConfig(max_concurrent_trials=-1), "max_concurrent_trials", "-1"),
+        (lambda: TuneConfig(time_budget_s=0), "time_budget_s", "0"),
+        (lambda: TuneConfig(time_budget_s="2h"), "time_budget_s", "2h"),  # type: ignore[arg-type]
+        (lambda: TuneConfig(trial_name_creator="x"), "trial_name_creator", "x"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_and_value(make: Any, argument: str, given: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        make()
+    assert argument in str(caught.value)
+    assert given in str(caught.value)
+    assert "must be" in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["storage_filesystem", "sync_config", "callbacks", "progress_reporter"])
+def test_what_is_not_supported_yet_is_never_silently_ignored(argument: str) -> None:
+    arguments: dict[str, Any] = {argument: [object()]}
+    with pytest.raises(InvalidInputError, match=f"{argument} is not supported yet; "):
+        RunConfig(**arguments)
+
+
+def test_empty_callbacks_are_the_default() -> None:
+    assert RunConfig(callbacks=[]).callbacks == []
+
+
+def test_fail_fast_and_retries_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="cannot retry trials"):
+        FailureConfig(max_failures=2, fail_fast=True)
+
+
+def test_stop_takes_dicts_stoppers_functions_and_lists() -> None:
+    def function(trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    for stop in ({"training_iteration": 5}, Stopper(), function, [Stopper(), function], None):
+        assert RunConfig(stop=stop).stop is stop  # type: ignore[arg-type]
+
+
+def test_a_stop_function_with_another_signature_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"called with \(trial_id, result\)"):
+        RunConfig(stop=lambda result: True)  # type: ignore[misc, arg-type]
+
+
+def test_stop_dicts_are_flattened_to_floats() -> None:
+    assert stop_numbers("x", {"a": {"b": 1, "c": {"d": 2.5}}, "done": True}) == {"a/b": 1.0, "a/c/d": 2.5, "done": 1.0}
+
+
+def test_time_budgets_are_seconds_or_timedeltas() -> None:
+    assert seconds(90) == 90.0
+    assert seconds(timedelta(minutes=2)) == 120.0
+    assert seconds(None) is None
+
+
+def test_log_to_file_names_two_files() -> None:
+    assert log_files(False) is None
+    assert log_files(True) == ("stdout", "stderr")
+    assert log_files("both.log") == ("both.log", "both.log")
+    assert log_files(("o", "e")) == ("o", "e")
+
+
+def test_a_change_after_construction_is_checked_by_validate() -> None:
+    config = TuneConfig()
+    config.num_samples = -5
+    with pytest.raises(InvalidInputError, match="num_samples"):
+        config.validate()

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trialpod import tune
+
+
+def test_importing_tune_imports_nothing_else_of_weight() -> None:
+    code = (
+        "import sys; before = set(sys.modules); from trialpod import tune; "
+        "print(*sorted(set(sys.modules) - before - {'__future__', 'typing', 're', 'collections', 'functools'}))"
+    )
+    ran = subprocess.run([sys.executable, "-S", "-c", "import sys; sys.path[:0] = " + repr(sys.path) + "; " + code],
+                         capture_output=True, text=True, check=True)
+    added = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert added & {"msgspec", "cloudpickle", "inspect", "dataclasses", "asyncio", "numpy", "pandas", "json"} == set()
+    assert [name for name in ran.stdout.split() if name.startswith("trialpod")] == ["trialpod", "trialpod.tune"]
+
+
+def test_every_name_that_is_promised_is_there() -> None:
+    for name in tune.__all__:
+        assert getattr(tune, name) is not None
+    assert set(tune.__all__) <= set(dir(tune))
+
+
+def test_functions_are_not_hidden_by_modules_of_their_name() -> None:
+    code = (
+        "from trialpod import tune; import trialpod.tune.tuner; "
+        "print([n for n in tune.__all__ if n[0].islower() and n not in ('schedulers', 'search', 'stopper') "
+        "and not callable(getattr(tune, n))])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'unifrom'; did you mean 'uniform'"):
+        tune.unifrom  # noqa: B018
+    assert not hasattr(tune, "_private")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+from pathlib import PurePosixPath
+
+import msgspec
+import numpy as np
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import StopRule
+from trialpod.tune.report_values import StopRules, as_number, encode, flatten
+
+
+def test_nested_metrics_become_names_with_slashes() -> None:
+    assert flatten({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a/b": 1, "a/c/d": 2, "e": 3}
+
+
+def test_an_integer_key_is_converted_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="reported as '7'"):
+        assert flatten({7: 1}) == {"7": 1}  # type: ignore[dict-item]
+    assert flatten({7: 1}) == {"7": 1}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("key", [None, 1.5, ("a",), b"a", True])
+def test_other_keys_are_refused(key: object) -> None:
+    with pytest.raises(InvalidInputError, match="keys are strings"):
+        flatten({key: 1})  # type: ignore[dict-item]
+
+
+def test_values_of_numeric_libraries_become_plain() -> None:
+    values = {"a": np.float32(0.5), "b": np.int64(3), "c": np.arange(2), "d": np.array(1.5), "e": PurePosixPath("/x")}
+    assert msgspec.msgpack.decode(encode(values)) == {"a": 0.5, "b": 3, "c": [0, 1], "d": 1.5, "e": "/x"}
+
+
+def test_nan_and_infinity_are_reported_as_they_are() -> None:
+    got = msgspec.msgpack.decode(encode({"a": math.nan, "b": -math.inf}))
+    assert math.isnan(got["a"])
+    assert got["b"] == -math.inf
+
+
+def test_a_tensor_is_refused_with_the_remedy() -> None:
+    tensor = type("Tensor", (), {"__module__": "torch"})()
+    with pytest.raises(InvalidInputError, match=r"metric 'loss' of type torch.Tensor .*call .item\(\)"):
+        encode({"ok": 1, "loss": tensor})
+
+
+def test_a_value_that_cannot_be_sent_is_named_with_its_type() -> None:
+    with pytest.raises(InvalidInputError, match="metric 'model' of type object"):
+        encode({"ok": 1, "model": object()})
+
+
+def test_too_large_an_integer_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="metric 'huge' of type int"):
+        encode({"huge": 2**70})
+
+
+def test_a_result_over_the_limit_names_its_size_keys_and_the_largest() -> None:
+    with pytest.raises(InvalidInputError, match=r"9\.0 MB with 2 keys, the largest is 'history'"):
+        encode({"a": 1, "history": "x" * 9_000_000})
+
+
+def test_a_stop_rule_is_met_at_its_value_and_above() -> None:
+    rules = StopRules([StopRule("acc", 0.9), StopRule("n", 10)])
+    assert [rules.met({"acc": acc, "n": 1}) for acc in (0.89, 0.9, 0.95)] == [False, True, True]
+    assert rules.met({"acc": np.float64(0.9), "n": 0})
+    assert rules.met({"acc": math.nan, "n": 10})
+
+
+def test_a_stop_rule_on_a_missing_metric_never_stops_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    rules = StopRules([StopRule("typo", 1)])
+    assert not any(rules.met({"acc": 5}) for _ in range(3))
+    assert len(caplog.records) == 1
+    assert "'typo'" in caplog.records[0].message
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(1, 1), (True, 1), (np.float32(0.5), 0.5), ("1", None), (None, None), ([1], None)]
+)
+def test_what_counts_as_a_number(value: object, number: float | None) -> None:
+    assert as_number(value) == number

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.tune import PlacementGroupFactory
+from trialpod.tune.resources import resources_of
+
+
+def train(config: dict[str, Any]) -> None: ...
+
+
+class Train(tune.Trainable):
+    def step(self) -> dict[str, Any]:
+        return {}
+
+
+def test_one_cpu_is_the_default() -> None:
+    assert resources_of(train) == ({"cpu": 1.0}, None)
+    assert resources_of(Train) == ({"cpu": 1.0}, None)
+
+
+def test_a_dict_is_taken_as_it_stands_and_the_function_stays_as_it_was() -> None:
+    given = tune.with_resources(train, {"CPU": 2, "gpu": 0.5, "memory": 2e9, "tpu": 1, "disk": 0})
+    assert resources_of(given) == ({"cpu": 2.0, "gpu": 0.5, "memory": 2e9, "tpu": 1.0}, None)
+    assert resources_of(train) == ({"cpu": 1.0}, None)
+
+
+def test_a_generator_function_is_still_one() -> None:
+    def steps(config: dict[str, Any]) -> Iterator[int]:
+        yield 1
+
+    assert inspect.isgeneratorfunction(tune.with_resources(steps, {"cpu": 1}))
+
+
+def test_a_class_with_resources_is_still_its_class() -> None:
+    given = tune.with_resources(Train, {"gpu": 1})
+    assert issubclass(given, Train)
+    assert given.__name__ == "Train"
+    assert resources_of(given) == ({"gpu": 1.0}, None)
+    assert resources_of(Train) == ({"cpu": 1.0}, None)
+
+
+def test_what_is_said_last_counts() -> None:
+    twice = tune.with_resources(tune.with_resources(train, {"cpu": 1}), {"cpu": 4})
+    assert resources_of(twice)[0] == {"cpu": 4.0}
+    assert resources_of(tune.with_parameters(twice))[0] == {"cpu": 4.0}
+
+
+def test_a_function_of_the_config_is_asked_for_each_config() -> None:
+    default, ask = resources_of(tune.with_resources(train, lambda config: {"cpu": config["n"]}))
+    assert ask is not None
+    assert default == {"cpu": 1.0}
+    assert ask({"n": 3}) == {"cpu": 3.0}
+    with pytest.raises(InvalidInputError, match=r"returned for \{'n': -1\}"):
+        ask({"n": -1})
+
+
+def test_a_class_can_say_itself_what_it_needs() -> None:
+    class Own(Train):
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+            return PlacementGroupFactory([{"CPU": config["n"], "GPU": 1}])
+
+    ask = resources_of(Own)[1]
+    assert ask is not None
+    assert ask({"n": 2}) == {"cpu": 2.0, "gpu": 1.0}
+    assert resources_of(tune.with_resources(Own, {"cpu": 8})) == ({"cpu": 8.0}, None)
+
+
+def test_a_function_for_a_class_is_called_with_the_config_only() -> None:
+    ask = resources_of(tune.with_resources(Train, lambda config: {"cpu": config["n"]}))[1]
+    assert ask is not None
+    assert ask({"n": 5}) == {"cpu": 5.0}
+
+
+def test_one_bundle_runs_and_more_are_refused() -> None:
+    one = tune.with_resources(train, PlacementGroupFactory([{"CPU": 2, "GPU": 1}]))
+    assert resources_of(one)[0] == {"cpu": 2.0, "gpu": 1.0}
+    with pytest.raises(InvalidInputError, match="2 bundles.*not supported yet"):
+        tune.with_resources(train, PlacementGroupFactory([{"CPU": 1}, {"GPU": 1}]))
+
+
+@pytest.mark.parametrize(
+    "resources", [{"cpu": -1}, {"cpu": "2"}, {"memory": "2Gi"}, {"cpu": True}, {"cpu": 1, "CPU": 1}, {1: 1}, 5, None,
+                  {"cpu": float("inf")}, {"extra_cpu": 1}]
+)
+def test_what_cannot_be_resources_is_refused(resources: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"tune\.with_resources\(resources=\.\.\.\)"):
+        tune.with_resources(train, resources)
+
+
+def test_placement_groups_compare_by_what_they_hold() -> None:
+    first = PlacementGroupFactory([{"CPU": 1, "GPU": 0}, {"GPU": 2}], strategy="SPREAD")
+    assert first == PlacementGroupFactory([{"CPU": 1.0}, {"GPU": 2.0}], strategy="SPREAD")
+    assert hash(first) == hash(PlacementGroupFactory([{"CPU": 1.0}, {"GPU": 2.0}], strategy="SPREAD"))
+    assert first != PlacementGroupFactory([{"CPU": 1.0}, {"GPU": 2.0}])
+    assert first.required_resources == {"CPU": 1.0, "GPU": 2.0}
+    assert first.head_cpus == 1.0
+    assert not first.head_bundle_is_empty
+    assert PlacementGroupFactory([{}, {"CPU": 1}]).head_bundle_is_empty
+
+
+@pytest.mark.parametrize("arguments", [([],), ({"CPU": 1},), ([1],), ([{"CPU": 1}], "PACKED"), ([{"CPU": -1}],)])
+def test_a_wrong_placement_group_is_refused(arguments: Any) -> None:
+    with pytest.raises(InvalidInputError, match="PlacementGroupFactory"):
+        PlacementGroupFactory(*arguments)

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
+from trialpod.tune.trainable.trainable import Trainable
+
+
+class Counter(Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.count = config.get("start", 0)
+        self.cleaned = False
+
+    def step(self) -> dict[str, Any]:
+        self.count += 1
+        return {"count": self.count, "timesteps_this_iter": 10}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | str | None:
+        return {"count": self.count}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self.count = checkpoint["count"]
+
+    def cleanup(self) -> None:
+        self.cleaned = True
+
+
+def test_each_step_is_one_complete_result() -> None:
+    trainable = Counter({"start": 5})
+    trainable.train()
+    result = trainable.train()
+    assert (result["count"], result["training_iteration"], result["iterations_since_restore"]) == (7, 2, 2)
+    assert (result["timesteps_total"], result["done"], result["config"]) == (20, False, {"start": 5})
+    assert (result["trial_id"], result["pid"]) == ("default", os.getpid())
+    assert result["time_total_s"] >= result["time_this_iter_s"] >= 0
+    assert (trainable.iteration, trainable.training_iteration) == (2, 2)
+
+
+def test_setup_gets_a_copy_of_the_config() -> None:
+    class Changes(Counter):
+        def setup(self, config: dict[str, Any]) -> None:
+            config["nested"]["x"] = 2
+
+    assert Changes({"nested": {"x": 1}}).config == {"nested": {"x": 1}}
+
+
+@pytest.mark.parametrize("saved_as", ["result", "checkpoint", "path"])
+def test_a_restored_object_goes_on_where_the_other_was(tmp_path: Path, saved_as: str) -> None:
+    first = Counter()
+    for _ in range(3):
+        first.train()
+    saved = first.save(str(tmp_path / "c"))
+    assert (tmp_path / "c" / "_dict_checkpoint.pkl").exists()
+    second = Counter()
+    second.restore({"result": saved, "checkpoint": saved.checkpoint, "path": str(tmp_path / "c")}[saved_as])  # type: ignore[arg-type]
+    result = second.train()
+    assert (result["count"], result["training_iteration"], result["iterations_since_restore"]) == (4, 4, 1)
+    assert (result["timesteps_total"], result["timesteps_since_restore"]) == (40, 10)
+    assert result["time_total_s"] > result["time_since_restore"]
+
+
+def test_a_directory_checkpoint_is_loaded_from_its_directory(tmp_path: Path) -> None:
+    class OnDisk(Counter):
+        def save_checkpoint(self, checkpoint_dir: str) -> str:
+            (Path(checkpoint_dir) / "n").write_text(str(self.count))
+            return checkpoint_dir
+
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            self.count = int((Path(checkpoint) / "n").read_text())
+
+    first = OnDisk()
+    first.train()
+    first.save(str(tmp_path / "c"))
+    moved = tmp_path / "elsewhere"
+    (tmp_path / "c").rename(moved)
+    second = OnDisk()
+    second.restore(str(moved))
+    assert second.train()["count"] == 2
+
+
+@pytest.mark.parametrize("value", ["/somewhere/else", 3])
+def test_save_checkpoint_may_return_only_a_dict_its_directory_or_nothing(tmp_path: Path, value: Any) -> None:
+    class Wrong(Counter):
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            return value
+
+    with pytest.raises(InvalidInputError, match=r"save_checkpoint\(\) returned"):
+        Wrong().save(str(tmp_path))
+
+
+def test_restoring_from_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        Counter().restore(str(tmp_path / "none"))
+
+
+def test_a_step_without_a_dict_names_what_it_returned() -> None:
+    class Wrong(Trainable):
+        def step(self) -> Any:
+            return None
+
+    with pytest.raises(TrainableError, match=r"Wrong.step\(\) returned None of type NoneType"):
+        Wrong().train()
+
+
+def test_a_class_without_step_says_what_is_missing() -> None:
+    with pytest.raises(NotImplementedError, match=r"step\(\)"):
+        Trainable().train()
+
+
+def test_reset_takes_a_new_config_and_zeroes_the_counters() -> None:
+    class Resets(Counter):
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            self.count = 0
+            return True
+
+    trainable = Resets({"a": 1})
+    trainable.train()
+    assert trainable.reset({"a": 2})
+    result = trainable.train()
+    assert (result["training_iteration"], result["count"], result["config"]) == (1, 1, {"a": 2})
+    assert not Counter().reset({})
+
+
+def test_stop_cleans_up() -> None:
+    trainable = Counter()
+    trainable.stop()
+    assert trainable.cleaned
+
+
+def test_the_user_may_override_iteration_and_time() -> None:
+    class Overrides(Trainable):
+        def step(self) -> dict[str, Any]:
+            return {"training_iteration": 50, "time_this_iter_s": 4.0, "done": True}
+
+    result = Overrides().train()
+    assert (result["training_iteration"], result["time_total_s"], result["done"]) == (50, 4.0, True)
+
+
+def test_every_complete_result_is_logged() -> None:
+    class Logs(Counter):
+        seen: list[dict[str, Any]] = []  # noqa: RUF012
+
+        def log_result(self, result: dict[str, Any]) -> None:
+            self.seen.append(result)
+
+    result = Logs().train()
+    assert Logs.seen == [result]
+
+
+def test_exporting_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="unknown export format 'zip'"):
+        Counter().export_model("zip", str(tmp_path))
+    assert Counter().export_model(["onnx"], str(tmp_path)) == {}
+
+
+def test_outside_a_trial_names_are_default_and_the_directory_is_temporary() -> None:
+    trainable = Counter()
+    assert (trainable.trial_name, trainable.trial_id, trainable.trial_resources) == ("default", "default", None)
+    assert os.path.isdir(trainable.logdir)
+    assert trainable.logdir == trainable.logdir
+
+
+def test_auto_filled_metrics_can_be_asked_for() -> None:
+    metrics = Counter({"a": 1}).get_auto_filled_metrics(timestamp=7, debug_metrics_only=True)
+    assert metrics["timestamp"] == 7
+    assert "time_total_s" not in metrics
