@@ -215,13 +215,13 @@ def test_when_the_fork_server_is_killed_its_trials_are_lost_and_a_new_one_takes_
     async def work(pool: ProcessPool) -> None:
         assert await pool.preload(TrainableRef(entrypoint="train:train")) == ""
         process = spawn(pool, "wait", str(pipe))
-        await announced(pipe)
+        pid = int(await announced(pipe))
         first = pool.zygote_pid
         os.kill(first, signal.SIGKILL)
         info = await process.exited
         assert info.lost
         assert "killed by SIGKILL" in str(info)
-        assert_ends(process.pid)
+        assert_ends(pid)
         again = tmp_path / "again.txt"
         assert (await spawn(pool, "facts", log_path=str(again)).exited).status == 0
         assert pool.zygote_pid != first
@@ -329,9 +329,9 @@ def test_a_fork_server_busy_with_a_long_import_does_not_survive_the_parent(tmp_p
 
 def test_the_lock_stays_taken_while_a_trial_lives(tmp_path: Path) -> None:
     async def work(pool: ProcessPool) -> None:
-        process = spawn(pool, "wait", str(pipe))
-        await announced(pipe)
-        held = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")]
+        spawn(pool, "wait", str(pipe))
+        pid = int(await announced(pipe))
+        held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         assert str(tmp_path / "lock") in held
 
     pipe = new_pipe(tmp_path)

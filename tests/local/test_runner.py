@@ -58,8 +58,10 @@ class World:
     def start(self, *assignments: Assignment) -> subprocess.Popen[str]:
         self.server.assignments.extend(assignments)
         process = subprocess.Popen(
-            [sys.executable, "-m", "trialpod.runner", "--address", self.server.address]
-            + ["--experiment", "exp", "--runner", "r1"],
+            [
+                *(sys.executable, "-m", "trialpod.runner"),
+                *("--address", self.server.address, "--experiment", "exp", "--runner", "r1"),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -287,8 +289,11 @@ def test_the_context_names_the_trial(world: World) -> None:
         from trialpod.tune.session import get_context
         def f(config):
             c = get_context()
-            return {"id": c.get_trial_id(), "name": c.get_trial_name(), "exp": c.get_experiment_name(),
-                    "dir": c.get_trial_dir(), "res": c.get_trial_resources(), "pre": c.preempted, "left": c.time_left_s}
+            return {
+                "id": c.get_trial_id(), "name": c.get_trial_name(), "exp": c.get_experiment_name(),
+                "dir": c.get_trial_dir(), "res": c.get_trial_resources(),
+                "pre": c.preempted, "left": c.time_left_s,
+            }
         """,
         resources={"cpu": 2.0},
     )
@@ -508,6 +513,18 @@ def test_results_arrive_exactly_once_through_drops_losses_and_errors(world: Worl
     assert world.server.numbers == list(range(1, 61))
 
 
+def test_an_unreachable_server_stops_nobody_before_the_horizon(world: World) -> None:
+    world.server.faults.extend([503] * 1000)
+    process = world.start(
+        world.assignment(LOOP + "    open('ran', 'w').close()\n", config={"n": 5000}, horizons=[Horizon("step", 1e9)])
+    )
+    world.server.wait((world.trial_dir / "ran").exists)
+    assert world.server.results == []
+    world.server.faults.clear()
+    assert process.wait(30) == 0
+    assert world.column("step") == list(range(5000))
+
+
 def test_a_restarted_server_gets_what_it_has_not(world: World) -> None:
     world.server.durable_lag = 4
     forgotten = []
@@ -591,7 +608,9 @@ def _terminate_when(world: World, process: subprocess.Popen[str], count: int) ->
     return output
 
 
-SLOW = COUNTER.replace("        self.count += 1\n", "        self.count += 1\n        import time; time.sleep(0.05)\n")
+SLOW = COUNTER.replace(
+    "        self.count += 1\n", "        self.count += 1\n        import time; time.sleep(0.05)\n"
+)
 
 
 def test_a_preempted_class_finishes_its_step_and_loses_none(world: World) -> None:
@@ -638,6 +657,24 @@ def test_code_that_reaches_no_boundary_in_time_is_ended_as_preempted(world: Worl
     assert "grace period of 0.5 s" in world.end.error
 
 
+def test_what_breaks_after_sigterm_does_not_count_as_a_failure(world: World) -> None:
+    process = world.start(
+        world.assignment(
+            """
+            import time
+            from trialpod.tune.session import report, get_context
+            def f(config):
+                report({"x": 1})
+                while not get_context().preempted:
+                    time.sleep(0.01)
+                raise OSError("the volume is gone")
+            """
+        )
+    )
+    _terminate_when(world, process, 1)
+    assert (world.end.cause, world.end.error.partition(" (")[0]) == ("preempted", "OSError: the volume is gone")
+
+
 def test_a_sigterm_to_a_forked_child_is_not_the_trials(world: World) -> None:
     world.run_source(
         """
@@ -659,7 +696,9 @@ def test_a_sigterm_to_a_forked_child_is_not_the_trials(world: World) -> None:
 
 
 def test_ctrl_c_is_left_to_the_parent(world: World) -> None:
-    world.run_source("import os, signal\ndef f(config):\n    os.kill(os.getpid(), signal.SIGINT)\n    return {'x': 1}\n")
+    world.run_source(
+        "import os, signal\ndef f(config):\n    os.kill(os.getpid(), signal.SIGINT)\n    return {'x': 1}\n"
+    )
     assert world.end.cause == "completed"
 
 
@@ -673,7 +712,9 @@ def test_parameters_of_the_users_own_types_arrive_as_they_were(world: World) -> 
 
 
 def test_an_unused_checkpoint_record_of_a_missing_directory_does_not_stop_a_start(world: World) -> None:
-    gone = CheckpointInfo(name="checkpoint_000000", index=0, iteration=9, metrics={"training_iteration": 9}, attempt=1)
+    gone = CheckpointInfo(
+        name="checkpoint_000000", index=0, iteration=9, metrics={"training_iteration": 9}, attempt=1
+    )
     output = world.run_source(LOOP, attempt=2, checkpoints=[gone], config={"n": 1})
     assert "starts from the beginning" in output
     assert world.column("training_iteration") == [1]

@@ -50,7 +50,7 @@ def run(*, runner: str, address: str, experiment: str) -> int:
     if runner == "exit":
         return int(address)
     if runner == "wait":
-        announce(address, "waiting")
+        announce(address, str(os.getpid()))
         forever()
     if runner == "raise":
         raise RuntimeError(address)

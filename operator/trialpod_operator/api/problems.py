@@ -9,7 +9,7 @@ from trialpod.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: where it is ("spec.searchSpace.lr.loguniform[0]"), and what was found, what is allowed, what to do.
+    """One mistake: where it is ("spec.searchSpace.lr"), and what was found, what is allowed, what to do.
 
     `line` is the 1-based line in the file, when it is known.
     """

@@ -122,9 +122,9 @@ class _Rules:
     def goal(self) -> None:
         metric, mode = self._get("metric"), self._get("mode")
         if metric is not None and not self._has("mode"):
-            self._report(
-                ("mode",), f'is missing: is a large {metric} good ("mode: max") or a small one ("mode: min")?'
-            )
+            message = f'is missing: is a large "{metric}" good ("mode: max") or a small one ("mode: min")?'
+            line = self._document.line_of(("spec", "metric"))
+            self.findings.problems.append(Problem("spec.mode", message, line))
         own = any("metric" in (self._get(part, "parameters") or {}) for part in ("scheduler", "searchAlgorithm"))
         if mode is not None and not self._has("metric") and not own:
             self._report(("mode",), "has no effect without spec.metric; name the metric, or remove it")

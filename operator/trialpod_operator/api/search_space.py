@@ -1,8 +1,8 @@
 """Compiles the manifest form of a search space into domains: ``{loguniform: [1e-4, 1e-1]}`` and the like.
 
 A dict whose only key is the name of a distribution is that distribution; its arguments are a list, or a dict of
-named ones. ``{literal: ...}`` is its argument, untouched. Every other dict is a nested config, every other value a constant.
-All mistakes are collected, each with the path of the argument at fault.
+named ones. ``{literal: ...}`` is its argument, untouched. Every other dict is a nested config, every other value a
+constant. All mistakes are collected, each with the path of the argument at fault.
 """
 
 from __future__ import annotations

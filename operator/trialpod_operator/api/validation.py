@@ -319,14 +319,19 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def locate(document: Document, problem: Problem) -> Problem:
-    """Give a problem that another part found its line, from its written path."""
+    """Give a problem that another part found its line, from its written path (in which keys may stand unquoted)."""
     if problem.line is not None:
         return problem
-    path, rest = parse_path(problem.path)
-    if rest:
-        return Problem(problem.path, problem.message, document.line_of(path))
-    return Problem(problem.path, *_message_and_line(document.problem(path, problem.message)))
+    path, _ = parse_path(problem.path)
+    for known in document.lines:
+        if _unquoted(known) == problem.path:
+            path = known
+            break
+    else:
+        if format_path(path) != problem.path:  # a path that cannot be read back is kept as it is written
+            return Problem(problem.path, problem.message, document.line_of(path))
+    return document.problem(path, problem.message)
 
 
-def _message_and_line(problem: Problem) -> tuple[str, int | None]:
-    return problem.message, problem.line
+def _unquoted(path: Path) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

@@ -163,9 +163,11 @@ class Engine:
         return self.state.flags.finished
 
     def active_s(self, now: float) -> float:
-        """Return the active time of the experiment so far, in seconds."""
+        """Return the active time of the experiment so far, in seconds; it never goes backwards."""
         flags = self.state.flags
-        return flags.active_s + (max(0.0, now - flags.active_since) if flags.active_since is not None else 0.0)
+        if flags.active_since is None:
+            return flags.active_s
+        return flags.active_s + max(0.0, max(now, flags.now) - flags.active_since)
 
     def snapshot(self) -> bytes:
         """Return the whole state as MessagePack."""

@@ -11,6 +11,7 @@ traceback for a mistake of their own, unless `--verbose` or TRIALPOD_DEBUG=1 ask
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -50,12 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; default: those of this process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    verbose = os.environ.get("TRIALPOD_DEBUG", "") not in ("", "0")
+    debug = os.environ.get("TRIALPOD_DEBUG", "") not in ("", "0")
+    leading = 0
     try:
         while arguments and arguments[0] in ("-v", "--verbose"):
-            verbose = True
+            leading += 1
             del arguments[0]
-        status = _dispatch(arguments)
+        status = _dispatch(arguments, leading)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -66,8 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except TrialpodError as error:
-        if verbose or _verbose_flag(arguments):
-            raise
+        if debug or leading or _verbose_flag(arguments):
+            from traceback import print_exception
+
+            print_exception(error)
         print(f"trialpod: {error}", file=sys.stderr)
         return 2 if isinstance(error, InvalidInputError | CommandUnavailableError) else 1
 
@@ -75,13 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _verbose_flag(arguments: Sequence[str]) -> bool:
     """Return whether the sub-command was given -v; it need not know the option for that."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return any(argument in ("-v", "--verbose") for argument in before)
+    return any(argument == "--verbose" or re.fullmatch("-v+", argument) for argument in before)
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], verbosity: int) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         if len(arguments) > 1 and arguments[0] == "help":
-            return _run(arguments[1], ["--help"])
+            return _run(arguments[1], ["--help"], verbosity)
         _print_help()
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
@@ -91,22 +95,23 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[0].startswith("-"):
         raise InvalidInputError(f"unknown option {arguments[0]}\n{_USAGE}")
-    return _run(arguments[0], arguments[1:])
+    return _run(arguments[0], arguments[1:], verbosity)
 
 
-def _run(name: str, arguments: list[str]) -> int:
+def _run(name: str, arguments: list[str], verbosity: int) -> int:
     from argparse import ArgumentParser
 
     command = load_command(name)
     parser = ArgumentParser(
         prog=f"trialpod {name}", description=f"{command.help[:1].upper()}{command.help[1:]}.", allow_abbrev=False
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more, and show tracebacks")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more, and show tracebacks")
     command.configure(parser)
     try:
         namespace = parser.parse_args(arguments)
     except SystemExit as end:  # argparse has said what was wrong
         return end.code if isinstance(end.code, int) else 2
+    namespace.verbose += verbosity
     return command.run(namespace)
 
 

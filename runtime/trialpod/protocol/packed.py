@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-import platform
+import sys
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from trialpod.errors import TrainableError
 
 FORMAT = 1
+_PYTHON = "{}.{}.{}".format(*sys.version_info)
 
 
 def pack(pickled: bytes, *, name: str, cloudpickle: str) -> bytes:
@@ -31,7 +32,7 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str) -> bytes:
     """
     header = {
         "format": FORMAT,
-        "python": platform.python_version(),
+        "python": _PYTHON,
         "cloudpickle": cloudpickle,
         "name": name,
     }
@@ -68,7 +69,7 @@ def version_mismatch(header: dict[str, Any]) -> str | None:
 
     Code objects inside a pickle belong to one minor version of Python ("3.11").
     """
-    theirs, ours = str(header.get("python", "")), platform.python_version()
+    theirs, ours = str(header.get("python", "")), _PYTHON
     if theirs.split(".")[:2] == ours.split(".")[:2]:
         return None
     return (

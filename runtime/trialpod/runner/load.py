@@ -29,13 +29,13 @@ def load_trainable(ref: TrainableRef) -> Loaded:
     Raises:
         TrainableError: it cannot be found, imported, or is no trainable.
     """
-    key = msgspec.msgpack.encode(ref)
+    folders = [os.path.abspath(folder) for folder in ref.path]
+    key = msgspec.msgpack.encode(msgspec.structs.replace(ref, path=folders))
     found = _loaded.get(key)
     if found is None:
-        for folder in reversed(ref.path):
-            absolute = os.path.abspath(folder)
-            if absolute not in sys.path:
-                sys.path.insert(0, absolute)
+        for folder in reversed(folders):
+            if folder not in sys.path:
+                sys.path.insert(0, folder)
         if ref.entrypoint is not None:
             found = _checked(_from_entrypoint(ref.entrypoint), f"the entry point {ref.entrypoint!r}")
         elif ref.source is not None:
@@ -183,6 +183,8 @@ def _from_pickle(uri: str, sha256: str | None) -> object:
     import hashlib
     import pickle
 
+    from trialpod.protocol.packed import read_packed, version_mismatch
+
     path = uri.removeprefix("file://")
     try:
         if "://" in path:
@@ -200,6 +202,11 @@ def _from_pickle(uri: str, sha256: str | None) -> object:
             f"the pickled trainable {uri} has the checksum {actual[:12]}..., expected is {sha256[:12]}...; it was "
             "changed after it had been submitted: submit it again"
         )
+    if data.startswith(b"{"):
+        header, data = read_packed(data)
+        if mismatch := version_mismatch(header):
+            # Not even tried: byte code of another version may load and then crash the interpreter.
+            raise TrainableError(f"the pickled trainable {uri} cannot be loaded: {mismatch}")
     try:
         return pickle.loads(data)
     except ModuleNotFoundError as error:

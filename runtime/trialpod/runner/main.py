@@ -17,6 +17,8 @@ import sys
 import threading
 from typing import Any, TypeGuard
 
+import msgspec
+
 from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
@@ -180,18 +182,13 @@ def _is_class(trainable: Loaded) -> TypeGuard[type[Trainable]]:
 
 
 def _absolute(ref: TrainableRef) -> TrainableRef:
-    """Return `ref` with folders that stay right when the working directory changes."""
-    if not ref.path:
-        return ref
+    """Return `ref` with paths that stay right when the working directory changes."""
     original = os.environ.get(ORIGINAL_DIR_VARIABLE, os.getcwd())
-    return TrainableRef(
-        entrypoint=ref.entrypoint,
-        source=ref.source,
-        attribute=ref.attribute,
-        pickle=ref.pickle,
-        sha256=ref.sha256,
-        path=[os.path.normpath(os.path.join(original, folder)) for folder in ref.path],
-    )
+    pickle = ref.pickle
+    if pickle is not None and "://" not in pickle:
+        pickle = os.path.join(original, pickle)
+    folders = [os.path.normpath(os.path.join(original, folder)) for folder in ref.path]
+    return msgspec.structs.replace(ref, pickle=pickle, path=folders)
 
 
 def _config(assignment: Assignment) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class CheckpointStore:
                 if name in own:
                     continue
                 shutil.rmtree(self._path(name), ignore_errors=True)
-            elif checkpoint_index(name) is not None and name not in known:
+            elif checkpoint_index(name) is not None and name not in known and os.path.isdir(self._path(name)):
                 self._remove(name)
             else:
                 continue
@@ -276,6 +276,7 @@ class CheckpointStore:
             if os.listdir(staging):
                 raise CheckpointError(f"{staging} was written to; commit it without a source, or leave it empty")
             return tree.folders, copy_tree(source, staging, tree)
+        survey(staging)  # finds what cannot be copied, before anything is changed
         own_links(staging)
         tree = survey(staging)
         tree.files.pop(MANIFEST_FILE, None)
@@ -311,6 +312,8 @@ class CheckpointStore:
         sync_path(self._root)
 
     def _remove(self, name: str) -> None:
+        if not os.path.isdir(self._path(name)):
+            return
         # The rename makes it vanish at once; whatever then is left is garbage to every reader.
         trash = self._path(f"{STAGING_PREFIX}{name}-{os.urandom(6).hex()}")
         try:

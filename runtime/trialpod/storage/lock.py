@@ -28,6 +28,7 @@ from trialpod.storage.base import storage_error
 from trialpod.storage.layout import LOCK_FILE, TRIALPOD_DIR
 
 _POLL_S = 0.05
+_MAX_COMMAND = 200  # characters, on one line: it is part of a message
 _HELD = (errno.EAGAIN, errno.EACCES)
 
 
@@ -131,7 +132,8 @@ class ExperimentLock:
         return True
 
     def _sign(self, fd: int) -> None:
-        holder = LockHolder(os.getpid(), socket.gethostname(), time.time(), " ".join(sys.orig_argv))
+        command = " ".join(" ".join(sys.orig_argv).split())[:_MAX_COMMAND]
+        holder = LockHolder(os.getpid(), socket.gethostname(), time.time(), command)
         data = msgspec.json.encode(holder) + b"\n"
         try:
             os.ftruncate(fd, 0)

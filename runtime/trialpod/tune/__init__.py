@@ -6,9 +6,11 @@ never pays for what only the script needs, and the other way round.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # type checkers know the name; importing typing would be most of this module's cost
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from trialpod.tune import schedulers, search, stopper
     from trialpod.tune.checkpoint import Checkpoint
     from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig

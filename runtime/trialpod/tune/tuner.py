@@ -13,7 +13,7 @@ import copy
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ class Tuner:
         os.makedirs(os.path.join(directory, OUR_FOLDER), exist_ok=True)
         write_atomically(Path(directory, TUNER_FILE), state)
         outcome = backend.run(self._request(directory, code, overrides, resume))
-        self._grid = ResultGrid(outcome)
+        self._grid = self._results(outcome)
         if self._failure.fail_fast == "raise":
             _raise_first_error(outcome)
         return self._grid
@@ -211,7 +211,11 @@ class Tuner:
             return self._grid
         if self._resume is None:
             raise InvalidInputError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
-        return ResultGrid(_backend(self._backend).load(self._resume.directory))
+        return self._results(_backend(self._backend).load(self._resume.directory))
+
+    def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
+        # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
+        return ResultGrid(replace(outcome, metric=self._tune_config.metric, mode=self._tune_config.mode))
 
     @property
     def _failure(self) -> FailureConfig:
@@ -243,6 +247,13 @@ class Tuner:
             name = self._run_config.name or default_name(self._facts.name, time.time())
         storage = overrides.storage_path or self._run_config.storage_path or DEFAULT_STORAGE
         directory = os.path.join(local_directory(storage), name)
+        if not self._is_named(overrides):
+            if overrides.resume:
+                raise InvalidInputError(
+                    "TRIALPOD_RESUME=1: the experiment has no name to find it by; give the one to go on with, in "
+                    "RunConfig(name=...) or the variable TRIALPOD_RUN_NAME"
+                )
+            return directory, None
         if not os.path.isdir(directory) or not backend.can_restore(directory):
             return directory, None
         if overrides.resume:

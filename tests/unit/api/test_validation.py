@@ -125,6 +125,21 @@ def test_a_search_space_mistake_has_the_line_of_its_place() -> None:
     assert '"lr"' in text.splitlines()[problem.line - 1] or '"unifrom"' in text.splitlines()[problem.line - 1]
 
 
+def test_a_parameter_with_a_dot_in_its_name_is_found_again() -> None:
+    text = """apiVersion: trialpod.dev/v1alpha1
+kind: TuneExperiment
+metadata: {name: a}
+spec:
+  trainable: {entrypoint: "a:b"}
+  searchSpace:
+    first: 1
+    n.x: {randint: [5, 1]}
+"""
+    (problem,) = check_text(text, "m").problems
+    assert problem.path.startswith('spec.searchSpace["n.x"].randint')
+    assert problem.line == 8
+
+
 def test_what_is_allowed_but_surprising_is_a_warning() -> None:
     document = {**VALID, "spec": {**VALID["spec"], "numSamples": -1, "checkpoint": {"scoreOrder": "min"}}}
     report = check_text(json.dumps(document), "m")

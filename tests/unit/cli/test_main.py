@@ -63,17 +63,28 @@ def test_an_error_is_a_message_and_a_status(
     assert capsys.readouterr().err == text + "\n"
 
 
-@pytest.mark.parametrize("arguments", [["-v", "fake"], ["fake", "-v"]])
-def test_verbose_shows_where_an_error_came_from(fake: types.ModuleType, arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["-v", "fake"], ["fake", "-vv"], ["fake", "--verbose"]])
+def test_verbose_shows_where_an_error_came_from(
+    fake: types.ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     fake.command = _command(lambda _: _raise(InvalidInputError("bad input")))  # type: ignore[attr-defined]
-    with pytest.raises(InvalidInputError):
-        cli.main(arguments)
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("trialpod: bad input\n")
 
 
-def test_the_environment_can_ask_for_tracebacks(fake: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbosity_counts_before_and_after_the_command(fake: types.ModuleType) -> None:
+    fake.command = _command(lambda arguments: int(arguments.verbose))  # type: ignore[attr-defined]
+    assert cli.main(["-v", "fake", "-vv"]) == 3
+
+
+def test_the_environment_can_ask_for_tracebacks(
+    fake: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TRIALPOD_DEBUG", "1")
-    with pytest.raises(InvalidInputError):
-        cli.main(["nothing"])
+    assert cli.main(["nothing"]) == 2
+    assert capsys.readouterr().err.startswith("Traceback")
 
 
 def test_wrong_arguments_are_status_2(fake: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,7 +170,11 @@ def test_a_checkpoint_travels_with_its_result_and_again_if_that_was_forgotten() 
     link.wait_decision()
     link.publish(encoded(2))
     link.wait_decision()
-    assert [[c.name for c in r.checkpoints] for r in server.requests] == [["checkpoint_000000"], [], ["checkpoint_000000"]]
+    assert [[c.name for c in r.checkpoints] for r in server.requests] == [
+        ["checkpoint_000000"],
+        [],
+        ["checkpoint_000000"],
+    ]
 
 
 def test_names_of_deleted_checkpoints_are_repeated_until_answered() -> None:

@@ -99,7 +99,16 @@ def test_an_empty_checkpoint_is_a_checkpoint(store):
 
 def test_only_scalar_metrics_are_kept_and_no_float_is_lost(store):
     store.begin(0)
-    metrics = {"nan": math.nan, "inf": math.inf, "low": -math.inf, "n": 3, "s": "x", "none": None, "l": [1], "b": True}
+    metrics = {
+        "nan": math.nan,
+        "inf": math.inf,
+        "low": -math.inf,
+        "n": 3,
+        "s": "x",
+        "none": None,
+        "l": [1],
+        "b": True,
+    }
     commit(store, 0, **metrics)
     (info,) = store.committed()
     assert math.isnan(info.metrics.pop("nan"))
@@ -258,6 +267,7 @@ def test_sweeping_removes_what_nobody_knows_and_keeps_the_rest(store, source, tr
     assert store.fetch(known)
     assert (trial / damaged.name).exists()
     assert (trial / "result.json").exists()
+    assert (trial / "checkpoint_000004").exists()
 
 
 def test_deleting_removes_one_and_is_repeatable(store, source, trial):

@@ -231,7 +231,7 @@ def test_a_newer_format_is_refused_with_the_remedy(tmp_path):
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, 8, 99)
     path.write_bytes(data)
-    with pytest.raises(JournalError, match="format 99.*update"):
+    with pytest.raises(JournalError, match=r"format 99.*update"):
         Journal.open(tmp_path)
 
 

@@ -63,7 +63,9 @@ def test_a_holder_on_another_host_is_named_with_its_host(tmp_path):
     with ExperimentLock(tmp_path):
         path = tmp_path / ".trialpod" / "lock"
         path.write_text('{"pid": 4, "host": "elsewhere", "started": 1700000000, "command": "x"}')
-        with pytest.raises(ExperimentLockedError, match=f"process 4 on host elsewhere.*{time.strftime('%Y', time.localtime(1.7e9))}"):
+        with pytest.raises(
+            ExperimentLockedError, match=f"process 4 on host elsewhere.*{time.strftime('%Y', time.localtime(1.7e9))}"
+        ):
             ExperimentLock(tmp_path).acquire()
 
 

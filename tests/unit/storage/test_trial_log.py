@@ -75,7 +75,9 @@ def test_pandas_reads_both_files(tmp_path):
 
 def test_unusual_values_are_kept_as_far_as_json_can(tmp_path):
     log = TrialLog(tmp_path, STATIC)
-    log.append([{"list": [1, math.nan], "dict": {"x": (1, 2)}, "huge": 2**80, "odd": object, "sur": "\ud800", "b": b"x"}])
+    log.append(
+        [{"list": [1, math.nan], "dict": {"x": (1, 2)}, "huge": 2**80, "odd": object, "sur": "\ud800", "b": b"x"}]
+    )
     log.flush()
     (found,) = results(tmp_path)
     assert math.isnan(found["list"][1])
@@ -198,6 +200,21 @@ def test_a_config_with_other_keys_keeps_the_columns(tmp_path):
     first, second = rows(tmp_path)
     assert list(first) == list(second)
     assert (second["a"], second["pid"], second["config/lr"], second["config/opt/name"]) == ("1", "7", "0.2", "")
+
+
+texts = st.sampled_from(["null", "a,null,b", ",", '"', "", " ", "\\", "true", "\n", "plain", "\u2028", "[x]"])
+plain = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), texts)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(st.lists(plain, min_size=1, max_size=6))
+def test_a_csv_row_is_what_pythons_csv_module_writes(tmp_path, values):
+    log = TrialLog(tmp_path, STATIC)
+    log.append([{f"k{i}": value for i, value in enumerate(values)}])
+    log.flush()
+    with open(tmp_path / "progress.csv", newline="", encoding="utf-8") as file:
+        _, row = csv.reader(file)
+    assert row[: len(values)] == ["" if value is None else str(value) for value in values]
 
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20))

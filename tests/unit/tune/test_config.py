@@ -95,7 +95,11 @@ def test_a_stop_function_with_another_signature_is_refused() -> None:
 
 
 def test_stop_dicts_are_flattened_to_floats() -> None:
-    assert stop_numbers("x", {"a": {"b": 1, "c": {"d": 2.5}}, "done": True}) == {"a/b": 1.0, "a/c/d": 2.5, "done": 1.0}
+    assert stop_numbers("x", {"a": {"b": 1, "c": {"d": 2.5}}, "done": True}) == {
+        "a/b": 1.0,
+        "a/c/d": 2.5,
+        "done": 1.0,
+    }
 
 
 def test_time_budgets_are_seconds_or_timedeltas() -> None:

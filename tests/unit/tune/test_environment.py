@@ -22,8 +22,12 @@ def test_all_variables_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("TRIALPOD_MAX_CONCURRENT", "0"), ("TRIALPOD_MAX_CONCURRENT", "many"), ("TRIALPOD_RESUME", "maybe"),
-     ("TRIALPOD_RUN_NAME", "a/b")],
+    [
+        ("TRIALPOD_MAX_CONCURRENT", "0"),
+        ("TRIALPOD_MAX_CONCURRENT", "many"),
+        ("TRIALPOD_RESUME", "maybe"),
+        ("TRIALPOD_RUN_NAME", "a/b"),
+    ],
 )
 def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
     with pytest.raises(InvalidInputError, match=variable):

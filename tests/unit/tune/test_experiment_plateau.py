@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from stopper_checks import first_stop, met, reloaded, result
 
-from tests.unit.tune.stopper_checks import first_stop, met, reloaded, result
 from trialpod.errors import InvalidInputError
 from trialpod.tune.stopper import ExperimentPlateauStopper
 

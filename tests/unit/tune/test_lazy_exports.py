@@ -9,15 +9,9 @@ from trialpod import tune
 
 
 def test_importing_tune_imports_nothing_else_of_weight() -> None:
-    code = (
-        "import sys; before = set(sys.modules); from trialpod import tune; "
-        "print(*sorted(set(sys.modules) - before - {'__future__', 'typing', 're', 'collections', 'functools'}))"
-    )
-    ran = subprocess.run([sys.executable, "-S", "-c", "import sys; sys.path[:0] = " + repr(sys.path) + "; " + code],
-                         capture_output=True, text=True, check=True)
-    added = {name.partition(".")[0] for name in ran.stdout.split()}
-    assert added & {"msgspec", "cloudpickle", "inspect", "dataclasses", "asyncio", "numpy", "pandas", "json"} == set()
-    assert [name for name in ran.stdout.split() if name.startswith("trialpod")] == ["trialpod", "trialpod.tune"]
+    code = "import sys; before = set(sys.modules); from trialpod import tune; print(*set(sys.modules) - before)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(ran.stdout.split()) <= {"__future__", "trialpod", "trialpod.tune"}
 
 
 def test_every_name_that_is_promised_is_there() -> None:

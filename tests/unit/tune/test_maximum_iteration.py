@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from stopper_checks import first_stop, met, reloaded, result
 
-from tests.unit.tune.stopper_checks import first_stop, met, reloaded, result
 from trialpod.errors import InvalidInputError
 from trialpod.tune.stopper import MaximumIterationStopper
 

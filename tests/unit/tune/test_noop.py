@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.tune.stopper_checks import first_stop, reloaded
+from stopper_checks import first_stop, reloaded
+
 from trialpod.tune.stopper import NoopStopper
 
 

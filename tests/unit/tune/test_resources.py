@@ -82,13 +82,24 @@ def test_a_function_for_a_class_is_called_with_the_config_only() -> None:
 def test_one_bundle_runs_and_more_are_refused() -> None:
     one = tune.with_resources(train, PlacementGroupFactory([{"CPU": 2, "GPU": 1}]))
     assert resources_of(one)[0] == {"cpu": 2.0, "gpu": 1.0}
-    with pytest.raises(InvalidInputError, match="2 bundles.*not supported yet"):
+    with pytest.raises(InvalidInputError, match=r"2 bundles.*not supported yet"):
         tune.with_resources(train, PlacementGroupFactory([{"CPU": 1}, {"GPU": 1}]))
 
 
 @pytest.mark.parametrize(
-    "resources", [{"cpu": -1}, {"cpu": "2"}, {"memory": "2Gi"}, {"cpu": True}, {"cpu": 1, "CPU": 1}, {1: 1}, 5, None,
-                  {"cpu": float("inf")}, {"extra_cpu": 1}]
+    "resources",
+    [
+        {"cpu": -1},
+        {"cpu": "2"},
+        {"memory": "2Gi"},
+        {"cpu": True},
+        {"cpu": 1, "CPU": 1},
+        {1: 1},
+        5,
+        None,
+        {"cpu": float("inf")},
+        {"extra_cpu": 1},
+    ],
 )
 def test_what_cannot_be_resources_is_refused(resources: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"tune\.with_resources\(resources=\.\.\.\)"):

@@ -68,7 +68,9 @@ def session(channel: Recorder, clock: Clock) -> Iterator[Session]:
     sessions.install(None)
 
 
-def test_a_report_is_completed_with_iteration_times_and_date(session: Session, channel: Recorder, clock: Clock) -> None:
+def test_a_report_is_completed_with_iteration_times_and_date(
+    session: Session, channel: Recorder, clock: Clock
+) -> None:
     clock.now += 2
     report({"loss": {"a": 1}})
     clock.now += 3

@@ -31,7 +31,7 @@ def test_a_closure_travels_with_what_it_holds(tmp_path: Path) -> None:
     factor = 3
 
     def train(config: dict[str, Any]) -> int:
-        return factor * config["x"]
+        return factor * int(config["x"])
 
     ref = pack_trainable(train, tmp_path)
     assert ref.pickle == str(tmp_path / "trainable.pkl")

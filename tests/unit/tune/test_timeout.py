@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from stopper_checks import reloaded, result
 
-from tests.unit.tune.stopper_checks import reloaded, result
 from trialpod.errors import InvalidInputError
 from trialpod.tune.stopper import TimeoutStopper
 

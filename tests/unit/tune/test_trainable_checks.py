@@ -27,7 +27,7 @@ class Saves(Steps):
         return True
 
 
-class Callable_:
+class Functor:
     def __call__(self, config: dict[str, Any]) -> None: ...
 
     def method(self, config: dict[str, Any]) -> None: ...
@@ -37,13 +37,13 @@ def test_names_are_taken_as_ray_takes_them() -> None:
     assert trainable_name(train) == "train"
     assert trainable_name(functools.partial(functools.partial(train), {})) == "train"
     assert trainable_name(lambda config: None) == "lambda"
-    assert trainable_name(Callable_().method) == "method"
-    assert trainable_name(Callable_()) == "DEFAULT"
+    assert trainable_name(Functor().method) == "method"
+    assert trainable_name(Functor()) == "DEFAULT"
     assert trainable_name(Steps) == "Steps"
 
 
 def test_functions_methods_partials_and_callables_are_trainables() -> None:
-    for function in (train, Callable_(), Callable_().method, functools.partial(train), lambda config: 1):
+    for function in (train, Functor(), Functor().method, functools.partial(train), lambda config: 1):
         assert not inspect_trainable(function).is_class
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stopper_checks import first_stop, met, reloaded, result
 
-from tests.unit.tune.stopper_checks import first_stop, met, reloaded, result
 from trialpod.errors import InvalidInputError
 from trialpod.tune.stopper import TrialPlateauStopper
 

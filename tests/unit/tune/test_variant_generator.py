@@ -30,7 +30,7 @@ def configs(space: dict[str, Any], seed: int = 0) -> list[dict[str, Any]]:
 
 
 def test_the_first_variable_by_path_changes_fastest() -> None:
-    space = {"b": grid_search([1, 2]), "a": {"z": grid_search("xy".split() + ["p", "q"])}}
+    space = {"b": grid_search([1, 2]), "a": {"z": grid_search(["xy", "p", "q"])}}
     assert [(c["a"]["z"], c["b"]) for c in configs(space)] == [
         ("xy", 1), ("p", 1), ("q", 1), ("xy", 2), ("p", 2), ("q", 2)
     ]  # fmt: skip

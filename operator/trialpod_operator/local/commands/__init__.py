@@ -1,0 +1,1 @@
+"""The sub-commands of `trialpod` that need the engine, one module each."""

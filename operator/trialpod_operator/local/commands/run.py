@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import runpy
 import sys
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_manifest(args: argparse.Namespace) -> int:
     overrides = list(args.sets)
     if args.name:
-        overrides.append(f"metadata.name={args.name}")
+        overrides.append(f"metadata.name={json.dumps(args.name)}")
     if args.max_concurrent:
         overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
     experiment = _the_one(load_file(args.file, overrides), args.file)

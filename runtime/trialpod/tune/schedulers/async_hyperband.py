@@ -246,8 +246,8 @@ class AsyncHyperBandScheduler(FIFOScheduler):
             "time": time,
             "metric": self.metric,
             "mode": self.mode,
-            "value": value,
-            "cutoff": self._sign * cutoff,
+            "value": _encoded(value),
+            "cutoff": _encoded(self._sign * cutoff),
             "rank": rank,
             "compared": compared,
         }

@@ -24,13 +24,24 @@ class TrialView(Protocol):
     """What a scheduler may know of a trial."""
 
     @property
-    def trial_id(self) -> str: ...
+    def trial_id(self) -> str:
+        """The trial's id."""
+        ...
+
     @property
-    def status(self) -> str: ...
+    def status(self) -> str:
+        """PENDING, RUNNING, PAUSED, TERMINATED or ERROR."""
+        ...
+
     @property
-    def config(self) -> dict[str, Any]: ...
+    def config(self) -> dict[str, Any]:
+        """The trial's parameters."""
+        ...
+
     @property
-    def last_result(self) -> dict[str, Any]: ...
+    def last_result(self) -> dict[str, Any]:
+        """Its latest result, flattened; empty before the first."""
+        ...
 
 
 class ControllerView(Protocol):

@@ -1,0 +1,405 @@
+"""The engine under random events and faults, against a model of what attempts really delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+from engine_support import ListSearch, ScoreStopper, TimeSlices, raw, result, settings, stored
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
+from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
+from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.stopper.combined import CombinedStopper
+from trialpod.tune.stopper.timeout import TimeoutStopper
+from trialpod_operator.engine import events
+from trialpod_operator.engine.actions import ExperimentFinished, StartAttempt, TrialCreated
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.outputs import Outputs
+from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED
+
+SCHEDULERS = ("fifo", "asha", "slices", "sliced asha")
+CAUSES = ("completed", "stopped", "paused", "preempted", "failed", "lost")
+MOST_TRIALS = 12
+
+
+class SlicedASHA(AsyncHyperBandScheduler):
+    """ASHA, with one more trial kept ready."""
+
+    time_slicing = True
+
+
+def build(kind: str, at_once: int | None, stopper: str, *, other: bool = False) -> Engine:
+    """The engine of a run; `other`: one whose algorithms would choose differently."""
+    if other:
+        return Engine(
+            ListSearch(0, shift=7),
+            TimeSlices(1) if kind != "slices" else FIFOScheduler(),
+            ScoreStopper(trial=3.0) if stopper == "none" else None,
+        )
+    scheduler = {
+        "fifo": FIFOScheduler,
+        "asha": lambda: AsyncHyperBandScheduler(max_t=9, reduction_factor=3),
+        "slices": lambda: TimeSlices(2, stop_at=6),
+        "sliced asha": lambda: SlicedASHA(max_t=4, reduction_factor=2),
+    }[kind]()
+    chosen = {
+        "none": lambda: None,
+        "score": lambda: ScoreStopper(trial=8.0, everything=9.0),
+        "timed": lambda: CombinedStopper(TimeoutStopper(500.0), ScoreStopper(trial=9.0)),
+    }[stopper]()
+    return Engine(ListSearch(0, at_once=at_once), scheduler, chosen)
+
+
+class Experiment(RuleBasedStateMachine):
+    """Plays the shell and all attempts."""
+
+    @initialize(
+        kind=st.sampled_from(SCHEDULERS),
+        at_once=st.sampled_from((None, None, 2)),
+        stopper=st.sampled_from(("none", "none", "score", "timed")),
+        num_samples=st.integers(1, 6),
+        max_concurrent=st.sampled_from((None, 1, 2, 3)),
+        max_failures=st.sampled_from((0, 1, 2, -1)),
+        fail_fast=st.sampled_from((False, False, False, True)),
+        budget=st.sampled_from((None, None, 300.0)),
+    )
+    def begin(self, kind: str, at_once: int | None, stopper: str, budget: float | None, **spec: Any) -> None:
+        self.how = (kind, at_once, stopper)
+        self.now = 1000.0
+        self.engine = build(*self.how)
+        self.twin = build(*self.how)  # sees the same events
+        self.replayed = build(*self.how)  # sees them with the recorded choices
+        self.other = build(*self.how, other=True)  # so too, but would choose differently
+        self.delivered: Counter[str] = Counter()
+        self.received: dict[tuple[str, int], int] = {}
+        self.failures: Counter[str] = Counter()
+        self.disruptions: Counter[str] = Counter()
+        self.ended: set[str] = set()
+        self.lost: set[tuple[str, int]] = set()
+        self.iteration: dict[str, int] = {}
+        self.checkpoints: Counter[str] = Counter()
+        self.settings = settings(time_budget_s=budget, **spec)
+        self.apply(events.SettingsObserved(settings=self.settings))
+
+    # -- the shell --
+
+    def apply(self, event: events.AnyEvent) -> None:
+        was_finished = self.engine.finished
+        if isinstance(event, events.RetryRequested):
+            again = {trial_id for trial_id in self.ended if self.engine.state.trials[trial_id].status == ERROR}
+        else:
+            again = set()
+        actions = self.engine.apply(event, self.now)
+        outputs = msgspec.msgpack.decode(msgspec.msgpack.encode(self.engine.outputs), type=Outputs)
+        same = self.twin.apply(event, self.now)
+        assert stored(same) == stored(actions)
+        assert stored(self.replayed.apply(event, self.now, outputs)) == stored(actions)
+        self.other.apply(event, self.now, outputs)
+        snapshot = self.engine.snapshot()
+        assert self.twin.snapshot() == snapshot
+        assert self.replayed.snapshot() == snapshot
+        assert stored(list(self.other.state.trials.values())) == stored(list(self.engine.state.trials.values()))
+
+        for trial_id in again:
+            if self.engine.state.trials[trial_id].status != ERROR:
+                self.ended.discard(trial_id)
+                self.failures[trial_id] = 0
+        for action in actions:
+            if isinstance(action, TrialCreated):
+                self.iteration[action.trial.trial_id] = 0
+            if isinstance(action, StartAttempt):
+                trial = action.trial
+                assert trial.trial_id not in self.ended
+                assert action.attempt == self.attempts(trial.trial_id) + 1
+                self.received[trial.trial_id, action.attempt] = 0
+                checkpoint = trial.checkpoint
+                self.iteration[trial.trial_id] = checkpoint.iteration if checkpoint else 0
+                limits = (self.settings.max_concurrent, self.engine.state.flags.slots)
+                assert len(self.engine.state.running) <= min(limit for limit in (*limits, 99) if limit is not None)
+        self.ended |= {trial.trial_id for trial in self.engine.state.trials.values() if trial.ended}
+        finishes = sum(isinstance(action, ExperimentFinished) for action in actions)
+        reopened = isinstance(event, (events.SettingsObserved, events.RetryRequested))
+        if was_finished and not reopened:
+            assert finishes == 0
+        elif not was_finished:
+            assert finishes == int(self.engine.finished)
+        else:
+            assert finishes <= 1
+
+    def attempts(self, trial_id: str) -> int:
+        return max((attempt for known, attempt in self.received if known == trial_id), default=0)
+
+    def running(self, data: st.DataObject) -> tuple[str, int]:
+        trial_id = data.draw(st.sampled_from(sorted(self.engine.state.running)))
+        return trial_id, self.engine.state.trials[trial_id].attempt
+
+    @property
+    def runs(self) -> bool:
+        return bool(self.engine.state.running)
+
+    # -- what attempts say --
+
+    @precondition(lambda self: self.runs)
+    @rule(
+        data=st.data(),
+        scores=st.lists(st.sampled_from((0.0, 1.0, 2.0, 3.0, 5.0, 9.0, float("nan"), "bad")), min_size=1, max_size=4),
+        repeat=st.integers(0, 3),
+        gap=st.sampled_from((0, 0, 0, 0, 2)),
+        done=st.sampled_from((False, False, False, False, True)),
+    )
+    def report(self, data: st.DataObject, scores: list[Any], repeat: int, gap: int, done: bool) -> None:
+        trial_id, attempt = self.running(data)
+        known = self.received[trial_id, attempt]
+        first = max(1, known + 1 - repeat + gap)
+        total = known + gap + len(scores)
+        start = self.iteration[trial_id]
+        batch = [
+            result(start + number - known, scores[number % len(scores)], done=done and number == total)
+            for number in range(first, total + 1)
+        ]
+        if first <= known + 1:
+            self.delivered[trial_id] += total - known
+            self.received[trial_id, attempt] = total
+            self.iteration[trial_id] = start + total - known
+        event = events.ResultsReceived(
+            trial_id=trial_id, attempt=attempt, first=first, results=[raw(item) for item in batch]
+        )
+        for _ in range(1 + (repeat == 1)):
+            self.apply(event)
+
+    @precondition(lambda self: bool(self.received))
+    @rule(data=st.data(), first=st.integers(1, 3))
+    def report_of_an_attempt_that_is_over(self, data: st.DataObject, first: int) -> None:
+        over = sorted(key for key in self.received if not self.is_current(*key))
+        if over:
+            trial_id, attempt = data.draw(st.sampled_from(over))
+            self.apply(
+                events.ResultsReceived(
+                    trial_id=trial_id, attempt=attempt, first=first, results=[raw(result(1, 1.0, done=True))] * 3
+                )
+            )
+            self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause="failed")))
+
+    def is_current(self, trial_id: str, attempt: int) -> bool:
+        trial = self.engine.state.trials[trial_id]
+        return trial.running and trial.attempt == attempt
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), cause=st.sampled_from(CAUSES), retry=st.sampled_from((True, True, False)))
+    def end(self, data: st.DataObject, cause: Any, retry: bool) -> None:
+        trial_id, attempt = self.running(data)
+        trial = self.engine.state.trials[trial_id]
+        decision, told = trial.decision, trial.completion_told
+        if not told and decision != "stop":
+            if cause == "failed":
+                self.failures[trial_id] += 1
+            elif cause in ("preempted", "lost") and decision != "pause":
+                self.disruptions[trial_id] += 1
+        if cause == "lost":
+            self.lost.add((trial_id, attempt))
+        may_retry = retry and not 0 <= self.settings.max_failures < self.failures[trial_id]
+        self.apply(
+            events.AttemptEnded(
+                trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause, error="why", retry=retry)
+            )
+        )
+        trial = self.engine.state.trials[trial_id]
+        if cause == "failed" and not told and decision != "stop" and not may_retry:
+            assert trial.status == ERROR
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def obey(self, data: st.DataObject) -> None:
+        trial_id, attempt = self.running(data)
+        decision = self.engine.answer(trial_id, attempt).decision
+        if decision is not None:
+            cause = {"stop": "stopped", "pause": "paused"}[decision]
+            self.apply(
+                events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause))  # type: ignore[arg-type]
+            )
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), drop=st.booleans(), damage=st.booleans())
+    def commit(self, data: st.DataObject, drop: bool, damage: bool) -> None:
+        trial_id, attempt = self.running(data)
+        index = self.checkpoints[trial_id]
+        self.checkpoints[trial_id] += 1
+        info = CheckpointInfo(
+            name=f"c{index}", index=index, iteration=self.iteration[trial_id], metrics={}, attempt=attempt
+        )
+        deleted = [f"c{index - 1}"] if drop and index else []
+        event = events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, committed=[info], deleted=deleted)
+        self.apply(event)
+        self.apply(event)
+        if damage:
+            self.apply(events.CheckpointDamaged(trial_id=trial_id, name=info.name))
+        trial = self.engine.state.trials[trial_id]
+        assert [item.index for item in trial.checkpoints] == sorted({item.index for item in trial.checkpoints})
+        assert trial.next_checkpoint_index == index + 1
+
+    # -- what users and the cluster do --
+
+    @rule(data=st.data(), everything=st.sampled_from((False,) * 9 + (True,)))
+    def stop(self, data: st.DataObject, everything: bool) -> None:
+        trials = sorted(self.engine.state.trials)
+        if everything:
+            self.apply(events.StopRequested())
+        elif trials:
+            self.apply(events.StopRequested(trial_id=data.draw(st.sampled_from(trials))))
+
+    @rule(on=st.sampled_from((True, False, False)))
+    def suspend(self, on: bool) -> None:
+        self.apply(events.SuspendRequested() if on else events.ResumeRequested())
+
+    @rule(from_scratch=st.booleans())
+    def retry(self, from_scratch: bool) -> None:
+        self.apply(events.RetryRequested(from_scratch=from_scratch))
+
+    @rule(slots=st.sampled_from((None, 0, 1, 2, 5)))
+    def capacity(self, slots: int | None) -> None:
+        self.apply(events.CapacityObserved(slots=slots))
+
+    @rule(
+        num_samples=st.integers(1, MOST_TRIALS),
+        max_concurrent=st.sampled_from((None, 1, 2, 4)),
+        max_failures=st.sampled_from((0, 1, -1)),
+        budget=st.sampled_from((None, 100.0, 1000.0)),
+    )
+    def edit(self, num_samples: int, max_concurrent: int | None, max_failures: int, budget: float | None) -> None:
+        self.settings = msgspec.structs.replace(
+            self.settings,
+            num_samples=num_samples,
+            max_concurrent=max_concurrent,
+            max_failures=max_failures,
+            time_budget_s=budget,
+        )
+        self.apply(events.SettingsObserved(settings=self.settings))
+
+    @rule(seconds=st.sampled_from((-50.0, 0.0, 0.5, 3.0, 70.0)))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.apply(events.TimerFired())
+
+    @rule(data=st.data())
+    def crash_of_the_shell(self, data: st.DataObject) -> None:
+        live = []
+        for trial in self.engine.state.running_trials():
+            if data.draw(st.booleans()):
+                live.append((trial.trial_id, trial.attempt))
+            else:
+                self.lost.add((trial.trial_id, trial.attempt))
+                if not trial.completion_told and trial.decision is None:
+                    self.disruptions[trial.trial_id] += 1
+        fresh = build(*self.how)
+        fresh.restore(self.engine.snapshot())
+        assert fresh.snapshot() == self.engine.snapshot()
+        assert fresh.next_wakeup() == self.engine.next_wakeup()
+        self.engine = fresh
+        self.now += 5.0
+        self.apply(events.Recovered(live=live))
+
+    # -- what always holds --
+
+    @invariant()
+    def queues_and_counts_agree(self) -> None:
+        state = self.engine.state
+        by_status = Counter(trial.status for trial in state.trials.values())
+        assert {status: state.counts.get(status, 0) for status in STATUSES} == {s: by_status[s] for s in STATUSES}
+        for trial in state.trials.values():
+            places = [
+                name for name in ("pending", "delayed", "paused", "running") if trial.trial_id in getattr(state, name)
+            ]
+            expected = {RUNNING: ["running"], PAUSED: ["paused"], TERMINATED: [], ERROR: []}
+            assert (
+                places in (["pending"], ["delayed"]) if trial.status == PENDING else places == expected[trial.status]
+            )
+            assert trial.running == (trial.status == RUNNING)
+            if trial.trial_id in state.delayed and not (state.flags.stopping or state.flags.suspended):
+                wakeup = self.engine.next_wakeup()
+                assert wakeup is not None
+                assert wakeup <= trial.retry_at
+
+    @invariant()
+    def every_result_counts_once(self) -> None:
+        for trial in self.engine.state.trials.values():
+            assert trial.results == self.delivered[trial.trial_id]
+            assert trial.received == self.received.get((trial.trial_id, trial.attempt), 0)
+        assert self.engine.state.flags.results == sum(self.delivered.values())
+
+    @invariant()
+    def failures_and_disruptions_are_told_apart(self) -> None:
+        for trial in self.engine.state.trials.values():
+            assert trial.disruptions == self.disruptions[trial.trial_id]
+            assert trial.failures == self.failures[trial.trial_id]
+
+    @invariant()
+    def answers_know_who_is_superseded(self) -> None:
+        for trial in self.engine.state.trials.values():
+            for attempt in range(1, trial.attempt + 2):
+                gone = attempt != trial.attempt or (trial.trial_id, attempt) in self.lost
+                assert self.engine.answer(trial.trial_id, attempt).superseded == gone
+
+    @invariant()
+    def no_algorithm_raised_an_error(self) -> None:
+        assert (self.engine.state.flags.stopping or {}).get("source") != "algorithm"
+
+    @invariant()
+    def a_finished_experiment_has_nothing_left_to_do(self) -> None:
+        state = self.engine.state
+        if self.engine.finished:
+            assert not any((state.running, state.pending, state.delayed, state.paused))
+            assert self.engine.next_wakeup() is None
+
+    def teardown(self) -> None:
+        """Once faults stop, the experiment comes to its end."""
+        if not hasattr(self, "engine"):
+            return
+        self.apply(events.CapacityObserved(slots=None))
+        self.apply(events.ResumeRequested())
+        for _ in range(40 * MOST_TRIALS):
+            if self.engine.finished:
+                break
+            running = self.engine.state.running_trials()
+            if not running:
+                wakeup = self.engine.next_wakeup()
+                assert wakeup is not None, "nothing runs, and nothing ever will"
+                self.now = max(self.now, wakeup)
+                self.apply(events.TimerFired())
+            for trial in running:
+                self.finish_honestly(trial.trial_id, trial.attempt)
+        assert self.engine.finished
+
+    def finish_honestly(self, trial_id: str, attempt: int) -> None:
+        if not self.is_current(trial_id, attempt):
+            return
+        if self.engine.answer(trial_id, attempt).decision is None:
+            self.iteration[trial_id] += 1
+            self.delivered[trial_id] += 1
+            self.received[trial_id, attempt] += 1
+            self.apply(
+                events.ResultsReceived(
+                    trial_id=trial_id,
+                    attempt=attempt,
+                    first=self.received[trial_id, attempt],
+                    results=[raw(result(self.iteration[trial_id], 1.0, done=True))],
+                )
+            )
+        decision = self.engine.answer(trial_id, attempt).decision
+        cause = {"stop": "stopped", "pause": "paused", None: "completed"}[decision]
+        self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause)))  # type: ignore[arg-type]
+
+
+Experiment.TestCase.settings = hypothesis_settings(
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestAnExperimentUnderFaults = Experiment.TestCase

@@ -1,0 +1,184 @@
+"""Failures, disruptions, and what is tried again when."""
+
+from __future__ import annotations
+
+from engine_support import ListSearch, Recorder, Shell, kinds, result, starts
+
+from trialpod_operator.engine.actions import TrialRequeued, Warned
+
+
+def test_a_failure_is_retried_as_often_as_allowed() -> None:
+    shell = Shell(max_failures=2, search=(search := ListSearch(1)), scheduler=(scheduler := Recorder()))
+    assert starts(shell.end("t0", "failed", "boom")) == [("t0", 2)]
+    shell.results("t0", result(1))
+    assert starts(shell.end("t0", "failed", "boom")) == [("t0", 3)]
+    shell.results("t0", result(1), result(2))
+    assert starts(shell.end("t0", "failed", "boom")) == []
+    assert shell.outcome() == ("Failed", "the trial failed")
+    assert shell.trial("t0").failures == 3
+    assert [event for event, _ in scheduler.heard if event in ("add", "error")] == ["add"] + ["error", "add"] * 2 + [
+        "error"
+    ]
+    assert [event for event, *_ in search.heard if event != "result"] == ["error"]
+
+
+def test_disruptions_never_count_as_failures() -> None:
+    shell = Shell(max_failures=0)
+    for cause in ("preempted", "lost", "preempted", "lost"):
+        shell.end("t0", cause)  # type: ignore[arg-type]
+        shell.wait(100)
+    assert shell.status() == ["RUNNING"]
+    assert (shell.trial("t0").disruptions, shell.trial("t0").failures) == (4, 0)
+
+
+def test_the_first_retry_is_immediate_and_later_ones_wait_twice_as_long_each() -> None:
+    for cause in ("failed", "preempted"):
+        shell = Shell(max_failures=-1)
+        assert starts(shell.end("t0", cause)) == [("t0", 2)]  # type: ignore[arg-type]
+        for wait in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+            shell.end("t0", cause)  # type: ignore[arg-type]
+            assert shell.status() == ["PENDING"]
+            assert shell.engine.next_wakeup() == shell.now + wait
+            assert starts(shell.wait(wait - 0.001)) == []
+            assert len(starts(shell.wait(0.001))) == 1
+
+
+def test_a_trial_that_always_fails_at_once_never_overflows_its_back_off() -> None:
+    shell = Shell(max_failures=-1)
+    for _ in range(1200):
+        shell.end("t0", "failed")
+        shell.wait(60)
+    assert shell.trial("t0").attempt == 1201
+
+
+def test_progress_makes_the_next_retry_immediate_again() -> None:
+    shell = Shell(max_failures=-1)
+    for _ in range(3):
+        shell.end("t0", "failed")
+        shell.wait(60)
+    shell.results("t0", result(1))
+    assert len(starts(shell.end("t0", "failed"))) == 1
+
+
+def test_coming_only_as_far_as_before_is_no_progress() -> None:
+    shell = Shell(max_failures=-1)
+    for waits in (0, 1, 2, 4):
+        shell.results("t0", result(1), result(2))
+        shell.end("t0", "failed")
+        assert (shell.engine.next_wakeup() or shell.now) - shell.now == waits
+        shell.wait(waits)
+
+
+def test_a_new_checkpoint_is_progress() -> None:
+    shell = Shell()
+    shell.end("t0", "lost")
+    shell.checkpoint("t0", 0, 5)
+    requeued = kinds(shell.end("t0", "lost"), TrialRequeued)[0]
+    assert "goes on from iteration 5" in requeued.message
+    assert shell.status() == ["RUNNING"]
+
+
+def test_a_waiting_trial_leaves_its_place_to_others() -> None:
+    shell = Shell(3, max_concurrent=1)
+    shell.end("t0", "lost")
+    assert starts(shell.end("t0", "lost")) == [("t1", 1)]
+    shell.wait(10)
+    shell.results("t1", result(1))
+    assert starts(shell.end("t1")) == [("t0", 3)]
+
+
+def test_an_error_that_a_retry_cannot_help_is_not_retried() -> None:
+    shell = Shell(max_failures=5)
+    shell.end("t0", "failed", "no module named train", retry=False)
+    assert shell.status() == ["ERROR"]
+
+
+def test_three_trials_that_could_not_be_started_end_an_experiment_that_never_ran() -> None:
+    shell = Shell(10_000, max_concurrent=2)
+    for trial_id in ("t0", "t1", "t2"):
+        shell.end(trial_id, "failed", "no module named train", retry=False)
+    shell.end("t3", "failed", "no module named train", retry=False)
+    assert shell.outcome() == ("Failed", "the first 3 trials could not be started: no module named train")
+    assert len(shell.engine.state.trials) == 4
+
+
+def test_broken_starts_do_not_end_an_experiment_whose_code_ran() -> None:
+    shell = Shell(6, max_concurrent=1)
+    shell.results("t0", result(1))
+    shell.end("t0")
+    for number in range(1, 5):
+        shell.end(f"t{number}", "failed", "no module named train", retry=False)
+    assert shell.status("t5") == ["RUNNING"]
+
+
+def test_a_corrected_experiment_goes_on_when_it_is_submitted_again() -> None:
+    shell = Shell(10, max_concurrent=1)
+    for number in range(3):
+        shell.end(f"t{number}", "failed", "no module named train", retry=False)
+    assert shell.engine.finished
+    assert starts(shell.edit()) == [("t3", 1)]
+
+
+def test_failed_trials_are_queued_again_on_request_with_a_fresh_count() -> None:
+    shell = Shell(2, max_failures=1)
+    for _ in range(2):
+        shell.end("t0", "failed", "boom")
+    shell.results("t1", result(1))
+    shell.end("t1")
+    assert shell.engine.finished
+    assert starts(shell.retry()) == [("t0", 3)]
+    assert (shell.trial("t0").failures, shell.trial("t0").error) == (0, "")
+    assert starts(shell.end("t0", "failed")) == [("t0", 4)]
+
+
+def test_a_retry_from_scratch_forgets_checkpoints_but_never_reuses_their_names() -> None:
+    shell = Shell(2)
+    shell.results("t0", result(1))
+    shell.checkpoint("t0", 4, 1)
+    shell.end("t0", "failed")
+    shell.retry(from_scratch=True)
+    assert (shell.trial("t0").checkpoint, shell.trial("t0").next_checkpoint_index) == (None, 5)
+
+
+def test_a_retry_request_while_the_others_run_changes_nothing_for_them() -> None:
+    shell = Shell(2)
+    shell.end("t0", "failed")
+    assert starts(shell.retry()) == [("t0", 2)]
+    assert shell.trial("t1").attempt == 1
+
+
+def test_a_retry_request_while_everything_is_being_stopped_lifts_the_stop() -> None:
+    shell = Shell(3, max_concurrent=2, fail_fast=True)
+    shell.end("t0", "failed", "boom")
+    assert shell.answer("t1").decision == "stop"
+    assert starts(shell.retry()) == [("t0", 2)]
+    assert starts(shell.end("t1", "stopped")) == [("t2", 1)]
+
+
+def test_a_retry_without_time_left_is_refused_with_the_remedy() -> None:
+    shell = Shell(2, max_concurrent=1, time_budget_s=10.0)
+    shell.end("t0", "failed", "boom")
+    shell.wait(10)
+    shell.end("t1", "stopped")
+    warnings = kinds(shell.retry(), Warned)
+    assert "raise it first" in warnings[0].message
+    assert (shell.status("t0"), shell.trial("t0").error) == (["ERROR"], "boom")
+
+
+def test_fail_fast_stops_everything_at_the_first_error() -> None:
+    shell = Shell(5, max_concurrent=2, fail_fast=True)
+    shell.end("t0", "failed", "boom")
+    shell.end("t1", "stopped")
+    assert shell.outcome() == ("Failed", "trial t0 failed, and failFast is set")
+    assert shell.status() == ["ERROR", "TERMINATED"]
+
+
+def test_a_long_traceback_is_cut_from_its_beginning() -> None:
+    from trialpod.protocol.messages import AttemptEnd
+    from trialpod_operator.engine.events import AttemptEnded
+
+    shell = Shell()
+    end = AttemptEnd(cause="failed", error="E", traceback="x" * 100_000 + "the end")
+    shell.apply(AttemptEnded(trial_id="t0", attempt=1, end=end))
+    assert len(shell.trial("t0").traceback) == 20_000
+    assert shell.trial("t0").traceback.endswith("the end")

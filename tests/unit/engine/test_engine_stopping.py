@@ -1,0 +1,234 @@
+"""Stopping one or all, suspending, the time budget, and metrics that never come."""
+
+from __future__ import annotations
+
+import pytest
+from engine_support import Halt, Recorder, ScoreStopper, Shell, TimeSlices, kinds, result, starts
+
+from trialpod.tune.stopper.combined import CombinedStopper
+from trialpod.tune.stopper.timeout import TimeoutStopper
+from trialpod_operator.engine.actions import DecisionMade, StopAttempt, TrialRequeued, Warned
+
+
+def test_a_stopped_trial_hears_it_and_ends_as_terminated() -> None:
+    shell = Shell(2)
+    stop = kinds(shell.stop("t0"), StopAttempt)[0]
+    assert (stop.attempt, stop.decision, stop.reason) == (1, "stop", {"source": "user"})
+    assert shell.answer("t0").decision == "stop"
+    assert shell.answer("t1").decision is None
+    shell.end("t0", "stopped")
+    assert (shell.status("t0"), shell.trial("t0").stop_reason) == (["TERMINATED"], {"source": "user"})
+
+
+@pytest.mark.parametrize("cause", ["lost", "failed", "preempted", "completed", "paused"])
+def test_a_trial_that_never_hears_of_its_stop_is_stopped_all_the_same(cause: str) -> None:
+    shell = Shell(max_failures=3)
+    shell.stop("t0")
+    shell.results("t0", result(1))
+    shell.end("t0", cause)  # type: ignore[arg-type]
+    assert shell.status() == ["TERMINATED"]
+    assert shell.trial("t0").failures == shell.trial("t0").disruptions == 0
+
+
+def test_stopping_a_waiting_trial_tells_the_scheduler() -> None:
+    shell = Shell(scheduler=(scheduler := Recorder()))
+    shell.capacity(0)
+    shell.end("t0", "lost")
+    shell.stop("t0")
+    assert scheduler.heard == [("add", "t0"), ("remove", "t0")]
+    shell.capacity(1)
+    assert shell.outcome() == ("Succeeded", "")
+
+
+def test_stopping_everything_creates_no_more_trials() -> None:
+    shell = Shell(9, max_concurrent=2)
+    shell.stop()
+    assert starts(shell.end("t0", "stopped")) == []
+    shell.end("t1", "stopped")
+    assert shell.outcome() == ("Stopped", "stopped by the user")
+
+
+def test_suspend_pauses_what_runs_and_resume_goes_on() -> None:
+    shell = Shell(3, max_concurrent=2)
+    shell.suspend()
+    assert [shell.answer(t).decision for t in ("t0", "t1")] == ["pause", "pause"]
+    requeued = kinds(shell.end("t0", "paused"), TrialRequeued)[0]
+    assert (requeued.why, requeued.message) == ("paused", "suspend")
+    shell.end("t1", "lost")
+    assert shell.engine.state.flags.state == "Suspended"
+    assert shell.status() == ["PENDING", "PENDING"]
+    assert starts(shell.resume()) == [("t0", 2), ("t1", 2)]
+    assert shell.trial("t1").disruptions == 0
+
+
+def test_a_trial_that_pauses_after_the_resume_goes_on_at_once() -> None:
+    shell = Shell()
+    shell.suspend()
+    shell.resume()
+    assert starts(shell.end("t0", "paused")) == [("t0", 2)]
+
+
+def test_suspending_while_everything_is_being_stopped_does_not_hold_up_the_end() -> None:
+    shell = Shell(2)
+    shell.stop()
+    shell.suspend()
+    assert shell.answer("t0").decision == "stop"
+    shell.end("t0", "stopped")
+    shell.end("t1", "stopped")
+    assert shell.outcome()[0] == "Stopped"
+
+
+def test_a_suspended_experiment_can_be_stopped() -> None:
+    shell = Shell(2)
+    shell.suspend()
+    shell.end("t0", "paused")
+    shell.stop()
+    assert shell.answer("t1").decision == "stop"
+    shell.end("t1", "stopped")
+    assert shell.outcome()[0] == "Stopped"
+    assert shell.status() == ["TERMINATED", "TERMINATED"]
+
+
+def test_suspend_and_resume_of_a_finished_experiment_leave_it_finished() -> None:
+    shell = Shell()
+    shell.results("t0", result(1))
+    shell.end("t0")
+    for _ in range(2):
+        shell.suspend()
+        shell.wait(50)
+        shell.resume()
+    assert shell.outcome() == ("Succeeded", "")
+    assert shell.engine.active_s(shell.now) == 0.0
+
+
+def test_an_experiment_that_is_extended_while_suspended_stays_suspended() -> None:
+    shell = Shell()
+    shell.results("t0", result(1))
+    shell.end("t0")
+    shell.suspend()
+    assert starts(shell.edit(num_samples=2)) == []
+    assert shell.engine.state.flags.state == "Suspended"
+    assert starts(shell.resume()) == [("t1", 1)]
+
+
+def test_the_time_budget_counts_active_time_only() -> None:
+    shell = Shell(time_budget_s=100.0)
+    assert shell.engine.next_wakeup() == 1100.0
+    shell.wait(40)
+    shell.suspend()
+    assert shell.engine.next_wakeup() is None
+    shell.wait(1000)
+    shell.resume()
+    assert shell.engine.next_wakeup() == shell.now + 60
+    shell.end("t0", "paused")
+    shell.wait(59)
+    assert shell.answer("t0").decision is None
+    assert kinds(shell.wait(1), DecisionMade)[0].reason == {"source": "time_budget", "seconds": 100.0}
+    shell.end("t0", "stopped")
+    assert shell.outcome() == ("Stopped", "the time budget of 100 s is used up")
+
+
+def test_time_without_the_shell_does_not_count_against_the_budget() -> None:
+    shell = Shell(time_budget_s=100.0)
+    shell.wait(30)
+    shell.now += 5000
+    shell.recover(("t0", 1))
+    assert shell.engine.next_wakeup() == shell.now + 70
+
+
+def test_a_budget_lowered_below_the_time_used_stops_at_once_and_a_raised_one_lifts_the_stop() -> None:
+    shell = Shell(3, max_concurrent=1, time_budget_s=100.0)
+    shell.wait(50)
+    shell.edit(time_budget_s=20.0)
+    assert shell.answer("t0").decision == "stop"
+    shell.edit(time_budget_s=200.0)
+    assert starts(shell.end("t0", "stopped")) == [("t1", 1)]
+    assert shell.engine.next_wakeup() == 1200.0
+
+
+def test_a_timeout_stopper_ends_the_experiment_without_any_result() -> None:
+    shell = Shell(stopper=CombinedStopper(TimeoutStopper(60.0), ScoreStopper()))
+    assert shell.engine.next_wakeup() == 1060.0
+    shell.wait(20)
+    shell.now += 900
+    shell.recover(("t0", 1))
+    assert shell.engine.next_wakeup() == shell.now + 40
+    shell.wait(40)
+    assert shell.answer("t0").decision == "stop"
+    shell.end("t0", "stopped")
+    assert shell.outcome()[0] == "Succeeded"
+
+
+def test_a_stopper_ends_a_trial_at_the_result_that_meets_it_and_later_ones_are_only_recorded() -> None:
+    shell = Shell(stopper=ScoreStopper(trial=5.0))
+    shell.results("t0", result(1, 1.0), result(2, 5.0), result(3, 7.0))
+    assert shell.trial("t0").decision_reason == {"source": "stopper", "stopper": "score", "best": 5.0}
+    assert shell.trial("t0").results == 3
+    assert [verdict.number for verdict in shell.engine.outputs.verdicts] == [2]
+
+
+def test_a_stopper_can_end_the_experiment() -> None:
+    shell = Shell(9, max_concurrent=2, stopper=ScoreStopper(everything=5.0))
+    shell.results("t1", result(1, 6.0))
+    assert [shell.answer(t).decision for t in ("t0", "t1")] == ["stop", "stop"]
+    shell.end("t0", "stopped")
+    shell.end("t1", "stopped")
+    assert shell.outcome() == ("Succeeded", "the stopper score ended the experiment")
+
+
+def test_a_missing_metric_is_warned_about_once_with_what_may_have_been_meant() -> None:
+    shell = Shell(2)
+    shell.results("t0", {"training_iteration": 1, "scores": 1.0})
+    shell.results("t1", {"training_iteration": 1, "scores": 1.0})
+    (warning,) = kinds(shell.actions, Warned)
+    assert "the metric 'score' is not in the first result" in warning.message
+    assert "did you mean 'scores'?" in warning.message
+
+
+def test_three_trials_without_the_metric_end_the_experiment() -> None:
+    shell = Shell(100, max_concurrent=1)
+    for number in range(3):
+        shell.results(f"t{number}", {"training_iteration": 1, "scores": 1.0})
+        shell.end(f"t{number}")
+    state, message = shell.outcome()
+    assert state == "Failed"
+    assert message.startswith("the metric 'score' was never reported; reported were: scores")
+    assert shell.status() == ["ERROR"] * 3
+
+
+def test_a_metric_that_others_reported_makes_the_missing_one_an_error_of_its_trial_only() -> None:
+    shell = Shell(6, max_concurrent=1)
+    shell.results("t0", result(1))
+    shell.end("t0")
+    for number in range(1, 5):
+        shell.end(f"t{number}")
+    assert "without reporting anything" in shell.trial("t4").error
+    assert shell.status("t5") == ["RUNNING"]
+
+
+def test_paused_trials_give_their_place_away_and_come_back() -> None:
+    shell = Shell(2, max_concurrent=1, scheduler=TimeSlices(2, stop_at=4))
+    shell.results("t0", result(1), result(2))
+    assert shell.answer("t0").decision == "pause"
+    assert starts(shell.end("t0", "paused")) == [("t1", 1)]
+    assert shell.status() == ["PAUSED", "RUNNING"]
+    shell.results("t1", result(1), result(2))
+    assert starts(shell.end("t1", "paused")) == [("t0", 2)]
+
+
+def test_trials_that_the_scheduler_leaves_paused_are_ended_when_nothing_else_is_left() -> None:
+    shell = Shell(2, scheduler=Halt())
+    for trial_id in ("t0", "t1"):
+        shell.results(trial_id, result(1))
+        shell.end(trial_id, "paused")
+    assert shell.outcome() == ("Succeeded", "")
+    assert shell.trial("t0").stop_reason == {"source": "scheduler", "rule": "left paused"}
+
+
+def test_paused_trials_wait_while_the_cluster_has_no_room() -> None:
+    shell = Shell(1, scheduler=TimeSlices(2))
+    shell.capacity(0)
+    shell.results("t0", result(1), result(2))
+    shell.end("t0", "paused")
+    assert shell.status() == ["PAUSED"]
+    assert starts(shell.capacity(1)) == [("t0", 2)]

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from trialpod.protocol.messages import Assignment, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
+from trialpod.runner.attempt import Attempt
+from trialpod.runner.preemption import margin_s
+
+
+class Link:
+    """Keeps what the attempt hands to its link."""
+
+    def __init__(self) -> None:
+        self.horizons: tuple[tuple[str, float], ...] = ()
+        self.decision: str | None = None
+        self.published: list[tuple[dict[str, Any], str | None]] = []
+        self.waited = 0
+        self.gone: list[str] = []
+
+    def check(self) -> None: ...
+
+    def publish(self, result: bytes, checkpoint: CheckpointInfo | None, *, wake: bool) -> int:
+        self.published.append((msgspec.msgpack.decode(result), checkpoint.name if checkpoint else None))
+        return len(self.published)
+
+    def wait_decision(self) -> str | None:
+        self.waited += 1
+        return self.decision
+
+    def deleted(self, names: list[str]) -> None:
+        self.gone += names
+
+
+def attempt(link: Link, folder: Path, clock: Any = lambda: 0.0, **fields: Any) -> Attempt:
+    assignment = Assignment(
+        trial_id="t",
+        attempt=fields.pop("attempt", 1),
+        trial_name="n",
+        experiment="e",
+        experiment_tag="",
+        trial_dir=str(folder),
+        params=msgspec.Raw(b"\x80"),
+        trainable=TrainableRef(),
+        **fields,
+    )
+    return Attempt(assignment, link, clock=clock, wall=lambda: 5.0)  # type: ignore[arg-type]
+
+
+def test_only_a_result_at_the_horizon_waits(tmp_path: Path) -> None:
+    link = Link()
+    link.horizons = (("epoch", 3.0),)
+    made = attempt(link, tmp_path)
+    for result in ({"epoch": 2}, {"other": 9}, {"epoch": "3"}, {"epoch": None}):
+        assert made.send(result, None, False) is None
+    assert link.waited == 0
+    link.decision = "pause"
+    link.decision = None
+    made.send({"epoch": 3}, None, False)
+    assert link.waited == 1
+
+
+@pytest.mark.parametrize(("decision", "outcome"), [("stop", "stopped"), ("pause", "paused"), (None, None)])
+def test_a_decision_ends_the_trial_for_this_process(
+    tmp_path: Path, decision: str | None, outcome: str | None
+) -> None:
+    link = Link()
+    link.decision = decision
+    assert attempt(link, tmp_path).send({}, None, False) == outcome
+
+
+def test_a_done_result_does_not_wait_for_a_decision(tmp_path: Path) -> None:
+    link = Link()
+    link.horizons = (("epoch", 0.0),)
+    assert attempt(link, tmp_path).send({"epoch": 1}, None, True) == "completed"
+    assert link.waited == 0
+
+
+def test_checkpoints_are_committed_numbered_and_retained_after_being_announced(tmp_path: Path) -> None:
+    link = Link()
+    made = attempt(link, tmp_path, checkpoint_rules=CheckpointRules(num_to_keep=1), next_checkpoint_index=4)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "w").write_text("x")
+    for step in (1, 2):
+        result = {"training_iteration": step, "curve": [1, 2]}
+        info = made.commit(str(source), result)
+        assert result["checkpoint_dir_name"] == info.name
+        assert info.metrics["training_iteration"] == step
+        assert "curve" not in info.metrics
+        made.send(result, info, False)
+    assert [name for _, name in link.published] == ["checkpoint_000004", "checkpoint_000005"]
+    assert link.gone == ["checkpoint_000004"]
+    assert not (tmp_path / "checkpoint_000004").exists()
+
+
+def test_a_first_attempt_without_checkpoints_does_not_open_the_store(tmp_path: Path) -> None:
+    assert attempt(Link(), Path("s3://not/opened")).restore() is None
+
+
+def test_only_checkpoints_up_to_the_one_to_start_from_are_considered(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "w").write_text("x")
+    first = attempt(Link(), tmp_path)
+    infos = [first.commit(str(source), {"training_iteration": step}) for step in (1, 2, 3)]
+    later = attempt(Link(), tmp_path, attempt=2, checkpoint=infos[1], checkpoints=infos)
+    found = later.restore()
+    assert found is not None
+    assert found[0].name == infos[1].name
+    assert (found[1] / "w").read_text() == "x"
+
+
+def test_time_left_counts_down_from_the_first_signal(tmp_path: Path) -> None:
+    now = [10.0]
+    made = attempt(Link(), tmp_path, clock=lambda: now[0], grace_s=15.0)
+    assert made.time_left_s() is None
+    made.preempt()
+    now[0] = 14.0
+    made.preempt()
+    assert made.time_left_s() == 11.0
+    now[0] = 99.0
+    assert made.time_left_s() == 0.0
+
+
+def test_a_preempted_attempt_ends_with_a_checkpoint_but_not_without(tmp_path: Path) -> None:
+    made = attempt(Link(), tmp_path)
+    made.preempt()
+    source = tmp_path / "source"
+    source.mkdir()
+    result: dict[str, Any] = {"training_iteration": 1}
+    assert made.send(dict(result), None, False) is None
+    info = made.commit(str(source), result)
+    assert made.send(result, info, False) == "preempted"
+
+
+def test_stop_rules_come_from_the_assignment(tmp_path: Path) -> None:
+    made = attempt(Link(), tmp_path, stop_rules=[StopRule("a/b", 2.0)])
+    assert [made.judge({"a/b": value}) for value in (1, 2)] == [False, True]
+
+
+def test_the_margin_before_the_kill_is_a_fifth_but_at_most_two_seconds() -> None:
+    assert [margin_s(grace) for grace in (0.5, 5.0, 30.0)] == [0.1, 1.0, 2.0]

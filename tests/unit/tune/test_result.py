@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.tune import Result
+from trialpod.tune.backends import TrialOutcome
+from trialpod.tune.result import NoResultError, TrialFailedError
+from trialpod.tune.result_rows import read_rows, score, without_superseded
+
+
+def write_results(directory: Path, rows: list[dict[str, Any]], tail: str = "") -> None:
+    (directory / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
+
+
+def row(iteration: int, since: int, loss: float) -> dict[str, Any]:
+    return {"training_iteration": iteration, "iterations_since_restore": since, "loss": loss}
+
+
+def outcome(path: Path, **changes: Any) -> TrialOutcome:
+    values: dict[str, Any] = {
+        "trial_id": "a_00000",
+        "name": "train_a_00000",
+        "config": {"lr": 0.1},
+        "status": "TERMINATED",
+        "path": str(path),
+    }
+    return TrialOutcome(**{**values, **changes})
+
+
+def test_nan_and_infinity_are_read(tmp_path: Path) -> None:
+    write_results(tmp_path, [row(1, 1, math.nan), row(2, 2, math.inf)])
+    first, second = read_rows(str(tmp_path))
+    assert math.isnan(first["loss"])
+    assert second["loss"] == math.inf
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    write_results(tmp_path, [row(1, 1, 1.0)], tail='{"training_iter')
+    assert [r["training_iteration"] for r in read_rows(str(tmp_path))] == [1]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    write_results(tmp_path, [row(1, 1, 1.0)], tail="garbage\n" + json.dumps(row(2, 2, 1.0)) + "\n")
+    with pytest.raises(StorageError, match=r"result\.json, line 2"):
+        read_rows(str(tmp_path))
+
+
+def test_a_retried_attempt_supersedes_what_it_reported_again() -> None:
+    rows = [row(1, 1, 0.1), row(2, 2, 0.2), row(3, 3, 0.3), row(4, 4, 0.4), row(2, 1, 2.2), row(3, 2, 3.3)]
+    kept = without_superseded(rows)
+    assert [(r["training_iteration"], r["loss"]) for r in kept] == [(1, 0.1), (2, 2.2), (3, 3.3), (4, 0.4)]
+
+
+def test_rows_of_one_attempt_never_supersede_each_other() -> None:
+    rows = [row(7, 1, 0.1), row(7, 2, 0.2)]
+    assert without_superseded(rows) == rows
+
+
+def test_the_last_of_three_attempts_counts() -> None:
+    rows = [row(1, 1, 0.1), row(1, 1, 0.2), row(1, 1, 0.3)]
+    assert without_superseded(rows) == [rows[2]]
+
+
+def test_the_data_frame_has_one_row_an_iteration_and_columns_of_the_config(tmp_path: Path) -> None:
+    rows = [row(1, 1, 0.1), row(2, 2, math.nan), row(2, 1, 0.3)]
+    write_results(tmp_path, [{**r, "config": {"lr": 0.1, "net": {"n": 2}}} for r in rows])
+    frame = Result.from_trial(outcome(tmp_path)).metrics_dataframe
+    assert frame is not None
+    assert list(frame["loss"]) == [0.1, 0.3]
+    assert list(frame["config/net/n"]) == [2, 2]
+
+
+def test_a_trial_without_results_has_neither_metrics_nor_a_data_frame(tmp_path: Path) -> None:
+    result = Result.from_trial(outcome(tmp_path))
+    assert (result.metrics, result.metrics_dataframe, result.checkpoint, result.error) == (None, None, None, None)
+    assert result.config == {"lr": 0.1}
+
+
+def test_metrics_can_be_read_flat_and_nested(tmp_path: Path) -> None:
+    metrics = Result.from_trial(outcome(tmp_path, last_result={"loss/train": 1, "loss/val/a": 2, "x": 3})).metrics
+    assert metrics is not None
+    assert metrics["loss/val/a"] == 2
+    assert metrics["loss"] == {"train": 1, "val": {"a": 2}}
+    assert metrics["loss"]["val"]["a"] == 2
+    assert metrics.get("los") is None
+    with pytest.raises(KeyError):
+        metrics["los"]
+
+
+def test_an_error_has_the_trial_and_its_traceback(tmp_path: Path) -> None:
+    error = Result.from_trial(
+        outcome(tmp_path, status="ERROR", error="ValueError: no", traceback="Traceback...\nValueError: no\n")
+    ).error
+    assert isinstance(error, TrialFailedError)
+    assert str(error) == "trial train_a_00000: ValueError: no\n\nTraceback...\nValueError: no"
+
+
+def saved(index: int, **metrics: Any) -> CheckpointInfo:
+    name = f"checkpoint_{index:06d}"
+    return CheckpointInfo(name=name, index=index, iteration=index, metrics=metrics, attempt=1)
+
+
+def test_the_newest_checkpoint_and_the_best_one(tmp_path: Path) -> None:
+    infos = [saved(2, loss=math.nan), saved(0, loss=1.0), saved(1, loss=3.0), saved(3)]
+    result = Result.from_trial(outcome(tmp_path, checkpoints=infos))
+    assert result.checkpoint is not None
+    assert result.checkpoint.path == str(tmp_path / "checkpoint_000003")
+    assert [Path(c.path).name[-1] for c, _ in result.best_checkpoints] == ["0", "1", "2", "3"]
+    for mode, index in (("min", 0), ("max", 1)):
+        best = result.get_best_checkpoint("loss", mode)
+        assert best is not None
+        assert best.path.endswith(f"checkpoint_00000{index}")
+
+
+def test_a_best_checkpoint_that_cannot_be_found_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoResultError, match="no checkpoint exists"):
+        Result.from_trial(outcome(tmp_path)).get_best_checkpoint("loss", "min")
+    result = Result.from_trial(outcome(tmp_path, checkpoints=[saved(0, loss=1.0)]))
+    with pytest.raises(InvalidInputError, match=r"'los'\. Did you mean 'loss'"):
+        result.get_best_checkpoint("los", "min")
+    with pytest.raises(InvalidInputError, match="mode must be"):
+        result.get_best_checkpoint("loss", "best")
+
+
+def test_a_result_is_read_from_a_directory_alone(tmp_path: Path) -> None:
+    from trialpod.storage.base import open_storage
+    from trialpod.storage.checkpoints import CheckpointStore
+
+    write_results(tmp_path, [row(1, 1, 0.5), row(2, 2, 0.25)])
+    (tmp_path / "params.json").write_text('{"lr": 0.1}')
+    (tmp_path / "error.txt").write_text("Failure # 1\nTraceback\nValueError: no\n")
+    store = CheckpointStore(open_storage(str(tmp_path)))
+    (store.begin(0) / "model").write_text("weights")
+    store.commit(0, iteration=2, metrics={"loss": 0.25}, attempt=1, time=1.0)
+    (tmp_path / "checkpoint_000001").mkdir()  # never committed
+
+    result = Result.from_path(tmp_path)
+    assert result.metrics == row(2, 2, 0.25)
+    assert result.config == {"lr": 0.1}
+    assert str(result.error).startswith(f"trial {tmp_path.name}: ValueError: no")
+    assert result.checkpoint is not None
+    assert (Path(result.checkpoint.path) / "model").read_text() == "weights"
+    assert len(result.best_checkpoints) == 1
+
+
+def test_a_directory_that_is_no_trials_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="the directory of one trial"):
+        Result.from_path(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scope", "mode", "expected"),
+    [
+        ("last", "max", 12.0),
+        ("all", "max", 12.0),
+        ("all", "min", 1.0),
+        ("avg", "max", 6.5),
+        ("last-5-avg", "max", 10.0),
+        ("last-10-avg", "max", 7.5),
+    ],
+)
+def test_scopes_sum_up_as_rays_do(scope: str, mode: str, expected: float) -> None:
+    assert score([float(n) for n in range(1, 13)], scope, mode, finite_only=True) == expected
+
+
+def test_the_best_of_all_ignores_nan_and_a_mean_does_not() -> None:
+    values = [1.0, math.nan, 3.0, math.inf]
+    assert score(values, "all", "max", finite_only=True) == 3.0
+    assert score(values, "all", "max", finite_only=False) == math.inf
+    assert score(values, "avg", "max", finite_only=True) is None
+    assert score([], "all", "max", finite_only=False) is None

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune import ResultGrid
+from trialpod.tune.backends import ExperimentOutcome, TrialOutcome
+from trialpod.tune.result import NoResultError
+
+
+def grid(
+    tmp_path: Path,
+    losses: list[list[float]],
+    *,
+    metric: str | None = "loss",
+    mode: Any = "min",
+    failed: tuple[int, ...] = (),
+) -> ResultGrid:
+    trials = []
+    for index, values in enumerate(losses):
+        path = tmp_path / f"trial_{index}"
+        path.mkdir()
+        rows = [
+            {"loss": value, "group/x": value, "training_iteration": n, "config": {"i": index}}
+            for n, value in enumerate(values, start=1)
+        ]
+        (path / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        trials.append(
+            TrialOutcome(
+                trial_id=str(index),
+                name=f"t_{index}",
+                config={"i": index},
+                status="ERROR" if index in failed else "TERMINATED",
+                path=str(path),
+                last_result=rows[-1] if rows else None,
+                error="ValueError: no" if index in failed else "",
+            )
+        )
+    return ResultGrid(
+        ExperimentOutcome(name="e", path=str(tmp_path), state="Succeeded", metric=metric, mode=mode, trials=trials)
+    )
+
+
+def best(results: ResultGrid, *args: Any, **kwargs: Any) -> int:
+    config = results.get_best_result(*args, **kwargs).config
+    assert config is not None
+    return int(config["i"])
+
+
+def test_a_grid_is_a_sequence_of_results(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[1.0], [2.0], [3.0]], failed=(1,))
+    assert len(results) == 3
+    assert [r.config for r in results] == [{"i": 0}, {"i": 1}, {"i": 2}]
+    assert results[-1].config == {"i": 2}
+    assert [r.config for r in results[:2]] == [{"i": 0}, {"i": 1}]
+    assert (results.num_errors, results.num_terminated) == (1, 2)
+    assert [str(error) for error in results.errors] == ["trial t_1: ValueError: no"]
+    assert results.experiment_path == str(tmp_path)
+    assert "3 trials: 2 terminated, 1 failed" in repr(results)
+
+
+def test_the_best_is_that_of_the_last_results_in_the_experiments_mode(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[0.1, 3.0], [5.0, 2.0], [4.0, 4.0]])
+    assert best(results) == 1
+    assert best(results, mode="max") == 2
+    assert best(results, "group/x", "min") == 1
+    assert best(results, "config/i", "max") == 2
+
+
+def test_scopes(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[0.1, 9.0], [4.0, 3.0], [1.0] * 5 + [5.0] * 5])
+    assert best(results, scope="all") == 0
+    assert best(results, scope="all", mode="max") == 0
+    assert best(results, scope="avg") == 2
+    assert best(results, scope="last-5-avg") == 1
+    assert best(results, scope="last-10-avg") == 2
+
+
+def test_the_first_of_equals_is_the_best(tmp_path: Path) -> None:
+    assert best(grid(tmp_path, [[2.0], [1.0], [1.0]])) == 1
+
+
+def test_nan_and_infinity_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[math.nan], [-math.inf], [1.0], []])
+    assert best(results) == 2
+    assert best(results, filter_nan_and_inf=False) == 1
+
+
+def test_failed_trials_can_be_best(tmp_path: Path) -> None:
+    assert best(grid(tmp_path, [[2.0], [1.0]], failed=(1,))) == 1
+
+
+def test_nothing_but_nan_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NoResultError, match="NaN or infinite; pass filter_nan_and_inf=False"):
+        grid(tmp_path, [[math.nan], [math.nan]]).get_best_result()
+
+
+def test_a_metric_that_nobody_reported_is_an_error_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        grid(tmp_path, [[1.0], [2.0]]).get_best_result("lost", "min")
+    assert "nobody reported the metric 'lost'. Did you mean 'loss'?" in str(caught.value)
+    assert "Reported: group/x, loss, training_iteration" in str(caught.value)
+
+
+def test_no_results_at_all_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"none of the 2 trials.*1 of them failed"):
+        grid(tmp_path, [[], []], failed=(0,)).get_best_result()
+
+
+def test_metric_and_mode_are_needed(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[1.0], [2.0]], metric=None, mode=None)
+    with pytest.raises(ValueError, match="no metric"):
+        results.get_best_result()
+    with pytest.raises(ValueError, match="no mode"):
+        results.get_best_result("loss")
+    with pytest.raises(ValueError, match="mode must be"):
+        results.get_best_result("loss", "minimum")
+    with pytest.raises(ValueError, match="did you mean 'last'"):
+        results.get_best_result("loss", "min", scope="lasst")  # type: ignore[arg-type]
+
+
+def test_the_only_trial_is_the_best_without_a_metric(tmp_path: Path) -> None:
+    assert best(grid(tmp_path, [[math.nan]], metric=None, mode=None)) == 0
+
+
+def test_the_data_frame_has_the_last_results(tmp_path: Path) -> None:
+    frame = grid(tmp_path, [[1.0, 2.0], [], [4.0, 3.0]]).get_dataframe()
+    assert list(frame["loss"]) == [2.0, 3.0]
+    assert list(frame["config/i"]) == [0, 2]
+    assert list(frame["logdir"]) == [str(tmp_path / "trial_0"), str(tmp_path / "trial_2")]
+
+
+def test_the_data_frame_can_have_the_best_results(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[1.0, 2.0], [math.nan, 3.0, 4.0]])
+    assert list(results.get_dataframe("loss", "min")["loss"]) == [1.0, 3.0]
+    assert list(results.get_dataframe("loss", "max")["training_iteration"]) == [2, 3]
+    assert list(results.get_dataframe("loss")["loss"]) == [1.0, 3.0]
+
+
+def test_wrong_filters_are_refused(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[1.0], [2.0]], mode=None)
+    with pytest.raises(ValueError, match="pass filter_metric"):
+        results.get_dataframe(filter_mode="max")
+    with pytest.raises(ValueError, match="pass filter_mode"):
+        results.get_dataframe("loss")
+    with pytest.raises(ValueError, match="Did you mean 'loss'"):
+        results.get_dataframe("losss", "max")
+
+
+def test_an_experiment_without_trials_has_an_empty_data_frame_and_no_best(tmp_path: Path) -> None:
+    results = grid(tmp_path, [])
+    assert len(results.get_dataframe()) == 0
+    with pytest.raises(NoResultError, match="has no trials"):
+        results.get_best_result()

@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError, TrainableError
+from trialpod.protocol.packed import read_packed
+from trialpod.tune import CheckpointConfig, FailureConfig, ResultGrid, RunConfig, TuneConfig, Tuner, tuner
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.result import TrialFailedError
+from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+
+
+def train(config: dict[str, Any]) -> None: ...
+
+
+class Saves(tune.Trainable):
+    def step(self) -> dict[str, Any]:
+        return {}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {}
+
+
+def make(backend: Any, storage: Path, trainable: Any = train, name: str | None = "exp", **kwargs: Any) -> Tuner:
+    run = kwargs.pop("run", {})
+    return Tuner(trainable, run_config=RunConfig(name=name, storage_path=storage, **run), backend=backend, **kwargs)
+
+
+def test_fit_hands_everything_to_the_backend(backend: Any, tmp_path: Path) -> None:
+    stop = {"loss": {"train": 1}}
+    results = make(
+        backend,
+        tmp_path,
+        Saves,
+        param_space={"lr": 0.1},
+        tune_config=TuneConfig("min", "loss", num_samples=4, max_concurrent_trials=0, time_budget_s=60, seed=7),
+        run={
+            "stop": stop,
+            "failure_config": FailureConfig(max_failures=3),
+            "checkpoint_config": CheckpointConfig(num_to_keep=2),
+            "log_to_file": True,
+            "verbose": 0,
+        },
+    ).fit()
+    assert isinstance(results, ResultGrid)
+    (request,) = backend.requests
+    assert (request.name, request.storage_path) == ("exp", str(tmp_path))
+    assert (request.trainable_name, request.is_class) == ("Saves", True)
+    assert (request.metric, request.mode, request.num_samples, request.seed) == ("loss", "min", 4, 7)
+    assert (request.max_concurrent, request.time_budget_s) == (None, 60.0)
+    assert request.stop == {"loss/train": 1.0}
+    assert (request.max_failures, request.fail_fast) == (3, False)
+    assert (request.checkpoint_rules.at_end, request.checkpoint_rules.num_to_keep) == (True, 2)
+    assert (request.resources, request.resources_fn) == ({"cpu": 1.0}, None)
+    assert (request.log_files, request.verbose) == (("stdout", "stderr"), 0)
+    assert (request.scheduler, request.search_alg, request.resume) == (None, None, False)
+    assert results[0].config == {"lr": 0.1}
+
+
+def test_the_files_are_there_before_the_backend_runs(backend: Any, tmp_path: Path) -> None:
+    def check(request: ExperimentRequest) -> None:
+        assert request.trainable.pickle == str(tmp_path / "exp" / ".trialpod" / "trainable.pkl")
+        header, body = read_packed(Path(request.trainable.pickle).read_bytes())
+        assert header["name"] == "train"
+        assert pickle.loads(body).__name__ == "train"
+        assert (tmp_path / "exp" / "tuner.pkl").is_file()
+
+    backend.before = check
+    make(backend, tmp_path).fit()
+    assert len(backend.requests) == 1
+
+
+def test_without_a_name_experiments_never_share_a_directory(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trialpod.tune.tuner.time.time", lambda: 0.0)
+    first, second = (make(backend, tmp_path, name=None).fit().experiment_path for _ in range(2))
+    assert os.path.basename(first) == tuner.default_name("train", 0.0)
+    assert second == f"{first}_2"
+
+
+def test_the_default_storage_is_in_the_home_directory(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Tuner(train, run_config=RunConfig(name="exp"), backend=backend).fit()
+    assert backend.requests[0].directory == str(tmp_path / "trialpod-results" / "exp")
+
+
+def test_an_experiment_that_exists_is_not_touched(backend: Any, tmp_path: Path) -> None:
+    make(backend, tmp_path).fit()
+    before = (tmp_path / "exp" / "tuner.pkl").read_bytes()
+    with pytest.raises(InvalidInputError, match="holds an experiment already"):
+        make(backend, tmp_path, param_space={"new": 1}).fit()
+    assert (tmp_path / "exp" / "tuner.pkl").read_bytes() == before
+    assert len(backend.requests) == 1
+
+
+def test_a_directory_without_an_experiment_can_be_used(backend: Any, tmp_path: Path) -> None:
+    (tmp_path / "exp").mkdir()
+    assert len(make(backend, tmp_path).fit()) == 1
+
+
+def test_a_file_in_the_way_is_refused(backend: Any, tmp_path: Path) -> None:
+    (tmp_path / "exp").touch()
+    with pytest.raises(InvalidInputError, match="there is a file of that name"):
+        make(backend, tmp_path).fit()
+
+
+def test_what_cannot_be_pickled_stops_fit_before_anything_is_written(backend: Any, tmp_path: Path) -> None:
+    class Data:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    data = Data()
+
+    def uses(config: dict[str, Any]) -> None:
+        print(data)
+
+    with pytest.raises(InvalidInputError, match=r"closure variable 'data' of uses, at data.lock: _thread.lock"):
+        make(backend, tmp_path, uses).fit()
+    with pytest.raises(InvalidInputError, match=r"the search space.*\n  - config\['d'\]\.lock: _thread\.lock"):
+        make(backend, tmp_path, param_space={"d": data}).fit()
+    assert list(tmp_path.iterdir()) == []
+    assert backend.requests == []
+
+
+class Scheduler(FIFOScheduler):
+    """One that wants a metric."""
+
+    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
+        self.metric, self.mode = metric, mode
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **_spec: Any) -> bool:
+        return TrialScheduler.set_search_properties(self, metric, mode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trainable": lambda: None}, "the config"),
+        ({"param_space": [1]}, "must be a dict"),
+        ({"param_space": {1: 2}}, "the key 1 is not a string"),
+        ({"tune_config": {"num_samples": 3}}, "must be a tune.TuneConfig, not dict"),
+        ({"run_config": TuneConfig()}, "must be a tune.RunConfig, not TuneConfig"),
+        ({"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_at_end=True))}, "with the function"),
+        ({"tune_config": TuneConfig(scheduler=FIFOScheduler)}, "pass an object, not the class"),  # type: ignore[arg-type]
+        ({"tune_config": TuneConfig(scheduler=5)}, "must be a TrialScheduler"),  # type: ignore[arg-type]
+        ({"tune_config": TuneConfig(search_alg=5)}, "must be a search algorithm"),
+        ({"tune_config": TuneConfig("min", "loss", scheduler=Scheduler("loss", "min"))}, "given twice"),
+        ({"trainable": Saves, "tune_config": TuneConfig(reuse_actors=True)}, "reset_config"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_tuner_is_made(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        Tuner(arguments.pop("trainable", train), **arguments)
+
+
+def test_the_backend_gets_the_scheduler_as_the_user_made_it_each_time(backend: Any, tmp_path: Path) -> None:
+    scheduler = Scheduler()
+
+    def use(request: ExperimentRequest) -> None:
+        assert request.scheduler is not scheduler
+        assert request.scheduler is not None
+        assert request.scheduler.set_search_properties(request.metric, request.mode)
+
+    backend.before = use
+    run = make(backend, tmp_path, name=None, tune_config=TuneConfig("min", "loss", scheduler=scheduler))
+    run.fit()
+    run.fit()
+    assert scheduler.metric is None
+
+
+def test_fail_fast_raise_raises_the_trials_error(backend: Any, tmp_path: Path) -> None:
+    backend.results = [[], []]
+    backend.errors = {1: "ValueError: no"}
+    assert make(backend, tmp_path, name="a").fit().num_errors == 1
+    run = make(backend, tmp_path, name="b", run={"failure_config": FailureConfig(fail_fast="raise")})
+    with pytest.raises(TrialFailedError, match="ValueError: no"):
+        run.fit()
+    assert backend.requests[1].fail_fast is True
+    assert run.get_results().num_errors == 1
+
+
+def test_resources_of_the_trainable_reach_the_backend(backend: Any, tmp_path: Path) -> None:
+    make(backend, tmp_path, tune.with_resources(train, {"gpu": 0.5}), name="a").fit()
+    make(backend, tmp_path, tune.with_resources(train, lambda c: {"cpu": c["n"]}), name="b").fit()
+    assert backend.requests[0].resources == {"gpu": 0.5}
+    assert backend.requests[1].resources_fn({"n": 2}) == {"cpu": 2.0}
+
+
+def test_functions_that_name_trials_see_the_trial(backend: Any, tmp_path: Path) -> None:
+    config = TuneConfig(
+        trial_name_creator=str, trial_dirname_creator=lambda trial: f"{trial.trial_id}/{trial.experiment_tag}"
+    )
+    make(backend, tmp_path, tune_config=config).fit()
+    (request,) = backend.requests
+    assert request.trial_name("abc_1", "1_x=2") == "train_abc_1"
+    with pytest.raises(InvalidInputError, match=r"trial_dirname_creator=\.\.\.\) returned 'abc_1/1_x=2'"):
+        request.trial_dirname("abc_1", "1_x=2")
+
+
+def test_results_before_fit_are_refused(backend: Any, tmp_path: Path) -> None:
+    run = make(backend, tmp_path)
+    with pytest.raises(InvalidInputError, match=r"call Tuner\.fit\(\) first"):
+        run.get_results()
+    assert run.fit() is run.get_results()
+
+
+def test_a_mode_that_the_user_left_open_is_not_guessed(backend: Any, tmp_path: Path) -> None:
+    backend.results = [[{"loss": 1.0}], [{"loss": 2.0}]]
+
+    def guess(request: ExperimentRequest) -> None:
+        request.mode = "max"
+
+    backend.before = guess
+    results = make(backend, tmp_path, tune_config=TuneConfig(metric="loss")).fit()
+    with pytest.raises(InvalidInputError, match="no mode"):
+        results.get_best_result()
+
+
+def test_a_restored_tuner_goes_on_with_the_same_configuration(backend: Any, tmp_path: Path) -> None:
+    make(backend, tmp_path, param_space={"lr": 0.1}, tune_config=TuneConfig("min", "loss", num_samples=9)).fit()
+    directory = tmp_path / "exp"
+    assert Tuner.can_restore(directory, backend=backend)
+    restored = Tuner.restore(directory, train, restart_errored=True, resume_unfinished=False, backend=backend)
+    assert len(restored.get_results()) == 1
+    restored.fit()
+    request = backend.requests[1]
+    assert request.resume
+    assert (request.resume_unfinished, request.resume_errored, request.restart_errored) == (False, False, True)
+    assert (request.directory, request.num_samples, request.param_space) == (str(directory), 9, {"lr": 0.1})
+
+
+def test_restore_takes_a_new_search_space_with_the_same_keys_only(backend: Any, tmp_path: Path) -> None:
+    make(backend, tmp_path, param_space={"a": 1, "net": {"n": 2}}).fit()
+    directory = tmp_path / "exp"
+    given = {"a": 5, "net": {"n": 6}}
+    Tuner.restore(directory, train, param_space=given, backend=backend).fit()
+    assert backend.requests[1].param_space == given
+    with pytest.raises(InvalidInputError, match="missing: net/n; new: b"):
+        Tuner.restore(directory, train, param_space={"a": 5, "b": 6}, backend=backend)
+
+
+def test_restore_refuses_what_does_not_fit(backend: Any, tmp_path: Path) -> None:
+    make(backend, tmp_path).fit()
+    directory = tmp_path / "exp"
+    with pytest.raises(InvalidInputError, match="is of the Trainable 'train'"):
+        Tuner.restore(directory, Saves, backend=backend)
+    with pytest.raises(InvalidInputError, match="not both"):
+        Tuner.restore(directory, train, resume_errored=True, restart_errored=True, backend=backend)
+    with pytest.raises(InvalidInputError, match=r"no tuner\.pkl there"):
+        Tuner.restore(tmp_path, train, backend=backend)
+    assert not Tuner.can_restore(tmp_path, backend=backend)
+    (directory / "tuner.pkl").write_bytes(b"garbage")
+    with pytest.raises(TrainableError):
+        Tuner.restore(directory, train, backend=backend)
+
+
+def test_the_environment_wins_over_the_script(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "_run_names", tuner._RunNames())
+    monkeypatch.setenv("TRIALPOD_RUN_NAME", "other")
+    monkeypatch.setenv("TRIALPOD_STORAGE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("TRIALPOD_MAX_CONCURRENT", "3")
+    run = make(backend, tmp_path, tune_config=TuneConfig(max_concurrent_trials=8))
+    run.fit()
+    make(backend, tmp_path, Saves).fit()
+    assert backend.requests[0].directory == str(tmp_path / "elsewhere" / "other")
+    assert backend.requests[0].max_concurrent == 3
+    assert backend.requests[1].name == "other_2"
+
+
+def test_the_environment_can_resume_an_unchanged_script(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIALPOD_RESUME", "1")
+    make(backend, tmp_path).fit()
+    make(backend, tmp_path).fit()
+    assert [request.resume for request in backend.requests] == [False, True]
+    assert backend.requests[1].resume_unfinished
+
+
+def test_an_experiment_without_a_name_cannot_be_resumed(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIALPOD_RESUME", "1")
+    with pytest.raises(InvalidInputError, match="no name to find it by"):
+        make(backend, tmp_path, name=None).fit()
+
+
+def test_changing_a_config_after_the_tuner_was_made_does_not_change_the_tuner(backend: Any, tmp_path: Path) -> None:
+    config = TuneConfig(num_samples=2)
+    run = make(backend, tmp_path, tune_config=config)
+    config.num_samples = -7
+    run.fit()
+    assert backend.requests[0].num_samples == 2
