@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import params_decoder
-from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.storage.layout import LOG_FILE, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import read_stored
@@ -20,6 +20,10 @@ from trialpod_operator.local.plans import plan_from_request
 from trialpod_operator.local.reading import ReadExperiment
 from trialpod_operator.local.summary import RunCommand, summarize
 from trialpod_operator.local.view import ExperimentView
+
+
+DEFAULT_LOG_FILES = ("stdout", "stderr")
+"""What ``log_to_file=True`` means in Ray; here one file holds both, in the order in which they were written."""
 
 
 @dataclass
@@ -48,6 +52,11 @@ class LocalBackend:
             KeyboardInterrupt: the user stopped it; everything is kept, and `Tuner.restore` goes on.
             TrialpodError: it cannot run.
         """
+        if request.log_files not in (None, DEFAULT_LOG_FILES):
+            raise InvalidInputError(
+                f"RunConfig(log_to_file=...): the names {' and '.join(request.log_files or ())} cannot be chosen here; "
+                f"the output of each trial is in {LOG_FILE} in its directory; leave log_to_file out or give True"
+            )
         directory = Path(request.directory)
         script = script_run or ScriptRun()
         verbose = script.verbose if script.verbose is not None else request.verbose - 1
@@ -62,7 +71,12 @@ class LocalBackend:
             return plan_from_request(request, stored)
 
         retry = "scratch" if request.restart_errored else "resume" if request.resume_errored else ""
-        options = RunOptions(cpus=script.cpus, gpus=script.gpus, retry_errors=retry)
+        options = RunOptions(
+            cpus=script.cpus,
+            gpus=script.gpus,
+            retry_errors=retry,
+            drop_unfinished=request.resume and not request.resume_unfinished,
+        )
         outcome = run_experiment(plan, directory, display, options)
         if script_run is not None:
             script_run.views.append(outcome.view)

@@ -27,12 +27,13 @@ class RunOptions:
     """How to run, beside what to run.
 
     `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
-    ("scratch" = without their checkpoints). `wait` is told once when another process still holds the experiment.
+    ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished. `wait` is told once when another process still holds the experiment.
     """
 
     cpus: float | None = None
     gpus: int | None = None
     retry_errors: str = ""
+    drop_unfinished: bool = False
     wait: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
 
 
@@ -60,7 +61,16 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait)
     try:
         write_stored(directory, plan.document)
-        return LocalShell(plan, directory, lock.fileno(), slots, display, retry_errors=options.retry_errors).run()
+        shell = LocalShell(
+            plan,
+            directory,
+            lock.fileno(),
+            slots,
+            display,
+            retry_errors=options.retry_errors,
+            drop_unfinished=options.drop_unfinished,
+        )
+        return shell.run()
     finally:
         lock.release()
 

@@ -35,6 +35,7 @@ from trialpod_operator.engine.events import (
     ResumeRequested,
     RetryRequested,
     SettingsObserved,
+    StopRequested,
     SuspendRequested,
     TimerFired,
 )
@@ -92,6 +93,7 @@ class LocalShell:
         display: shows what happens.
         clock: seconds since the epoch.
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
+        drop_unfinished: stop the trials that an earlier run left unfinished instead of going on with them.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class LocalShell:
         display: Display,
         clock: Callable[[], float] = time.time,
         retry_errors: str = "",
+        drop_unfinished: bool = False,
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -111,6 +114,7 @@ class LocalShell:
         self._display = display
         self._clock = clock
         self._retry_errors = retry_errors
+        self._drop_unfinished = drop_unfinished
         self._service = ReportService(self)
         self._workers: dict[str, _Worker] = {}
         self._queue: deque[tuple[Trial, int]] = deque()  # attempts that wait for resources
@@ -229,6 +233,10 @@ class LocalShell:
     def _begin(self) -> None:
         if self._host.engine.state.settings is not None:
             self.apply(Recovered())
+            if self._drop_unfinished:
+                left = [trial.trial_id for trial in self._host.engine.state.get_trials() if not trial.ended]
+                for trial_id in left:
+                    self.apply(StopRequested(trial_id=trial_id))
         self.apply(CapacityObserved(slots=self._capacity()))
         self.apply(SettingsObserved(settings=self._plan.settings))
         if self._retry_errors:
