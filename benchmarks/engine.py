@@ -68,7 +68,7 @@ def encoded(iteration: int, score: float, done: bool = False) -> msgspec.Raw:
 
 
 def results_per_second(scheduler: TrialScheduler, total: int, batch: int) -> tuple[float, float]:
-    """Return events and results per second; with ASHA a result lies at a horizon as rarely as in life."""
+    """Return events and results per second, one answer to each event included; no result reaches a new rung."""
     engine = make_engine(scheduler, 16)
     now, count = 1e9, 0
     trials = list(engine.state.running)
@@ -76,7 +76,6 @@ def results_per_second(scheduler: TrialScheduler, total: int, batch: int) -> tup
     for number in range(0, total, batch):
         trial_id = trials[(number // batch) % len(trials)]
         first = number // (batch * len(trials)) * batch + 1
-        # The scheduler sees time pass slowly: every result is between two rungs.
         raws = [encoded(2, 0.5)] * batch
         prepared.append(ResultsReceived(trial_id=trial_id, attempt=1, first=first, results=raws))
     started = time.perf_counter()
@@ -91,7 +90,7 @@ def results_per_second(scheduler: TrialScheduler, total: int, batch: int) -> tup
     return count / took, count * batch / took
 
 
-def run_trials(engine: Engine, trials: int) -> None:
+def run_trials(engine: Engine) -> None:
     """Run all trials to their end, 100 at a time, in batches up to the next horizon."""
     now, progress = 1e9, {}
     cache = {(i, s): encoded(i, s / 97, i == MAX_T) for i in range(1, MAX_T + 1) for s in range(97)}
@@ -115,6 +114,19 @@ def run_trials(engine: Engine, trials: int) -> None:
                 del progress[trial_id], scores[trial_id]
 
 
+def memory_per_trial(make: Callable[[], TrialScheduler], trials: int) -> float:
+    """Return the bytes that are held for one trial once all have ended."""
+    run_trials(make_engine(make(), 200))
+    gc.collect()
+    tracemalloc.start()
+    engine = make_engine(make(), trials)
+    run_trials(engine)
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used / trials
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100_000, help="simulated trials per scheduler")
@@ -134,31 +146,19 @@ def main() -> None:
     for name, make in SCHEDULERS.items():
         engine = make_engine(make(), options.trials)
         started = time.perf_counter()
-        run_trials(engine, options.trials)
+        run_trials(engine)
         took = time.perf_counter() - started
         started = time.perf_counter()
         size = len(engine.snapshot())
         encode = time.perf_counter() - started
         print(
             f"{name:<10}{options.trials:>8}{took:>9.1f}{engine.state.flags.results:>12,}"
-            f"{size / 1e6:>8.1f} MB{size / options.trials:>9.0f}{encode:>9.2f}"
+            f"{size / 1e6:>8.1f} MB{size / options.trials:>9.0f}{encode:>6.2f}"
         )
 
     print(f"\n{'scheduler':<10}{'trials':>8}{'bytes of memory per finished trial':>36}")
     for name, make in SCHEDULERS.items():
-        run_trials(make_engine(make(), 200), 200)
-        gc.collect()
-        tracemalloc.start()
-        engine = make_engine(make(), options.memory_trials)
-        run_trials_memory(engine, options.memory_trials, name)
-
-
-def run_trials_memory(engine: Engine, trials: int, name: str) -> None:
-    run_trials(engine, trials)
-    gc.collect()
-    used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    print(f"{name:<10}{trials:>8}{used / trials:>36,.0f}")
+        print(f"{name:<10}{options.memory_trials:>8}{memory_per_trial(make, options.memory_trials):>36,.0f}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from trialpod_operator.local.reading import ReadExperiment
 from trialpod_operator.local.summary import RunCommand, summarize
 from trialpod_operator.local.view import ExperimentView
 
-
 DEFAULT_LOG_FILES = ("stdout", "stderr")
 """What ``log_to_file=True`` means in Ray; here one file holds both, in the order in which they were written."""
 
@@ -54,8 +53,8 @@ class LocalBackend:
         """
         if request.log_files not in (None, DEFAULT_LOG_FILES):
             raise InvalidInputError(
-                f"RunConfig(log_to_file=...): the names {' and '.join(request.log_files or ())} cannot be chosen here; "
-                f"the output of each trial is in {LOG_FILE} in its directory; leave log_to_file out or give True"
+                f"RunConfig(log_to_file={request.log_files!r}): names cannot be chosen here; the output of each trial "
+                f"is in {LOG_FILE} in its directory; leave log_to_file out or give True"
             )
         directory = Path(request.directory)
         script = script_run or ScriptRun()

@@ -27,7 +27,8 @@ class RunOptions:
     """How to run, beside what to run.
 
     `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
-    ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished. `wait` is told once when another process still holds the experiment.
+    ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished. `wait`
+    is told once when another process still holds the experiment.
     """
 
     cpus: float | None = None

@@ -152,9 +152,11 @@ class ScoreStopper(Stopper):
         self.best = -1e9
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        score = float(result.get("score", -1e9))
+        score = result.get("score")
+        if not isinstance(score, (int, float)):
+            return False
         self.best = max(self.best, score)
-        return score >= self.trial
+        return bool(score >= self.trial)
 
     def stop_all(self) -> bool:
         return self.best >= self.everything
