@@ -23,7 +23,7 @@ from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import uniform
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived, SettingsObserved
+from trialpod_operator.engine.events import AttemptEnded, ResultsReceived, SettingsObserved
 from trialpod_operator.engine.settings import Settings
 
 MAX_T = 81
@@ -72,7 +72,7 @@ def results_per_second(scheduler: TrialScheduler, total: int, batch: int) -> tup
     engine = make_engine(scheduler, 16)
     now, count = 1e9, 0
     trials = list(engine.state.running)
-    prepared: list[AnyEvent] = []
+    prepared: list[ResultsReceived] = []
     for number in range(0, total, batch):
         trial_id = trials[(number // batch) % len(trials)]
         first = number // (batch * len(trials)) * batch + 1
@@ -82,7 +82,7 @@ def results_per_second(scheduler: TrialScheduler, total: int, batch: int) -> tup
     for event in prepared:
         now += 1e-4
         engine.apply(event, now)
-        engine.answer(event.trial_id, 1)  # type: ignore[union-attr]
+        engine.answer(event.trial_id, 1)
         count += 1
     took = time.perf_counter() - started
     if engine.state.flags.results != count * batch:
@@ -92,9 +92,10 @@ def results_per_second(scheduler: TrialScheduler, total: int, batch: int) -> tup
 
 def run_trials(engine: Engine) -> None:
     """Run all trials to their end, 100 at a time, in batches up to the next horizon."""
-    now, progress = 1e9, {}
+    now = 1e9
+    progress: dict[str, int] = {}
     cache = {(i, s): encoded(i, s / 97, i == MAX_T) for i in range(1, MAX_T + 1) for s in range(97)}
-    scores = {}
+    scores: dict[str, int] = {}
     while not engine.finished:
         for trial_id, trial in list(engine.state.running.items()):
             now += 1e-4

@@ -1,6 +1,9 @@
 """A neural network for handwritten digits, trained epoch by epoch. The data set ships with scikit-learn."""
 
+import pickle
+import tempfile
 import warnings
+from pathlib import Path
 
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
@@ -24,6 +27,21 @@ def train_digits(config):
         batch_size=config["batch_size"],
         random_state=0,
     )
-    for _ in range(config["epochs"]):
+    epoch = 0
+
+    # After an interruption the trial goes on where it was.
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            epoch, model = pickle.loads(Path(folder, "model.pkl").read_bytes())
+
+    while epoch < config["epochs"]:
+        epoch += 1
         model.partial_fit(train_x, train_y, classes=range(10))
-        tune.report({"accuracy": model.score(test_x, test_y), "loss": model.loss_})
+        metrics = {"accuracy": model.score(test_x, test_y), "loss": model.loss_}
+        if epoch % 3 == 0:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "model.pkl").write_bytes(pickle.dumps((epoch, model)))
+                tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+        else:
+            tune.report(metrics)

@@ -53,7 +53,7 @@ class LocalBackend:
         """
         if request.log_files not in (None, DEFAULT_LOG_FILES):
             raise InvalidInputError(
-                f"RunConfig(log_to_file={request.log_files!r}): names cannot be chosen here; the output of each trial "
+                f"RunConfig(log_to_file={request.log_files!r}): names cannot be chosen here; each trial's output "
                 f"is in {LOG_FILE} in its directory; leave log_to_file out or give True"
             )
         directory = Path(request.directory)

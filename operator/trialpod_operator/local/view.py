@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,3 +50,16 @@ class ExperimentView:
     failures: dict[str, int]  # one-line error -> how many trials ended with it
     trials_per_minute: float | None
     eta_s: float | None
+
+
+def best_first(view: ExperimentView) -> list[TrialRow]:
+    """Return the rows with the best value of the metric first, those without one last, in their order."""
+    if view.metric is None:
+        return list(view.rows)
+    sign = -1.0 if view.mode == "max" else 1.0
+
+    def key(row: TrialRow) -> tuple[bool, float]:
+        missing = row.value is None or math.isnan(row.value)
+        return (missing, 0.0 if row.value is None or missing else sign * row.value)
+
+    return sorted(view.rows, key=key)

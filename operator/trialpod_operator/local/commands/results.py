@@ -27,7 +27,7 @@ from trialpod_operator.local.display.words import (
     plural,
 )
 from trialpod_operator.local.summary import no_best
-from trialpod_operator.local.view import ExperimentView, TrialRow
+from trialpod_operator.local.view import ExperimentView, TrialRow, best_first
 
 _ROW_KEYS = ("trial_id", "name", "status", "iteration", "run_time_s", "attempts", "failures", "disruptions")
 
@@ -61,19 +61,15 @@ def ordered(view: ExperimentView, key: str | None) -> list[TrialRow]:
         InvalidInputError: No trial has such a key.
     """
     if key is None:
-        if view.metric is None:
-            return list(view.rows)
-        reverse = view.mode == "max"
-        values: list[Any] = [row.value for row in view.rows]
-    else:
-        known = sort_keys(view.rows)
-        reverse = key.startswith("-") and key not in known
-        name = key[1:] if reverse else key
-        if view.rows and name not in known and name.removeprefix("config/") not in known:
-            close = nearest(name, known)
-            hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(map(one_line, known))}"
-            raise InvalidInputError(f"--sort {name}: no trial has such a key; {hint}")
-        values = [sort_value(row, name) for row in view.rows]
+        return best_first(view)
+    known = sort_keys(view.rows)
+    reverse = key.startswith("-") and key not in known
+    name = key[1:] if reverse else key
+    if view.rows and name not in known and name.removeprefix("config/") not in known:
+        close = nearest(name, known)
+        hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(map(one_line, known))}"
+        raise InvalidInputError(f"--sort {name}: no trial has such a key; {hint}")
+    values = [sort_value(row, name) for row in view.rows]
     missing = [value is None or (isinstance(value, float) and math.isnan(value)) for value in values]
     numeric = all(absent or isinstance(value, (int, float)) for absent, value in zip(missing, values, strict=True))
     present = [index for index, absent in enumerate(missing) if not absent]

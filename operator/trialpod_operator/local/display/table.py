@@ -36,7 +36,7 @@ from trialpod_operator.local.display.words import (
     plural,
     rate,
 )
-from trialpod_operator.local.view import ExperimentView, TrialRow
+from trialpod_operator.local.view import ExperimentView, TrialRow, best_first
 
 MOST_LINES = 20
 REFRESH_PER_S = 8.0
@@ -102,8 +102,8 @@ class TableDisplay:
             self._console.print(Text(line, style=style if index == 0 else "dim"), soft_wrap=True)
 
     def finish(self, view: ExperimentView) -> None:
-        """Draw the last table and leave it standing."""
-        self._draw(view)
+        """Draw the last table, the best trials first, and leave it standing."""
+        self._draw(dataclasses.replace(view, rows=best_first(view)))
         self.close()
 
     def close(self) -> None:

@@ -1,0 +1,324 @@
+"""Trainables that do everything wrong: the user is told what, and the other trials go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_shell import Shell, events_of, read_json_lines
+
+pytestmark = pytest.mark.local
+
+BAD_FUNCTIONS = r'''
+import ctypes, os, resource, signal, subprocess, sys, threading, time
+from trialpod import tune
+
+def train(config):
+    return globals()[config["kind"]]()
+
+def good():
+    for i in range(3):
+        tune.report({"score": i})
+
+def returns_a_string():
+    return "done"
+
+def reports_nan():
+    tune.report({"score": float("nan")})
+
+def reports_100000_keys():
+    tune.report({"score": 0.5, **{f"key_{i}": i for i in range(100_000)}})
+
+def reports_nothing():
+    pass
+
+def forks():
+    tune.report({"score": 1})
+    child = os.fork()
+    if child == 0:
+        try:
+            tune.report({"score": 999})
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    tune.report({"score": 2})
+
+def returns_from_a_fork():
+    tune.report({"score": 1})
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        tune.report({"score": 2})
+
+def leaves_a_thread():
+    threading.Thread(target=threading.Event().wait).start()
+    tune.report({"score": 1})
+
+def leaves_a_daemon():
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    tune.report({"score": 1})
+
+def exits_with_0():
+    tune.report({"score": 1})
+    sys.exit(0)
+
+def exits_with_3():
+    sys.exit(3)
+
+def exits_with_words():
+    sys.exit("there is no data")
+
+def os_exits():
+    os._exit(5)
+
+def crashes():
+    ctypes.string_at(0)
+
+def is_killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def is_killed_too():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def writes_too_much():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    with open("data.bin", "wb") as file:
+        file.write(b"x" * (1 << 20))
+
+def needs_too_much_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    bytes(1 << 31)
+
+def raises_a_book():
+    raise ValueError("x" * 5_000_000)
+
+def raises_several_lines():
+    raise ValueError("first\n\nthird \x1b[2J\r\n" + "more\n" * 1000)
+
+def prints_megabytes():
+    for _ in range(40_000):
+        print("y" * 60)
+    tune.report({"score": 1})
+
+def prints_garbage():
+    os.write(1, b"\xff\xfe\x00\x1b[2J\n")
+    tune.report({"score": 1})
+
+def swallows_everything():
+    for i in range(300):
+        try:
+            tune.report({"score": 1})
+        except BaseException:
+            pass
+
+def never_stops_swallowing():
+    while True:
+        try:
+            tune.report({"score": 1})
+        except BaseException:
+            pass
+
+def misspells_the_metric():
+    tune.report({"scoer": 1})
+
+def reports_text_as_metric():
+    tune.report({"score": "good"})
+
+def reports_an_object():
+    tune.report({"score": 1, "model": object()})
+
+def reports_a_list():
+    tune.report([1])
+
+def raises():
+    tune.report({"score": 1})
+    raise RuntimeError("the loss exploded")
+
+def raises_an_interrupt():
+    raise KeyboardInterrupt
+
+def raises_what_cannot_be_shown():
+    class Strange(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+    raise Strange
+
+def recurses():
+    recurses()
+
+def closes_every_descriptor():
+    os.closerange(0, 4096)
+    tune.report({"score": 1})
+
+def changes_the_directory():
+    os.chdir("/")
+    tune.report({"score": 1})
+
+def removes_its_directory():
+    import shutil
+    shutil.rmtree(os.getcwd())
+    tune.report({"score": 1})
+
+def reports_a_missing_checkpoint():
+    tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory("nowhere"))
+'''
+
+# What the user reads of each kind; "" = the trial is fine.
+SAID = {
+    "good": "",
+    "returns_a_string": "the function returned 'done' of type str; it may return a dict of metrics, one number",
+    "reports_nan": "",
+    "reports_100000_keys": "",
+    "reports_nothing": "ended without reporting anything; call tune.report({'score': ...}) or return it",
+    "forks": "",
+    "returns_from_a_fork": "",
+    "leaves_a_thread": "",
+    "leaves_a_daemon": "",
+    "exits_with_0": "",
+    "exits_with_3": "SystemExit: the code exited with status 3",
+    "exits_with_words": "there is no data",
+    "os_exits": "the process ended with exit status 5 before the trial was over",
+    "crashes": "the process crashed with SIGSEGV: an invalid memory access in native code",
+    "is_killed": "the process was killed (SIGKILL); most often the machine ran out of memory: run fewer",
+    "is_killed_too": "the process was killed (SIGKILL)",
+    "writes_too_much": "OSError: [Errno 27] File too large (bad.py:",
+    "needs_too_much_memory": "MemoryError (bad.py:",
+    "raises_a_book": "ValueError: xxxxxxxx",
+    "raises_several_lines": "ValueError: first",
+    "prints_megabytes": "",
+    "prints_garbage": "",
+    "swallows_everything": "",
+    "never_stops_swallowing": "",
+    "misspells_the_metric": "the metric 'score' was never reported; reported were: scoer; did you mean 'scoer'?",
+    "reports_text_as_metric": "the metric 'score' is not a number but 'good'",
+    "reports_an_object": "the metric 'model' of type object cannot be reported",
+    "reports_a_list": "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}); it got list",
+    "raises": "RuntimeError: the loss exploded (bad.py:",
+    "raises_an_interrupt": "KeyboardInterrupt (bad.py:",
+    "raises_what_cannot_be_shown": "Strange",
+    "recurses": "RecursionError: maximum recursion depth exceeded",
+    "closes_every_descriptor": "the process ended with exit status 1 before the trial was over",
+    "changes_the_directory": "",
+    "removes_its_directory": "",
+    "reports_a_missing_checkpoint": "CheckpointError: the checkpoint directory nowhere does not exist",
+}
+
+
+class BadRun:
+    """One experiment with a trial of each kind, run once."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        shell.write("bad.py", BAD_FUNCTIONS)
+        shell.manifest(
+            "bad",
+            trainable={"entrypoint": "bad:train"},
+            searchSpace={"kind": {"grid_search": list(SAID)}},
+            metric="score",
+            mode="max",
+            stop={"training_iteration": 100},
+        )
+        self.done = shell.run("run", "experiment.yaml", "--max-concurrent", "2", timeout_s=60)
+        self.directory = shell.folder / "trialpod-results" / "bad"
+        self.results = shell.results(self.directory)
+        self.trials: dict[str, dict[str, Any]] = {t["params"]["kind"]: t for t in self.results["trials"]}
+
+    def log(self, kind: str) -> str:
+        return Path(self.trials[kind]["path"], "log.txt").read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def bad(module_shell: Shell) -> Iterator[BadRun]:
+    yield BadRun(module_shell)
+
+
+def test_every_other_trial_goes_on_and_the_exit_status_is_1(bad: BadRun) -> None:
+    assert bad.done.returncode == 1, bad.done.stdout + bad.done.stderr
+    assert set(bad.trials) == set(SAID)
+    assert bad.trials["good"]["status"] == "TERMINATED"
+    assert bad.results["state"] == "Succeeded"
+    assert "Traceback" not in bad.done.stdout + bad.done.stderr
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_a_bad_trial_is_told_in_words_that_help(bad: BadRun, kind: str) -> None:
+    trial, said = bad.trials[kind], SAID[kind]
+    assert trial["status"] == ("ERROR" if said else "TERMINATED"), trial
+    assert said in trial["error"]
+    assert "\n" not in trial["error"]
+    assert len(trial["error"]) < 700
+    if said:
+        assert trial["failures"] <= 1
+
+
+def test_no_line_on_the_screen_is_longer_than_a_few_terminal_lines(bad: BadRun) -> None:
+    lines = (bad.done.stdout + bad.done.stderr).splitlines()
+    assert max(map(len, lines)) < 900
+    assert "\x1b" not in bad.done.stdout
+
+
+def test_errors_of_the_same_kind_are_counted_together(bad: BadRun) -> None:
+    killed = bad.trials["is_killed"]["error"]
+    assert killed == bad.trials["is_killed_too"]["error"]
+    assert "log.txt" not in killed  # the log is named on a line of its own
+    assert f"{bad.trials['is_killed_too']['trial_id']} failed with the same error as" in bad.done.stdout
+
+
+def test_results_names_each_error_with_its_log(bad: BadRun) -> None:
+    text = bad.shell.run("results", str(bad.directory), "--failed").stdout
+    assert "RuntimeError: the loss exploded" in text
+    assert f"log: {bad.trials['raises']['path']}/log.txt" in text
+    assert "good" not in text.partition("\n\n")[2].partition("\n\n")[0]
+
+
+def test_what_a_trial_printed_is_in_its_log(bad: BadRun) -> None:
+    assert len(bad.log("prints_megabytes")) == 40_000 * 61
+    assert "\x1b[2J" in bad.log("prints_garbage")
+    assert "RuntimeError: the loss exploded" in bad.log("raises")
+    assert 'File "' in Path(bad.trials["raises"]["path"], "error.txt").read_text()
+
+
+def test_results_that_were_reported_before_the_failure_are_kept(bad: BadRun) -> None:
+    trial = bad.trials["raises"]
+    assert trial["value"] == 1.0
+    rows = read_json_lines(Path(trial["path"], "result.json"))
+    assert [row["score"] for row in rows] == [1]
+
+
+def test_results_under_a_misspelt_name_are_kept(bad: BadRun) -> None:
+    rows = read_json_lines(Path(bad.trials["misspells_the_metric"]["path"], "result.json"))
+    assert [row["scoer"] for row in rows] == [1]
+
+
+def test_a_forked_child_cannot_report_for_its_trial(bad: BadRun) -> None:
+    for kind in ("forks", "returns_from_a_fork"):
+        rows = read_json_lines(Path(bad.trials[kind]["path"], "result.json"))
+        assert [row["score"] for row in rows] == [1, 2], kind
+
+
+def test_a_trial_that_swallows_its_stop_is_over_nevertheless(bad: BadRun) -> None:
+    for kind in ("swallows_everything", "never_stops_swallowing"):
+        assert bad.trials[kind]["iteration"] == 100, kind
+    assert len(read_json_lines(Path(bad.trials["never_stops_swallowing"]["path"], "result.json"))) == 100
+
+
+def test_a_hundred_thousand_keys_are_kept(bad: BadRun) -> None:
+    (row,) = read_json_lines(Path(bad.trials["reports_100000_keys"]["path"], "result.json"))
+    assert row["key_99999"] == 99_999
+
+
+def test_nan_is_never_the_best(bad: BadRun) -> None:
+    best = json.loads(bad.shell.run("best", str(bad.directory), "--json").stdout)
+    assert best["params"]["kind"] in ("forks", "returns_from_a_fork", "good")
+    assert best["value"] == 2
+
+
+def test_nothing_that_the_trials_started_is_left(bad: BadRun) -> None:
+    bad.shell.wait_until_all_gone()

@@ -1,0 +1,59 @@
+"""What the README and examples/ tell people to run does run, word by word."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIALPOD = Path(sys.executable).with_name("trialpod")
+BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.fixture
+def readme_files(tmp_path: Path) -> Path:
+    """A folder with the files that the README shows."""
+    for name, text in BLOCK.findall((ROOT / "README.md").read_text()):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_the_manifest_of_the_readme_runs(readme_files: Path) -> None:
+    checked = run(TRIALPOD, "validate", "experiment.yaml", cwd=readme_files)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    done = run(TRIALPOD, "run", "experiment.yaml", cwd=readme_files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 trials in" in done.stdout
+    more = run(TRIALPOD, "run", "experiment.yaml", "--set", "spec.numSamples=40", cwd=readme_files)
+    assert more.returncode == 0, more.stdout + more.stderr
+    assert "40 trials in" in more.stdout
+    best = run(TRIALPOD, "best", "trialpod-results/climb", cwd=readme_files)
+    assert "'lr':" in best.stdout
+
+
+def test_the_script_of_the_readme_runs_by_itself_and_by_trialpod_run(readme_files: Path) -> None:
+    by_trialpod = run(TRIALPOD, "run", "script.py", cwd=readme_files)
+    assert by_trialpod.returncode == 0, by_trialpod.stdout + by_trialpod.stderr
+    assert (readme_files / "trialpod-results" / "script").is_dir()
+    source = (readme_files / "script.py").read_text()
+    assert source.count("metric=") == 1
+    again = run(TRIALPOD, "run", "script.py", cwd=readme_files)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "20 trials in" in again.stdout
+
+
+def test_the_digits_example_trains_and_checkpoints_a_real_model(tmp_path: Path) -> None:
+    manifest = str(ROOT / "examples" / "digits" / "experiment.yaml")
+    done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 trials in" in done.stdout
+    accuracy = re.search(r"with accuracy=(0\.\d+)", done.stdout)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 0.8
+    assert list(tmp_path.glob("digits/*/checkpoint_*/model.pkl"))
