@@ -16,7 +16,7 @@ from command_shell import Shell, events_of, read_json_lines
 
 pytestmark = pytest.mark.local
 
-BAD_FUNCTIONS = r'''
+BAD_FUNCTIONS = r"""
 import ctypes, os, resource, signal, subprocess, sys, threading, time
 from trialpod import tune
 
@@ -168,7 +168,7 @@ def removes_its_directory():
 
 def reports_a_missing_checkpoint():
     tune.report({"score": 1}, checkpoint=tune.Checkpoint.from_directory("nowhere"))
-'''
+"""
 
 # What the user reads of each kind; "" = the trial is fine.
 SAID = {

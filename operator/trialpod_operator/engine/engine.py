@@ -80,7 +80,7 @@ class Engine:
         self.silent = stopper is None and type(self.scheduler) is FIFOScheduler
         """No result leads to a decision."""
         self.search_listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
-        self.keeps_one_pending = bool(getattr(self.scheduler, "time_slicing", False))
+        self.keeps_one_pending = self.scheduler.time_slicing
         """The scheduler gives a trial's place to another one that waits, so there must always be one."""
         # Hooks that only some stoppers have.
         self._observe_time: Callable[..., None] | None = getattr(stopper, "observe", None)

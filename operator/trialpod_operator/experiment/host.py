@@ -14,10 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from trialpod.errors import StorageError
 from trialpod.protocol.messages import Assignment, ReportAnswer
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued
+from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted
 from trialpod_operator.engine.outputs import Created, Outputs
@@ -52,7 +53,7 @@ class ExperimentHost:
         self.plan = plan
         self.directory = directory
         self.engine = Engine(plan.search, plan.scheduler, plan.stopper)
-        self.files = TrialFiles(directory, plan.settings.trainable_name)
+        self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn)
         self._clock = clock
         self._perform = perform
         self._heartbeat_s = heartbeat_s
@@ -61,6 +62,7 @@ class ExperimentHost:
         self._written = 0
         self._names: dict[str, str] = {}
         self._durable = 0
+        self._warnings: list[Action] = []  # about files, to be told with the next event
         self.replayed = self._replay()
 
     def apply(self, event: AnyEvent) -> None:
@@ -77,7 +79,8 @@ class ExperimentHost:
         self._written = self._journal.append(encode(record))
         self._remember(named)
         self._keep_files(event, actions)
-        for action in actions:
+        warnings, self._warnings = self._warnings, []
+        for action in [*warnings, *actions]:
             self._perform(action)
         if self._journal.size_since_snapshot > max(SNAPSHOT_MIN_BYTES, 2 * self._snapshot_size):
             self.write_snapshot()
@@ -128,7 +131,12 @@ class ExperimentHost:
 
     def write_snapshot(self) -> None:
         """Store the whole state, so that the next start need not replay what came before."""
-        offsets = self.files.offsets()
+        try:
+            offsets = self.files.offsets()
+        except StorageError:
+            # Told by `files`. Until they are written, only the journal has these results.
+            self._snapshot_size = self._journal.size_since_snapshot
+            return
         snapshot = HostSnapshot(
             engine=msgspec.Raw(self.engine.snapshot()),
             offsets=offsets,
@@ -176,6 +184,9 @@ class ExperimentHost:
             name(created.trial_id, created.tag) if name is not None else "",
             dirname(created.trial_id, created.tag) if dirname is not None else "",
         )
+
+    def _warn(self, trial_id: str, message: str) -> None:
+        self._warnings.append(Warned(message, self.engine.state.trials.get(trial_id)))
 
     def _remember(self, named: dict[str, tuple[str, str]]) -> None:
         for trial_id, (name, dirname) in named.items():

@@ -3,14 +3,20 @@
 They follow from the journal: results go to the journal first and to these files right after. After a crash the files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
 ever missing or there twice.
+
+A file that cannot be written ends no experiment: what is due stays buffered and is tried again, a directory that
+somebody removed is made again, and `warn` is told once per trial.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trialpod.storage.layout import trial_dirname
+from trialpod.errors import StorageError
+from trialpod.storage.base import storage_error
+from trialpod.storage.layout import ERROR_FILE, trial_dirname
 from trialpod.storage.trial_log import TrialLog
 from trialpod_operator.engine.trial import Trial
 
@@ -18,12 +24,23 @@ Offsets = dict[str, int]
 
 
 class TrialFiles:
-    """Keeps one `TrialLog` for each trial that has not ended. Owned by the experiment's host."""
+    """Keeps one `TrialLog` for each trial that has not ended. Owned by the experiment's host.
 
-    def __init__(self, directory: Path, trainable_name: str) -> None:
+    Args:
+        directory: the experiment's.
+        trainable_name: for the names of the trials' directories.
+        warn: takes a trial's id, and what is wrong with its files, in one sentence.
+    """
+
+    def __init__(
+        self, directory: Path, trainable_name: str, warn: Callable[[str, str], None] = lambda _id, _message: None
+    ) -> None:
         self._directory = directory
         self._trainable_name = trainable_name
+        self._warn = warn
+        self._warned: set[str] = set()
         self._logs: dict[str, TrialLog] = {}
+        self._paths: dict[str, Path] = {}  # of those
         self._dirty: set[str] = set()
         self.dirnames: dict[str, str] = {}
         self.resumed: dict[str, Offsets] = {}
@@ -47,33 +64,41 @@ class TrialFiles:
 
     def append(self, trial: Trial, results: list[dict[str, Any]]) -> None:
         """Add results to the trial's files; buffered until `flush`."""
-        log = self._logs.get(trial.trial_id) or self._open(trial)
-        log.append(results)
         self._dirty.add(trial.trial_id)
+        log = self._logs.get(trial.trial_id)
+        try:
+            (log or self._open(trial)).append(results)
+        except StorageError as error:
+            self._complain(trial.trial_id, error)
 
     def failed(self, trial: Trial) -> None:
         """Write down the trial's latest failure."""
         text = f"Failure # {trial.failures} (attempt {trial.attempt})\n{trial.traceback or trial.error}\n"
         path = self.path(trial)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "error.txt").write_text(text)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / ERROR_FILE).write_text(text, errors="backslashreplace")
+        except OSError as error:
+            self._complain(trial.trial_id, storage_error(error, "cannot write", path / ERROR_FILE, len(text)))
 
     def ended(self, trial: Trial) -> None:
         """Complete the files of a trial."""
-        self._dirty.discard(trial.trial_id)
-        log = self._logs.pop(trial.trial_id, None)
-        if log is not None:
-            log.flush()
+        log = self._logs.get(trial.trial_id)
+        if log is None or self._flushed(trial.trial_id, log):
+            self._dirty.discard(trial.trial_id)
+            self._logs.pop(trial.trial_id, None)
+            self._paths.pop(trial.trial_id, None)
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
-        for trial_id in self._dirty:
-            self._logs[trial_id].flush()
-        self._dirty.clear()
+        self._dirty = {trial_id for trial_id in self._dirty if not self._flushed(trial_id, self._logs.get(trial_id))}
 
     def offsets(self) -> dict[str, Offsets]:
-        """Return the lengths of the open files, after flushing them."""
-        self.flush()
+        """Return the lengths of the open files, after flushing them.
+
+        Raises:
+            StorageError: not everything could be written, so the journal must be kept.
+        """
         return {trial_id: log.offsets() for trial_id, log in self._logs.items()}
 
     def close(self) -> None:
@@ -82,12 +107,41 @@ class TrialFiles:
         self._logs.clear()
         self._dirty.clear()
 
+    def _flushed(self, trial_id: str, log: TrialLog | None) -> bool:
+        """Flush the files of a trial; return whether all is written."""
+        if log is None:
+            return True
+        try:
+            try:
+                log.flush()
+            except StorageError:
+                folder = self._paths[trial_id]
+                if folder.exists():
+                    raise
+                self._complain(trial_id, StorageError(f"{folder} was removed while its trial ran; it is made again"))
+                folder.mkdir(parents=True, exist_ok=True)
+                log.flush()
+        except OSError as error:
+            self._complain(trial_id, storage_error(error, "cannot make the folder", self._paths[trial_id]))
+            return False
+        except StorageError as error:
+            self._complain(trial_id, error)
+            return False
+        return True
+
+    def _complain(self, trial_id: str, error: StorageError) -> None:
+        if trial_id not in self._warned:
+            self._warned.add(trial_id)
+            self._warn(trial_id, str(error))
+
     def _open(self, trial: Trial) -> TrialLog:
         path = self.path(trial)
-        path.mkdir(parents=True, exist_ok=True)
         offsets = self.resumed.pop(trial.trial_id, {})
         log = TrialLog.resume(path, _static(trial), offsets)
         self._logs[trial.trial_id] = log
+        self._paths[trial.trial_id] = path
+        for warning in log.warnings:
+            self._warn(trial.trial_id, warning)
         return log
 
 

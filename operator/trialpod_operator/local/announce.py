@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from trialpod_operator.engine.actions import (
     Action,
@@ -27,7 +28,10 @@ def announce(action: Action, row: Callable[[Trial], TrialRow], metric: str | Non
         case TrialEnded(trial=trial):
             return events.trial_ended(row(trial), metric)
         case TrialRequeued(trial=trial, why="failed" | "disrupted" as why, message=message):
-            return events.trial_retried(row(trial), reason=message, disruption=why == "disrupted")
+            # By now the next attempt may have begun. Where it starts is said by the event itself.
+            lost = replace(row(trial), attempts=trial.attempt - trial.running)
+            reason = message.partition("; it goes on ")[0]
+            return events.trial_retried(lost, reason=reason, disruption=why == "disrupted")
         case Warned(message=message, trial=trial):
             return events.warning(message, trial_id=trial.trial_id if trial is not None else "")
         case DecisionMade():

@@ -16,14 +16,11 @@ _CRASHES = {
 }
 
 
-def describe_exit(info: ExitInfo, log: str) -> AttemptEnd:
+def describe_exit(info: ExitInfo) -> AttemptEnd:
     """Return the end of an attempt whose process is gone, with what to look at.
 
-    Only what happened to the process from outside, and is known to have, is no failure of the trial.
-
-    Args:
-        info: how the process ended.
-        log: path of the trial's log.
+    Only what happened to the process from outside, and is known to have, is no failure of the trial. The words are
+    the same for all trials that ended alike, so that they can be counted together; the log is named beside them.
     """
     if info.lost:
         return AttemptEnd(cause="lost", error=str(info))
@@ -33,18 +30,18 @@ def describe_exit(info: ExitInfo, log: str) -> AttemptEnd:
         return AttemptEnd(
             cause="failed",
             error=f"the process ended with exit status {info.status} before the trial was over "
-            f"(os._exit, or a crash at its end?); see {log}",
+            "(os._exit, or a crash at its end?); its log may say more",
         )
     signum = -info.status
     if signum == signal.SIGKILL:
         return AttemptEnd(
             cause="failed",
             error="the process was killed (SIGKILL); most often the machine ran out of memory: "
-            f"run fewer trials at once (--max-concurrent) or make them smaller; see {log}",
+            "run fewer trials at once or make them smaller",
         )
     name = signal.Signals(signum).name if signum in signal.valid_signals() else f"signal {signum}"
     why = _CRASHES.get(signal.Signals(signum)) if signum in signal.valid_signals() else None
     return AttemptEnd(
         cause="failed",
-        error=f"the process crashed with {name}{f': {why}' if why else ''}; see {log}",
+        error=f"the process crashed with {name}{f': {why}' if why else ''}",
     )

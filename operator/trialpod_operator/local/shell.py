@@ -23,9 +23,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
-from trialpod_operator.engine.actions import Action, ExperimentFinished, StartAttempt, StopAttempt
+from trialpod_operator.engine.actions import Action, ExperimentFinished, StartAttempt, StopAttempt, TrialRequeued
 from trialpod_operator.engine.events import (
     AnyEvent,
     AttemptEnded,
@@ -45,13 +46,14 @@ from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.announce import announce
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
+from trialpod_operator.local.display.words import plural
 from trialpod_operator.local.exits import describe_exit
 from trialpod_operator.local.processes import ExitInfo, ProcessPool
 from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.view import ExperimentView, TrialRow
 from trialpod_operator.local.views import build_row, build_view
 from trialpod_operator.reports.http import Peer, ReportServer
-from trialpod_operator.reports.service import Reply, ReportService
+from trialpod_operator.reports.service import Reply, ReportService, refuse
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +124,8 @@ class LocalShell:
         self._address = ""
         self._interrupts = 0
         self._failure: BaseException | None = None
+        self._killing = False  # from now on processes end because they are killed from here
+        self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
         self._host: ExperimentHost
         self._pool: ProcessPool
         self._changed: asyncio.Event
@@ -146,6 +150,8 @@ class LocalShell:
 
     def apply(self, event: AnyEvent) -> None:
         """Apply an event of an attempt."""
+        if self._failure is not None:
+            raise self._failure
         try:
             self._host.apply(event)
         except Exception as error:
@@ -198,6 +204,7 @@ class LocalShell:
 
     async def _drive(self) -> RunOutcome:
         self._display.start(self._view())
+        self._give_hints()
         try:
             self._begin()
             last_flush = last_tick = last_shown = time.monotonic()
@@ -219,7 +226,7 @@ class LocalShell:
         except Exception as error:  # noqa: BLE001 - raised again below, once no process is left
             self._fail(error)
         if self._failure is not None:
-            await self._pool.kill_all()
+            await self._kill_all()
             raise self._failure
         self._host.flush()
         await self._wait_for_exits()
@@ -232,7 +239,7 @@ class LocalShell:
 
     def _begin(self) -> None:
         if self._host.engine.state.settings is not None:
-            self.apply(Recovered())
+            self._recover()
             if self._drop_unfinished:
                 left = [trial.trial_id for trial in self._host.engine.state.get_trials() if not trial.ended]
                 for trial_id in left:
@@ -245,6 +252,27 @@ class LocalShell:
             self.apply(SuspendRequested())
         elif self._host.engine.state.flags.suspended:
             self.apply(ResumeRequested())
+
+    def _recover(self) -> None:
+        """Take up what an earlier run left, and say it in one line for all trials."""
+        self._recovering = []
+        self.apply(Recovered())
+        trials, self._recovering = self._recovering, None
+        if trials:
+            kept = sum(trial.checkpoint is not None for trial in trials)
+            starts = [f"{kept:,} from the latest checkpoint"] if kept else []
+            starts += [f"{len(trials) - kept:,} from the beginning"] if kept < len(trials) else []
+            were = f"{plural(len(trials), 'trial')} {'were' if len(trials) > 1 else 'was'} running"
+            message = f"going on after an interruption: {were} and will start again, {', '.join(starts)}"
+            data = {"trials": [trial.trial_id for trial in trials], "with_checkpoint": kept}
+            self._display.event(events.Event("recovered", message=message, data=data))
+
+    def _give_hints(self) -> None:
+        if self._plan.resources_of is None and (hint := self._slots.hint(self._plan.resources)):
+            fact, _, remedy = hint.partition("; ")
+            if "manifest" not in self._plan.document:
+                remedy = "to use a GPU in each trial: tune.with_resources(trainable, {'gpu': 1}), or a part of one"
+            self._display.event(events.warning(fact, remedy))
 
     def _capacity(self) -> int:
         if self._plan.resources_of is not None:
@@ -267,7 +295,12 @@ class LocalShell:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), 0.2)
         if self._workers:
-            await self._pool.kill_all()
+            await self._kill_all()
+
+    async def _kill_all(self) -> None:
+        self._killing = True
+        await self._pool.kill_all()
+        await asyncio.sleep(0)  # the loop tells of the last exits in its next round
 
     # -- carrying out actions --
 
@@ -280,6 +313,9 @@ class LocalShell:
                 self._stop(trial, attempt)
             case ExperimentFinished():
                 self._changed.set()
+        if self._recovering is not None and isinstance(action, TrialRequeued):
+            self._recovering.append(action.trial)
+            return
         announcement = announce(action, self._row, self._plan.settings.metric)
         if announcement is not None:
             self._display.event(announcement)
@@ -296,8 +332,12 @@ class LocalShell:
                 self._queue.popleft()
                 idle.waiting.set_result((trial, attempt))
                 continue
-            if not self._spawn(trial, attempt):
-                return
+            try:
+                if not self._spawn(trial, attempt):
+                    return
+            except InvalidInputError as error:  # the resources of this one trial, computed from its config
+                end = AttemptEnd(cause="failed", error=str(error), retry=False)
+                self.apply(AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end))
             self._queue.popleft()
 
     def _spawn(self, trial: Trial, attempt: int) -> bool:
@@ -377,15 +417,29 @@ class LocalShell:
                 worker.waiting.cancel()
             trial = worker.trial
             if trial.running and trial.attempt == worker.attempt:
-                end = describe_exit(exit_info, log=str(self._host.files.path(trial) / LOG_FILE))
-                self.apply(AttemptEnded(trial_id=trial.trial_id, attempt=worker.attempt, end=end))
-        self._pump()
+                self._ended_silently(worker, exit_info)
+        if not self._killing:
+            self._soon(self._pump)
         self._changed.set()
+
+    def _ended_silently(self, worker: _Worker, exit_info: ExitInfo) -> None:
+        if self._failure is not None:
+            return  # nothing can be recorded any more; the next start finds the attempt lost
+        end = describe_exit(exit_info)
+        if self._killing:
+            end = AttemptEnd(cause="lost", error="trialpod was told to end at once")
+        event = AttemptEnded(trial_id=worker.trial.trial_id, attempt=worker.attempt, end=end)
+        self._guarded(lambda: self.apply(event))
 
     # -- small parts --
 
     def _handle(self, path: str, body: bytes, _peer: Peer) -> Reply | Awaitable[Reply]:
-        return self._service.handle(path, body)
+        try:
+            return self._service.handle(path, body)
+        except Exception:
+            if self._failure is None:
+                raise
+            return refuse(503, "the experiment is being ended by an error")  # which `run` raises
 
     def _worker_of(self, trial: Trial, attempt: int) -> _Worker | None:
         for worker in self._workers.values():
@@ -402,16 +456,18 @@ class LocalShell:
         at = self._host.engine.next_wakeup()
         if at is not None:
             delay = max(0.0, at - self._clock())
-            self._wakeup = asyncio.get_running_loop().call_later(delay, self.apply, TimerFired())
+            self._wakeup = asyncio.get_running_loop().call_later(
+                delay, self._guarded, lambda: self.apply(TimerFired())
+            )
 
     def _soon(self, call: Callable[[], None]) -> None:
-        def guarded() -> None:
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001 - `_drive` raises it
-                self._fail(error)
+        asyncio.get_running_loop().call_soon(self._guarded, call)
 
-        asyncio.get_running_loop().call_soon(guarded)
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - `_drive` raises it
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:

@@ -40,7 +40,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         text = f"SystemExit: the code exited with status {error.code!r}"
     else:
-        lines = str(error).strip().splitlines()
+        lines = _words(error).strip().splitlines()
         name = type(error).__qualname__
         text = f"{name}: {lines[0]}" if lines else name
     if len(text) > _MAX_LINE:
@@ -49,6 +49,13 @@ def one_line(error: BaseException) -> str:
     if frames:
         text += f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name})"
     return text
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001 - an error of the user's own kind, whose text cannot be made
+        return f"(its text cannot be shown: {type(problem).__name__})"
 
 
 def user_traceback(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from trialpod.storage.lock import ExperimentLock
 
 def test_a_held_lock_is_refused_with_its_holder_and_the_remedy(tmp_path):
     with ExperimentLock(tmp_path):
-        message = rf"in use: process {os.getpid()} has held it since .* \(.*pytest.*\)\. Wait .*choose another"
+        message = rf"in use: process {os.getpid()} has held it since .* \(.+\)\. Wait .*choose another"
         with pytest.raises(ExperimentLockedError, match=message):
             ExperimentLock(tmp_path).acquire()
 

@@ -72,6 +72,9 @@ class TrialScheduler:
     STOP = "STOP"
     NOOP = "NOOP"
 
+    time_slicing: bool = False
+    """True when the scheduler pauses trials in favour of waiting ones: the engine then always keeps one waiting."""
+
     metric: str | None = None
     mode: str | None = None
 
