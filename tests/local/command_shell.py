@@ -176,7 +176,7 @@ class Shell:
 
     def results(self, directory: str | Path = "trialpod-results/exp") -> dict[str, Any]:
         """Return what `trialpod results --json` says."""
-        done = self.run("results", str(directory), "--json")
+        done = self.run("results", str(self.folder / directory), "--json")
         assert done.returncode == 0, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return document

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_shell import Shell, events_of, read_json_lines
+from command_shell import Shell, read_json_lines
 
 pytestmark = pytest.mark.local
 
@@ -224,6 +221,7 @@ class BadRun:
             metric="score",
             mode="max",
             stop={"training_iteration": 100},
+            template={"spec": {"terminationGracePeriodSeconds": 1}},
         )
         self.done = shell.run("run", "experiment.yaml", "--max-concurrent", "2", timeout_s=60)
         self.directory = shell.folder / "trialpod-results" / "bad"
@@ -235,8 +233,8 @@ class BadRun:
 
 
 @pytest.fixture(scope="module")
-def bad(module_shell: Shell) -> Iterator[BadRun]:
-    yield BadRun(module_shell)
+def bad(module_shell: Shell) -> BadRun:
+    return BadRun(module_shell)
 
 
 def test_every_other_trial_goes_on_and_the_exit_status_is_1(bad: BadRun) -> None:
@@ -268,7 +266,8 @@ def test_errors_of_the_same_kind_are_counted_together(bad: BadRun) -> None:
     killed = bad.trials["is_killed"]["error"]
     assert killed == bad.trials["is_killed_too"]["error"]
     assert "log.txt" not in killed  # the log is named on a line of its own
-    assert f"{bad.trials['is_killed_too']['trial_id']} failed with the same error as" in bad.done.stdout
+    text = bad.shell.run("results", str(bad.directory)).stdout
+    assert f"{bad.trials['is_killed']['trial_id']} and 1 more trial: {killed}" in text
 
 
 def test_results_names_each_error_with_its_log(bad: BadRun) -> None:
@@ -322,3 +321,221 @@ def test_nan_is_never_the_best(bad: BadRun) -> None:
 
 def test_nothing_that_the_trials_started_is_left(bad: BadRun) -> None:
     bad.shell.wait_until_all_gone()
+
+
+def one_bad(shell: Shell, source: str, **spec: Any) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run an experiment on the given train.py; return what was said and what `trialpod results` says."""
+    shell.write("train.py", source)
+    shell.manifest(**{"metric": "score", "mode": "max", "numSamples": 3, **spec})
+    done = shell.run("run", "experiment.yaml")
+    return done, shell.results()
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "source", "said"),
+    [
+        ("train:train", "import nowhere_to_be_found", "No module named 'nowhere_to_be_found' (train.py:1"),
+        ("train:train", "raise RuntimeError('no data')", "RuntimeError: no data (train.py:1"),
+        ("train:train", "def trian(config): ...", "did you mean 'trian'?"),
+        ("trian:train", "def train(config): ...", "trian"),
+        ("train:train", "train = 3", "int"),
+        ("train:train", "def train(): ...", "cannot be tuned"),
+        ("train:train", "async def train(config): ...", "coroutine"),
+        ("train:train", "def train(config):\n  x = = 1", "has a syntax error in train.py, line 2"),
+        ("train:train", "import os; os._exit(7)", "exit status 7"),
+        ("train:train", "import sys; sys.exit('usage: train.py FILE')", "usage: train.py FILE"),
+    ],
+)
+def test_code_that_cannot_be_started_ends_the_experiment_early(
+    shell: Shell, entrypoint: str, source: str, said: str
+) -> None:
+    done, results = one_bad(shell, source, trainable={"entrypoint": entrypoint}, numSamples=50)
+    assert done.returncode == 1
+    assert said in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout
+    if "os._exit" not in source:
+        assert len(results["trials"]) < 10
+        assert results["state"] == "Failed"
+        assert "the first 3 trials could not be started" in done.stdout
+
+
+HOOKS = {
+    "setup": "RuntimeError: bad setup (train.py:",
+    "step": "RuntimeError: bad step (train.py:",
+    "save_checkpoint": "RuntimeError: bad save_checkpoint (train.py:",
+    "step_returns_none": "step() returned None",
+    "step_returns_text": "step() returned 'good' of type str",
+    "save_returns_number": "save_checkpoint",
+    "cleanup": "",
+    "init": "",
+    "good": "",
+}
+HOOKED = """
+from trialpod import tune
+
+class Train(tune.Trainable):
+    def fail(self, hook):
+        if self.kind == hook:
+            raise RuntimeError(f"bad {hook}")
+    def setup(self, config):
+        self.kind = config["kind"]
+        self.fail("setup")
+    def step(self):
+        self.fail("step")
+        if self.kind == "step_returns_none":
+            return None
+        if self.kind == "step_returns_text":
+            return "good"
+        return {"score": self.iteration}
+    def save_checkpoint(self, folder):
+        self.fail("save_checkpoint")
+        if self.kind == "save_returns_number":
+            return 3
+        return {"n": 1}
+    def load_checkpoint(self, state):
+        self.fail("load_checkpoint")
+    def cleanup(self):
+        self.fail("cleanup")
+"""
+
+
+def test_each_hook_of_a_class_that_fails_is_named(shell: Shell) -> None:
+    done, results = one_bad(
+        shell,
+        HOOKED,
+        trainable={"entrypoint": "train:Train"},
+        searchSpace={"kind": {"grid_search": list(HOOKS)}},
+        numSamples=1,
+        stop={"training_iteration": 2},
+        checkpoint={"frequency": 1},
+    )
+    assert done.returncode == 1
+    trials = {trial["params"]["kind"]: trial for trial in results["trials"]}
+    for kind, said in HOOKS.items():
+        assert trials[kind]["status"] == ("ERROR" if said else "TERMINATED"), (kind, trials[kind])
+        assert said in trials[kind]["error"], kind
+    assert "bad cleanup" in Path(trials["cleanup"]["path"], "log.txt").read_text()
+
+
+def test_a_load_checkpoint_that_fails_fails_the_retry(shell: Shell) -> None:
+    source = """
+    from trialpod import tune
+    class Train(tune.Trainable):
+        def step(self):
+            if self.iteration == 2:
+                raise RuntimeError("bad luck")
+            return {"score": self.iteration}
+        def save_checkpoint(self, folder):
+            return {"n": 1}
+        def load_checkpoint(self, state):
+            raise RuntimeError("bad load_checkpoint")
+    """
+    done, results = one_bad(
+        shell,
+        source,
+        trainable={"entrypoint": "train:Train"},
+        numSamples=1,
+        checkpoint={"frequency": 1},
+        failurePolicy={"maxFailures": 1},
+    )
+    assert done.returncode == 1
+    (trial,) = results["trials"]
+    assert (trial["attempts"], trial["failures"]) == (2, 2)
+    assert "bad load_checkpoint" in trial["error"]
+    assert "attempt 1 failed (retry 1 (of 1): RuntimeError: bad luck" in done.stdout
+    assert "it goes on from the checkpoint of iteration 2" in done.stdout
+
+
+def test_a_metric_that_nobody_reports_ends_the_experiment_with_a_suggestion(shell: Shell) -> None:
+    source = """
+    from trialpod import tune
+    def train(config):
+        tune.report({"accuracy": 0.5})
+    """
+    done, results = one_bad(shell, source, metric="acuracy", numSamples=50)
+    assert done.returncode == 1
+    assert results["state"] == "Failed"
+    assert len(results["trials"]) < 10
+    assert "the metric 'acuracy' was never reported; reported were: accuracy; did you mean 'accuracy'?" in done.stdout
+    best = shell.run("best", "trialpod-results/exp", "--metric", "accuracy", "--mode", "max", "--json")
+    assert json.loads(best.stdout)["value"] == 0.5
+
+
+def test_an_empty_search_space_runs_the_trainable_as_it_is(shell: Shell) -> None:
+    source = """
+    from trialpod import tune
+    def train(config):
+        assert config == {}
+        tune.report({"score": 1})
+    """
+    done, results = one_bad(shell, source, searchSpace={}, numSamples=2)
+    assert done.returncode == 0, done.stdout
+    assert [trial["params"] for trial in results["trials"]] == [{}, {}]
+    assert "best parameters: it has none" in done.stdout
+
+
+def test_a_full_disk_ends_the_run_with_a_clear_message_and_is_gone_on_with_later(shell: Shell) -> None:
+    disk = shell.folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        shell.write(
+            "train.py",
+            """
+            import os
+            from trialpod import tune
+            def train(config):
+                for i in range(50):
+                    tune.report({"score": i, "text": os.urandom(50_000).hex()})
+            """,
+        )
+        shell.manifest(metric="score", mode="max", numSamples=4)
+        full = shell.run("run", "experiment.yaml", "--storage", "disk")
+        assert full.returncode == 1
+        assert "no space left on the device" in full.stderr, full.stderr
+        assert "free some space" in full.stderr
+        assert "Traceback" not in full.stderr
+        assert len(full.stderr.splitlines()) < 5
+        shell.wait_until_all_gone()
+        subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
+        again = shell.run("run", "experiment.yaml", "--storage", "disk")
+        assert again.returncode == 0, again.stdout + again.stderr
+        for trial in shell.results("disk/exp")["trials"]:
+            assert trial["failures"] == 0
+            rows = read_json_lines(Path(trial["path"], "result.json"))
+            assert [row["score"] for row in rows][-50:] == list(range(50))
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_grid_of_a_million_points_starts_at_once_and_is_gone_on_with(shell: Shell) -> None:
+    shell.write(
+        "train.py",
+        """
+        from trialpod import tune
+        def train(config):
+            tune.report({"score": config["a"]})
+        """,
+    )
+    digits = list(range(100))
+    space = {name: {"grid_search": digits} for name in ("a", "b", "c")}
+    shell.manifest(metric="score", mode="max", searchSpace=space)
+    for seen in (2, 4):
+        running = shell.start("run", "experiment.yaml", "--json")
+        assert running.wait_event("started")["total"] == 1_000_000
+        for _ in range(2):
+            running.wait_event("trial_ended")
+        running.signal(signal.SIGINT)
+        assert running.wait() == 130
+        results = shell.results()
+        assert results["total"] == 1_000_000
+        assert results["counts"]["TERMINATED"] >= seen
+        assert results["counts"]["ERROR"] == 0
+    finished = [trial for trial in results["trials"] if trial["status"] == "TERMINATED"]
+    assert all(trial["attempts"] == 1 for trial in finished)
+    points = [tuple(trial["params"].values()) for trial in results["trials"]]
+    assert len(set(points)) == len(points)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trialpod.errors import nearest
-from trialpod.protocol.messages import DecisionKind
+from trialpod.protocol.messages import AUTO_RESULT_KEYS, DecisionKind
 from trialpod.protocol.values import opaque_decoder
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
@@ -22,24 +22,6 @@ from trialpod_operator.engine.trial import Trial
 
 if TYPE_CHECKING:
     from trialpod_operator.engine.engine import Engine
-
-AUTO_KEYS = frozenset(
-    {
-        "training_iteration",
-        "time_this_iter_s",
-        "time_total_s",
-        "time_since_restore",
-        "iterations_since_restore",
-        "timestamp",
-        "date",
-        "done",
-        "checkpoint_dir_name",
-        "timesteps_total",
-        "timesteps_since_restore",
-        "episodes_total",
-    }
-)
-"""Keys that trialpod adds to each result."""
 
 
 def decode_new(engine: Engine, event: ResultsReceived) -> list[dict[str, Any]]:
@@ -122,7 +104,7 @@ def tell_completion(engine: Engine, trial: Trial, result: dict[str, Any]) -> Non
 
 def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was never reported") -> str:
     """Say that a metric was not reported, what was, and what may have been meant."""
-    reported = sorted(key for key in result if key not in AUTO_KEYS)
+    reported = sorted(key for key in result if key not in AUTO_RESULT_KEYS)
     if metric in result:
         return f"the metric '{metric}' is not a number but {result[metric]!r:.60}; report a number under that name"
     shown = ", ".join(reported[:10]) + (f" and {len(reported) - 10} more" if len(reported) > 10 else "")

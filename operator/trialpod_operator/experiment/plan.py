@@ -12,6 +12,9 @@ from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.stopper.stopper import Stopper
 from trialpod_operator.engine.settings import Settings
 
+DEFAULT_GRACE_S = 10.0
+"""How long a trial that is asked to end may take to reach a boundary and save its state."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentPlan:
@@ -33,7 +36,7 @@ class ExperimentPlan:
     trial_name: Callable[[str, str], str] | None = None  # (trial_id, tag) -> name, from a script
     trial_dirname: Callable[[str, str], str] | None = None
     log_output: bool = True
-    grace_s: float = 10.0
+    grace_s: float = DEFAULT_GRACE_S
 
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
         """Return what a trial with this config asks for."""

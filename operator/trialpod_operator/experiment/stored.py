@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.storage.base import storage_error
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 
 FORMAT_VERSION = 1
@@ -43,8 +44,10 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
     try:
         stored: dict[str, Any] = json.loads(path.read_bytes())
         version = stored["version"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise storage_error(error, "cannot read", path) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(
             f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start anew"
@@ -55,16 +58,23 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
 
 
 def write_stored(directory: Path, stored: dict[str, Any]) -> None:
-    """Write the file, wholly or not at all."""
+    """Write the file, wholly or not at all.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
     folder = directory / TRIALPOD_DIR
-    folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"{EXPERIMENT_FILE}.tmp"
-    with open(temporary, "w") as file:
-        json.dump({"version": FORMAT_VERSION, **stored}, file, indent=2, default=repr)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, folder / EXPERIMENT_FILE)
+    text = json.dumps({"version": FORMAT_VERSION, **stored}, indent=2, default=repr) + "\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, folder / EXPERIMENT_FILE)
+    except OSError as error:
+        raise storage_error(error, "cannot write", folder / EXPERIMENT_FILE, len(text)) from error
 
 
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -60,7 +60,7 @@ class TrialFiles:
         """Go on with another process: its pid and host stand in the lines from now on."""
         log = self._logs.get(trial.trial_id)
         if log is not None:
-            log.update_static(_static(trial))
+            log.update_static(static_fields(trial))
 
     def append(self, trial: Trial, results: list[dict[str, Any]]) -> None:
         """Add results to the trial's files; buffered until `flush`."""
@@ -137,7 +137,7 @@ class TrialFiles:
     def _open(self, trial: Trial) -> TrialLog:
         path = self.path(trial)
         offsets = self.resumed.pop(trial.trial_id, {})
-        log = TrialLog.resume(path, _static(trial), offsets)
+        log = TrialLog.resume(path, static_fields(trial), offsets)
         self._logs[trial.trial_id] = log
         self._paths[trial.trial_id] = path
         for warning in log.warnings:
@@ -145,7 +145,8 @@ class TrialFiles:
         return log
 
 
-def _static(trial: Trial) -> dict[str, Any]:
+def static_fields(trial: Trial) -> dict[str, Any]:
+    """Return what is the same in all results of an attempt, and is sent only once."""
     return {
         "trial_id": trial.trial_id,
         "experiment_tag": trial.tag,

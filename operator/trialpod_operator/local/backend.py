@@ -6,14 +6,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.layout import LOG_FILE, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
+from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import read_stored
+from trialpod_operator.experiment.trial_files import static_fields
+from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.plans import plan_from_request
@@ -80,7 +83,7 @@ class LocalBackend:
         if script_run is not None:
             script_run.views.append(outcome.view)
         if not script.json and verbose >= 0:
-            _print(summarize(outcome.view, script.command), sys.stdout)
+            write_closing(sys.stdout, summarize(outcome.view, script.command))
         if outcome.interrupted:
             raise KeyboardInterrupt
         return self.load(str(directory))
@@ -119,19 +122,7 @@ class LocalBackend:
         return (directory / TRIALPOD_DIR).is_dir() and read_stored(directory) is not None
 
 
-def _last_result(result: dict[str, Any], trial: Any) -> dict[str, Any] | None:
+def _last_result(result: dict[str, Any], trial: Trial) -> dict[str, Any] | None:
     if not result:
         return None
-    return {
-        **result,
-        "trial_id": trial.trial_id,
-        "experiment_tag": trial.tag,
-        "pid": trial.pid,
-        "hostname": trial.hostname,
-        "node_ip": trial.node_ip,
-        "config": params_decoder.decode(trial.params),
-    }
-
-
-def _print(text: str, stream: TextIO) -> None:
-    print(text, file=stream, flush=True)
+    return {**result, **static_fields(trial), "config": params_decoder.decode(trial.params)}

@@ -19,8 +19,9 @@ from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExpe
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.plan import DEFAULT_GRACE_S, ExperimentPlan
 
+MIN_GRACE_S = 0.2
 _SEED_BITS = 32
 
 
@@ -74,6 +75,7 @@ def plan_from_manifest(experiment: TuneExperiment, folder: Path, stored: Mapping
         trainable=_trainable_ref(spec.trainable, folder),
         resources=spec.resource_amounts,
         suspend=spec.suspend,
+        grace_s=_grace_s(spec),
         document={
             "name": experiment.name,
             "seed": seed,
@@ -118,6 +120,12 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         trial_dirname=request.trial_dirname,
         document={"name": request.name, "seed": seed, "total": search.total},
     )
+
+
+def _grace_s(spec: TuneExperimentSpec) -> float:
+    """Return how long a trial that is to end may take over it: what the pod template says, or the default."""
+    given = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_S if given is None else max(float(given), MIN_GRACE_S)
 
 
 def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> SearchAlgorithm:

@@ -20,13 +20,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
-from trialpod_operator.engine.actions import Action, ExperimentFinished, StartAttempt, StopAttempt, TrialRequeued
+from trialpod_operator.engine.actions import (
+    Action,
+    ExperimentFinished,
+    ResultsApplied,
+    StartAttempt,
+    StopAttempt,
+    TrialRequeued,
+)
 from trialpod_operator.engine.events import (
     AnyEvent,
     AttemptEnded,
@@ -61,6 +68,8 @@ HEARTBEAT_S = 2.0
 FLUSH_S = 1.0
 TICK_S = 60.0
 """While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
+CLEANUP_GRACES = 2
+"""A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
 IDLE_WORKER_S = 5.0
 """A reused process without work is let go after this time."""
 
@@ -74,6 +83,7 @@ class _Worker:
     attempt: int
     waiting: asyncio.Future[tuple[Trial, int] | None] | None = None
     given: bool = False  # it has fetched the assignment of this attempt
+    signals: set[int] = field(default_factory=set)  # sent to it
 
 
 @dataclass(frozen=True)
@@ -311,6 +321,11 @@ class LocalShell:
                 self._soon(self._pump)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._stop(trial, attempt)
+            case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
+                # That was its last result. The code has time to clean up, but not for ever.
+                worker = self._worker_of(trial, attempt)
+                if worker is not None:
+                    self._force(worker, CLEANUP_GRACES * self._plan.grace_s)
             case ExperimentFinished():
                 self._changed.set()
         if self._recovering is not None and isinstance(action, TrialRequeued):
@@ -399,14 +414,19 @@ class LocalShell:
             self._soon(lambda: self.apply(AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)))
             return
 
-        def force(signum: int) -> None:
+        self._force(worker, self._plan.grace_s)
+
+    def _force(self, worker: _Worker, grace_s: float) -> None:
+        """End the worker's attempt by force if it is still there after `grace_s` seconds, and again as long."""
+        trial, attempt = worker.trial, worker.attempt
+
+        def send(signum: int) -> None:
             if trial.running and trial.attempt == attempt and self._workers.get(worker.key) is worker:
-                self._pool.terminate(worker.key, signum)
+                self._signal(worker, signum)
 
         loop = asyncio.get_running_loop()
-        grace = self._plan.grace_s
-        loop.call_later(grace, force, signal.SIGTERM)
-        loop.call_later(2 * grace + 1.0, force, signal.SIGKILL)
+        loop.call_later(grace_s, send, signal.SIGTERM)
+        loop.call_later(grace_s + self._plan.grace_s + 1.0, send, signal.SIGKILL)
 
     def _exited(self, exit_info: ExitInfo) -> None:
         """A process is gone: free what it had; an attempt of which it said no last word has ended by this."""
@@ -428,6 +448,8 @@ class LocalShell:
         end = describe_exit(exit_info)
         if self._killing:
             end = AttemptEnd(cause="lost", error="trialpod was told to end at once")
+        elif -exit_info.status in worker.signals or (worker.signals and exit_info.status == 0):
+            end = AttemptEnd(cause="preempted", error="it was ended before it could save its state")
         event = AttemptEnded(trial_id=worker.trial.trial_id, attempt=worker.attempt, end=end)
         self._guarded(lambda: self.apply(event))
 
@@ -511,7 +533,11 @@ class LocalShell:
     def _suspend(self) -> None:
         self.apply(SuspendRequested())
         for worker in self._workers.values():
-            self._pool.terminate(worker.key, signal.SIGTERM)
+            self._signal(worker, signal.SIGTERM)
+
+    def _signal(self, worker: _Worker, signum: int) -> None:
+        worker.signals.add(signum)
+        self._pool.terminate(worker.key, signum)
 
 
 def _log_preload(preload: asyncio.Future[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from trialpod.errors import nearest
+from trialpod.protocol.messages import AUTO_RESULT_KEYS
 from trialpod_operator.local.display.progress import done
 from trialpod_operator.local.display.words import duration, number, one_line, plural
 from trialpod_operator.local.literals import python_literal, yaml_text
@@ -18,30 +19,7 @@ MOST_KEYS = 12
 EXIT_FINE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 _ENDED_WORDS = [("TERMINATED", "terminated"), ("ERROR", "failed")]
 _OPEN_WORDS = [("RUNNING", "running"), ("PAUSED", "paused"), ("PENDING", "waiting")]
-_AUTOMATIC = frozenset(
-    [
-        "training_iteration",
-        "time_this_iter_s",
-        "time_total_s",
-        "time_since_restore",
-        "iterations_since_restore",
-        "timestamp",
-        "date",
-        "done",
-        "checkpoint_dir_name",
-        "timesteps_total",
-        "timesteps_since_restore",
-        "timesteps_this_iter",
-        "episodes_total",
-        "episodes_this_iter",
-        "trial_id",
-        "experiment_tag",
-        "pid",
-        "hostname",
-        "node_ip",
-        "config",
-    ]
-)
+_NOT_METRICS = AUTO_RESULT_KEYS | {"trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +148,7 @@ def paste_text(row: TrialRow) -> str:
 def reported_keys(rows: Iterable[TrialRow]) -> list[str]:
     """Return the keys that trials reported themselves, without the automatic ones, sorted."""
     keys = {key for row in rows for key in row.last_result}
-    return sorted(key for key in keys if key not in _AUTOMATIC and not key.startswith("config/"))
+    return sorted(key for key in keys if key not in _NOT_METRICS and not key.startswith("config/"))
 
 
 def no_best(view: ExperimentView, metric: str | None) -> str:

@@ -31,6 +31,26 @@ PROTOCOL_VERSION = 1
 MAX_RESULT_BYTES = 8 * 1024 * 1024
 """The largest single result. Larger data belongs in a checkpoint."""
 
+AUTO_RESULT_KEYS = frozenset(
+    {
+        "training_iteration",
+        "time_this_iter_s",
+        "time_total_s",
+        "time_since_restore",
+        "iterations_since_restore",
+        "timestamp",
+        "date",
+        "done",
+        "checkpoint_dir_name",
+        "timesteps_this_iter",
+        "timesteps_total",
+        "timesteps_since_restore",
+        "episodes_this_iter",
+        "episodes_total",
+    }
+)
+"""Keys of a result that are not the user's metrics."""
+
 EVERY_RESULT = 0.0
 """A horizon `at` which every result meets (when its attribute is ``training_iteration``)."""
 

@@ -7,21 +7,23 @@ import json
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trialpod.cli.command import Command
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.tune.environment import MAX_CONCURRENT, RESUME, RUN_NAME, STORAGE
 from trialpod_operator.api.loader import display_name, load_file
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local import backend
+from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.plans import plan_from_manifest
-from trialpod_operator.local.summary import EXIT_FINE, RunCommand, exit_status, summarize
+from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, RunCommand, exit_status, summarize
 
 DEFAULT_STORAGE = "trialpod-results"
 
@@ -75,8 +77,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
     display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
     options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors="resume" if args.retry_failed else "")
     outcome = run_experiment(plan, directory, display, options)
-    if not args.json:
-        print(summarize(outcome.view, command), flush=True)
+    write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
     return exit_status(outcome.view, interrupted=outcome.interrupted)
 
 
@@ -102,10 +103,24 @@ def _run_script(args: argparse.Namespace) -> int:
     backend.script_run = state
     sys.argv = [args.file, *args.args]
     sys.path.insert(0, str(script.resolve().parent))
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except TrialpodError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
+        _show_script_error(error, str(script))
+        return EXIT_FAILED
     if not state.views:
         print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
     return max((exit_status(view, interrupted=False) for view in state.views), default=EXIT_FINE)
+
+
+def _show_script_error(error: Exception, script: str) -> None:
+    """Print a traceback that begins in the script."""
+    shown = traceback.TracebackException.from_exception(error)
+    first = next((at for at, frame in enumerate(shown.stack) if frame.filename == script), 0)
+    shown.stack = traceback.StackSummary.from_list(shown.stack[first:])
+    print("".join(shown.format()), end="", file=sys.stderr)
 
 
 def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:

@@ -5,6 +5,8 @@ A display never decides anything and never ends an experiment: when its stream i
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Protocol, TextIO
 
 from trialpod_operator.local.display.events import Event
@@ -36,6 +38,18 @@ class Display(Protocol):
 
     def close(self) -> None:
         """Give the terminal back as it was; may be called at any time and more than once."""
+
+
+def write_closing(stream: TextIO, text: str) -> None:
+    """Write the last lines of a command; a reader that went away is no error, now or when the process ends."""
+    if text:
+        LineWriter(stream).line(text)
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        # What is still buffered would raise again at the end of the process.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class LineWriter:
