@@ -183,9 +183,11 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     budget = view.time_budget_s
     used_up = view.state == "Stopped" and budget is not None and view.elapsed_s >= budget
     if used_up and budget is not None:
-        lines.append(f"go on:   {command.text(timeBudget=f'{math.ceil(budget * 2)}s')}")
+        lines.append(f"go on:   {command.text(timeBudget=f'{budget * 2:.0f}s')}")
     elif view.state not in ("Succeeded", "Failed"):
         lines.append(f"resume:  {command.text()}")
+    if view.counts.get("ERROR"):
+        lines.append(f"retry:   {command.text()} --retry-failed")
     if command.num_samples and command.num_samples > 0 and view.state != "Failed":
         lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")
     lines.append(f"compare: trialpod results {one_line(shlex.quote(view.path))}")

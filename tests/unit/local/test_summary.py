@@ -42,6 +42,7 @@ def test_a_finished_run_ends_with_what_to_paste_and_what_to_type() -> None:
         "  layers: 2\n"
         "  epochs: 9\n"
         "\n"
+        "retry:   trialpod run experiment.yaml --retry-failed\n"
         "extend:  trialpod run experiment.yaml --set spec.numSamples=40\n"
         "compare: trialpod results ./trialpod-results/digits"
     )
