@@ -1,4 +1,4 @@
-"""The scratch environment with Ray Tune from its wheel: made once under .cache/bench-ray/, used by every later run."""
+"""The scratch environment with Ray Tune from its wheel: made once under .cache/bench-ray/, then used again."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ WORKLOADS = (
         "churn_50",
         "churn_50.py",
         (Figure("fit_s", "50 trivial trials, 8 at a time, a process each", "s", target=2.0),),
+        timeout_s=240.0,
     ),
     Workload(
         "churn_200_reuse",

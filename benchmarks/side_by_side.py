@@ -31,31 +31,34 @@ def main() -> int:
     if not args.no_ray:
         systems["ray"] = ray_python(ROOT)
     adopt_orphans()
-    print(facts(args.repeats, ray=not args.no_ray), flush=True)
+    machine = facts(args)
+    print(machine, flush=True)
     results: Results = {workload.name: {system: [] for system in systems} for workload in chosen}
     for workload in chosen:
         for repeat in range(args.repeats):
             for system, python in systems.items():
+                if system == "ray" and repeat >= args.ray_repeats:
+                    continue
                 results[workload.name][system].append(_measure_loudly(workload, system, python, repeat))
     print()
     print(render(chosen, results))
     if args.json:
-        _write(args.json, chosen, results, facts(args.repeats, ray=not args.no_ray))
+        _write(args.json, chosen, results, machine)
     failed = [name for name, by_system in results.items() if any(run.problem for run in by_system["trialpod"])]
     return 1 if failed else 0
 
 
-def facts(repeats: int, *, ray: bool) -> str:
+def facts(args: argparse.Namespace) -> str:
     """Return when and on what machine this runs."""
     cpus = [line for line in _lines("/proc/cpuinfo") if line.startswith("processor")]
     model = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "?")
     memory = next(int(line.split()[1]) // 1024**2 for line in _lines("/proc/meminfo") if "MemTotal" in line)
     load = _lines("/proc/loadavg")[0].split()[0]
-    other = f", beside {RAY}" if ray else ""
+    other = "" if args.no_ray else f", {args.ray_repeats} of {RAY}"
     return (
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {len(cpus)} cores ({model}), {memory} GiB, "
         f"Linux {platform.release()}, Python {platform.python_version()}, load {load} at the start, "
-        f"{repeats} runs each{other}"
+        f"{args.repeats} runs of each workload{other}"
     )
 
 
@@ -93,9 +96,15 @@ def _arguments() -> argparse.Namespace:
     names = [workload.name for workload in WORKLOADS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each (default: 3)")
+    parser.add_argument(
+        "--ray-repeats", type=int, metavar="N", help="fewer runs on Ray, which takes nearly all of the time"
+    )
     parser.add_argument("--no-ray", action="store_true", help="measure trialpod alone")
     parser.add_argument("--json", metavar="FILE", help="write all figures of all runs there too")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.ray_repeats is None:
+        args.ray_repeats = args.repeats
+    return args
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ def render(chosen: Sequence[Workload], results: Mapping[str, Mapping[str, Sequen
     lines = ["| " + " | ".join(_HEAD) + " |", "|" + "---|" * len(_HEAD)]
     for workload in chosen:
         by_system = results[workload.name]
-        for figure in workload.figures:
-            lines.append("| " + " | ".join(_cells(workload, figure, by_system)) + " |")
+        lines += ["| " + " | ".join(_cells(workload, figure, by_system)) + " |" for figure in workload.figures]
     inits = [
         run.figures["init_s"]
         for by_system in results.values()
@@ -26,10 +25,10 @@ def render(chosen: Sequence[Workload], results: Mapping[str, Mapping[str, Sequen
         if run.figures.get("init_s")
     ]
     if inits:
+        took = f"{statistics.median(inits):.1f} s ({min(inits):.1f}-{max(inits):.1f})"
         lines += [
             "",
-            f"`ray.init()` took {statistics.median(inits):.1f} s ({min(inits):.1f}-{max(inits):.1f}) in addition. "
-            "Only the rows of startup and resume_after_kill count it: there, a user waits for it too.",
+            f"`ray.init()` took {took} in addition. Only the rows of startup and resume_after_kill count it.",
         ]
     return "\n".join(lines)
 

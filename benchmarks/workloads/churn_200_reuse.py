@@ -1,9 +1,13 @@
 """200 trivial function trials, 8 at a time, in processes that are used again: what a trial costs at the least."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from system import STORAGE, begin, finish, size, timed_fit, tune
 
 
-def train(config):
+def train(config: dict[str, Any]) -> None:
     tune.report({"score": config["x"]})
 
 

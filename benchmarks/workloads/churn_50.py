@@ -1,9 +1,13 @@
 """50 trivial function trials, 8 at a time, each in a process of its own: what a trial costs beside its work."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from system import STORAGE, begin, finish, size, timed_fit, tune
 
 
-def train(config):
+def train(config: dict[str, Any]) -> None:
     tune.report({"score": config["x"]})
 
 

@@ -4,12 +4,15 @@ Once in an experiment in which no result leads to a decision, once with a stop f
 before the trial may go on.
 """
 
+from __future__ import annotations
+
 import time
+from typing import Any
 
 from system import STORAGE, begin, finish, size, timed_fit, tune
 
 
-def train(config):
+def train(config: dict[str, Any]) -> None:
     clock, times = time.perf_counter, []
     for step in range(config["reports"]):
         start = clock()
@@ -19,17 +22,18 @@ def train(config):
     tune.report({"p50_us": 1e6 * times[len(times) // 2], "p99_us": 1e6 * times[len(times) * 99 // 100]})
 
 
-def never(trial_id, result):
+def never(_trial_id: str, _result: dict[str, Any]) -> bool:
     return False
 
 
-def measure(name, stop):
+def measure(name: str, stop: Any) -> dict[str, Any]:
     tuner = tune.Tuner(
         train,
         param_space={"reports": int(size("reports", 2000))},
         run_config=tune.RunConfig(name=name, storage_path=STORAGE, stop=stop, verbose=0),
     )
-    return timed_fit(tuner)[0][0].metrics
+    metrics: dict[str, Any] = timed_fit(tuner)[0][0].metrics
+    return metrics
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ This process starts the driver as a child (``drive``), kills it when half of the
 (``resume``), and compares what the trials wrote down themselves with what the result.json files hold at the end.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from leftovers import adopt_orphans, kill_descendants
 from system import STORAGE, begin, finish, size, timed_fit, tune
@@ -20,11 +23,11 @@ SETTLED_S = 0.25
 """What happened this shortly before the kill may have been on its way."""
 
 
-def train(config):
+def train(config: dict[str, Any]) -> None:
     trial = tune.get_context().get_trial_id()
     diary = os.open(config["diary"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def note(what):
+    def note(what: str) -> None:
         os.write(diary, (json.dumps([time.time(), trial, what]) + "\n").encode())
 
     for step in range(STEPS):
@@ -36,7 +39,7 @@ def train(config):
     os.close(diary)
 
 
-def drive(path, diary, trials):
+def drive(path: str, diary: str, trials: int) -> None:
     tuner = tune.Tuner(
         tune.with_resources(train, {"cpu": 0.2}),
         param_space={"x": tune.uniform(0, 1), "diary": diary, "step_s": 0.05},
@@ -46,22 +49,22 @@ def drive(path, diary, trials):
     timed_fit(tuner)
 
 
-def resume(path):
+def resume(path: str) -> None:
     timed_fit(tune.Tuner.restore(path, tune.with_resources(train, {"cpu": 0.2})))
 
 
-def entries(diary):
+def entries(diary: str) -> list[list[Any]]:
     try:
         return [json.loads(line) for line in Path(diary).read_text().splitlines()]
     except FileNotFoundError:
         return []
 
 
-def start(what):
+def start(what: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, __file__, what], stdout=sys.stderr)
 
 
-def main(path, diary, trials):
+def main(path: str, diary: str, trials: int) -> None:
     adopt_orphans()
     driver = start("drive")
     while sum(what == "end" for _, _, what in entries(diary)) < trials // 2:

@@ -1,11 +1,14 @@
 """320 trials of one second, 16 at a time, in processes that are used again. Twenty rounds of a second are ideal."""
 
+from __future__ import annotations
+
 import time
+from typing import Any
 
 from system import STORAGE, begin, finish, size, timed_fit, tune
 
 
-def train(config):
+def train(config: dict[str, Any]) -> None:
     time.sleep(config["length_s"])
     tune.report({"score": config["x"]})
 

@@ -1,5 +1,7 @@
 """The first seconds of a user: import, and the first result of one trivial trial, from the start of the process."""
 
+from __future__ import annotations
+
 import os
 import time
 
@@ -10,7 +12,7 @@ needed = (tune.Tuner, tune.TuneConfig, tune.RunConfig, tune.report, tune.uniform
 import_s = time.perf_counter() - before_import
 
 
-def train(config):
+def train(config: dict[str, float]) -> None:
     tune.report({"score": config["x"]})
 
 

@@ -3,13 +3,16 @@
 The trials report without pause for some seconds; sizes: ``trials``, ``length_s``.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from typing import Any
 
 from system import STORAGE, begin, count_lines, finish, size, timed_fit, tune
 
 
-def train(config):
+def train(config: dict[str, Any]) -> None:
     began = time.time()
     until = began + config["length_s"]
     step = 0

@@ -101,6 +101,8 @@ class ExperimentHost:
             experiment=settings.name,
             experiment_tag=trial.tag,
             trial_dir=str(self.files.path(trial)),
+            checkpoint_uri=self.checkpoint_uri(trial),
+            storage_options=msgspec.to_builtins(self.plan.remote.options) if self.plan.remote is not None else {},
             params=msgspec.Raw(trial.params),
             trainable=self.plan.trainable,
             resources=self.plan.resources_for(trial.config),
@@ -115,6 +117,11 @@ class ExperimentHost:
             grace_s=self.plan.grace_s,
             reuse=settings.reuse,
         )
+
+    def checkpoint_uri(self, trial: Trial) -> str:
+        """Return where the trial's checkpoints are, when that is not its directory on this machine; else ""."""
+        remote = self.plan.remote
+        return f"{remote.uri}/{self.files.path(trial).name}" if remote is not None else ""
 
     def trial_name(self, trial: Trial) -> str:
         """Return the readable name of a trial."""

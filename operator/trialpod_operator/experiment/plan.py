@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialpod.protocol.messages import TrainableRef
+from trialpod.storage.options import StorageOptions
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.stopper.stopper import Stopper
@@ -14,6 +15,17 @@ from trialpod_operator.engine.settings import Settings
 
 DEFAULT_GRACE_S = 10.0
 """How long a trial that is asked to end may take to reach a boundary and save its state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteStorage:
+    """Where the experiment is kept beside the working directory, and where its trials put their checkpoints.
+
+    `uri` names the experiment's own place ("s3://bucket/prefix/name").
+    """
+
+    uri: str
+    options: StorageOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +44,7 @@ class ExperimentPlan:
     resources: dict[str, float] = field(default_factory=dict)
     resources_of: Callable[[dict[str, Any]], dict[str, float]] | None = None
     suspend: bool = False
+    remote: RemoteStorage | None = None
     document: dict[str, Any] = field(default_factory=dict)
     trial_name: Callable[[str, str], str] | None = None  # (trial_id, tag) -> name, from a script
     trial_dirname: Callable[[str, str], str] | None = None

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.storage.base import open_storage
 from trialpod.storage.lock import ExperimentLock
+from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
 from trialpod_operator.local.display.base import Display
@@ -53,14 +55,15 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         TrialpodError: it cannot go on; what was received is safe.
     """
     slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
-    stored = read_stored(directory)
-    plan = make_plan(stored)
-    if plan.resources_of is None:
-        slots.check(plan.resources)
-    _refuse_changes(directory, stored, plan)
+    plan = _checked_plan(make_plan, directory, slots)
+    remote = plan.remote
+    storage = open_storage(remote.uri, remote.options) if remote is not None else None
     lock = ExperimentLock(directory)
     lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait)
     try:
+        mirror = Mirror(directory, storage) if storage is not None else None
+        if mirror is not None and mirror.pull():
+            plan = _checked_plan(make_plan, directory, slots)
         write_stored(directory, plan.document)
         shell = LocalShell(
             plan,
@@ -70,14 +73,33 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
             display,
             retry_errors=options.retry_errors,
             drop_unfinished=options.drop_unfinished,
+            mirror=mirror,
         )
         return shell.run()
     finally:
         lock.release()
 
 
-def _refuse_changes(directory: Path, stored: Mapping[str, Any] | None, plan: ExperimentPlan) -> None:
-    if not stored or "manifest" not in stored or "manifest" not in plan.document:
+def _checked_plan(make_plan: MakePlan, directory: Path, slots: Slots) -> ExperimentPlan:
+    """Make the plan for what is in the directory; refuse what cannot work on this machine or with it."""
+    stored = read_stored(directory)
+    plan = make_plan(stored)
+    if plan.resources_of is None:
+        slots.check(plan.resources)
+    if stored is not None:
+        _refuse_changes(directory, stored, plan)
+    return plan
+
+
+def _refuse_changes(directory: Path, stored: Mapping[str, Any], plan: ExperimentPlan) -> None:
+    before, now = stored.get("storage", ""), plan.document.get("storage", "")
+    if before != now:
+        kept, wanted = (f"in {uri}" if uri else "only there" for uri in (before, now))
+        raise InvalidInputError(
+            f"{directory} holds an experiment of this name that is kept {kept}, not {wanted}; "
+            "give this one another name (--name), or move the other away"
+        )
+    if "manifest" not in stored or "manifest" not in plan.document:
         return
     changed = fixed_changes(stored["manifest"].get("spec", {}), plan.document["manifest"].get("spec", {}))
     if changed:

@@ -11,6 +11,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
+from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from trialpod.tune.search import BasicVariantGenerator, SearchAlgorithm, create_searcher
@@ -19,7 +20,7 @@ from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExpe
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.plan import DEFAULT_GRACE_S, ExperimentPlan
+from trialpod_operator.experiment.plan import DEFAULT_GRACE_S, ExperimentPlan, RemoteStorage
 
 MIN_GRACE_S = 0.2
 _SEED_BITS = 32
@@ -30,13 +31,16 @@ def choose_seed() -> int:
     return random.SystemRandom().getrandbits(_SEED_BITS)
 
 
-def plan_from_manifest(experiment: TuneExperiment, folder: Path, stored: Mapping[str, Any] | None) -> ExperimentPlan:
+def plan_from_manifest(
+    experiment: TuneExperiment, folder: Path, stored: Mapping[str, Any] | None, storage_uri: str = ""
+) -> ExperimentPlan:
     """Return the plan for a manifest.
 
     Args:
         experiment: a valid manifest.
         folder: where the manifest is; its modules can be imported from there.
         stored: what an earlier start stored (``experiment.json``), None at the first.
+        storage_uri: the ``s3://`` URI below which the experiment is kept; "" = only in its directory.
 
     Raises:
         InvalidInputError: it can run in a cluster, but not here.
@@ -76,8 +80,10 @@ def plan_from_manifest(experiment: TuneExperiment, folder: Path, stored: Mapping
         resources=spec.resource_amounts,
         suspend=spec.suspend,
         grace_s=_grace_s(spec),
+        remote=_remote(spec, f"{storage_uri}/{experiment.name}") if storage_uri else None,
         document={
             "name": experiment.name,
+            "storage": f"{storage_uri}/{experiment.name}" if storage_uri else "",
             "seed": seed,
             "total": _total(spec, space),
             "manifest": msgspec.to_builtins(experiment),
@@ -164,6 +170,15 @@ def _request_stopper(request: ExperimentRequest) -> Stopper | None:
         return None
     parts = stop if isinstance(stop, list) else [stop]
     return _combined([part if isinstance(part, Stopper) else FunctionStopper(part) for part in parts])
+
+
+def _remote(spec: TuneExperimentSpec, uri: str) -> RemoteStorage:
+    storage = spec.storage
+    options = StorageOptions(
+        endpoint=(storage.endpoint or "") if storage is not None else "",
+        create_bucket=storage.create_bucket if storage is not None else False,
+    )
+    return RemoteStorage(uri=uri, options=options.resolved())
 
 
 def _total(spec: TuneExperimentSpec, space: dict[str, Any]) -> int | None:

@@ -32,6 +32,7 @@ from trialpod_operator.engine.actions import (
     ResultsApplied,
     StartAttempt,
     StopAttempt,
+    TrialEnded,
     TrialRequeued,
 )
 from trialpod_operator.engine.events import (
@@ -49,6 +50,7 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.mirror import FencedError, Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.announce import announce
 from trialpod_operator.local.display import events
@@ -70,6 +72,10 @@ TICK_S = 60.0
 """While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
 CLEANUP_GRACES = 2
 """A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
+_SERVICE_NAME = "experiment"
+"""What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
+MIRROR_TIMEOUT_S = 300.0
+"""How long the end of a run waits for the copy in the storage to be complete."""
 IDLE_WORKER_S = 5.0
 """A reused process without work is let go after this time."""
 
@@ -106,6 +112,7 @@ class LocalShell:
         clock: seconds since the epoch.
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
         drop_unfinished: stop the trials that an earlier run left unfinished instead of going on with them.
+        mirror: copies the directory to its storage; brought up to date already.
     """
 
     def __init__(
@@ -118,6 +125,7 @@ class LocalShell:
         clock: Callable[[], float] = time.time,
         retry_errors: str = "",
         drop_unfinished: bool = False,
+        mirror: Mirror | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -127,6 +135,7 @@ class LocalShell:
         self._clock = clock
         self._retry_errors = retry_errors
         self._drop_unfinished = drop_unfinished
+        self._mirror = mirror
         self._service = ReportService(self)
         self._workers: dict[str, _Worker] = {}
         self._queue: deque[tuple[Trial, int]] = deque()  # attempts that wait for resources
@@ -156,7 +165,7 @@ class LocalShell:
 
     def find(self, name: str) -> LocalShell | None:
         """Return this experiment: there is only one here."""
-        return self if name == self._plan.settings.name else None
+        return self if name == _SERVICE_NAME else None
 
     def apply(self, event: AnyEvent) -> None:
         """Apply an event of an attempt."""
@@ -203,6 +212,7 @@ class LocalShell:
                 self._host = ExperimentHost(
                     self._plan, self._directory, self._clock, self._perform, heartbeat_s=HEARTBEAT_S
                 )
+                self._start_mirror()
                 with self._signals():
                     return await self._drive()
             finally:
@@ -221,7 +231,7 @@ class LocalShell:
             while not self._over():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._display.interval_s)
+                    await asyncio.wait_for(self._changed.wait(), min(self._display.interval_s, FLUSH_S))
                 now = time.monotonic()
                 if now - last_flush >= FLUSH_S:
                     last_flush = now
@@ -242,10 +252,34 @@ class LocalShell:
         await self._wait_for_exits()
         if self._interrupts < 2:
             self._host.write_snapshot()
+            await self._finish_mirror()
         stopped_early = not self._host.engine.finished
         view = self._view(rows=None)
         self._display.finish(view)
         return RunOutcome(view, interrupted=stopped_early and self._interrupts > 0)
+
+    def _start_mirror(self) -> None:
+        if self._mirror is None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def report(message: str) -> None:
+            loop.call_soon_threadsafe(self._display.event, events.warning(message))
+
+        def fenced(error: FencedError) -> None:
+            loop.call_soon_threadsafe(self._fail, error)
+
+        self._mirror.start(report, fenced)
+
+    async def _finish_mirror(self) -> None:
+        """Copy the rest to the storage; a second Ctrl-C ends the wait."""
+        if self._mirror is None:
+            return
+        copying = asyncio.ensure_future(asyncio.to_thread(self._mirror.close, MIRROR_TIMEOUT_S))
+        while not copying.done() and self._interrupts < 2:
+            await asyncio.wait([copying], timeout=0.2)
+        if copying.done() and (problem := copying.result()):
+            self._display.event(events.warning(problem))
 
     def _begin(self) -> None:
         if self._host.engine.state.settings is not None:
@@ -255,12 +289,12 @@ class LocalShell:
                 for trial_id in left:
                     self.apply(StopRequested(trial_id=trial_id))
         self.apply(CapacityObserved(slots=self._capacity()))
+        if self._plan.suspend:
+            self.apply(SuspendRequested())
         self.apply(SettingsObserved(settings=self._plan.settings))
         if self._retry_errors:
             self.apply(RetryRequested(from_scratch=self._retry_errors == "scratch"))
-        if self._plan.suspend:
-            self.apply(SuspendRequested())
-        elif self._host.engine.state.flags.suspended:
+        if not self._plan.suspend and self._host.engine.state.flags.suspended:
             self.apply(ResumeRequested())
 
     def _recover(self) -> None:
@@ -319,6 +353,10 @@ class LocalShell:
             case StartAttempt(trial=trial, attempt=attempt):
                 self._queue.append((trial, attempt))
                 self._soon(self._pump)
+                if self._mirror is not None:
+                    self._mirror.trial_started(self._host.files.path(trial).name)
+            case TrialEnded(trial=trial) if self._mirror is not None:
+                self._mirror.trial_ended(self._host.files.path(trial).name)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._stop(trial, attempt)
             case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
@@ -368,7 +406,7 @@ class LocalShell:
             key,
             runner=key,
             address=self._address,
-            experiment=self._plan.settings.name,
+            experiment=_SERVICE_NAME,
             log_path=str(path / LOG_FILE) if self._plan.log_output else os.devnull,
             env=allocation.env,
             python_path=self._plan.trainable.path,

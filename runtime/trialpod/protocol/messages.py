@@ -120,9 +120,11 @@ class Assignment(Message):
     trial_name: str  # "train_digits_3f2a1_00002"
     experiment: str
     experiment_tag: str  # "2_lr=0.0132"
-    trial_dir: str  # path or URI of the trial's directory
+    trial_dir: str  # path of the trial's directory on this machine: working directory, log
     params: msgspec.Raw  # MessagePack of the config; see protocol.values
     trainable: TrainableRef
+    checkpoint_uri: str = ""  # where its checkpoints go, when that is not `trial_dir`
+    storage_options: dict[str, Any] = {}  # a trialpod.storage.options.StorageOptions, for `checkpoint_uri`
     resources: dict[str, float] = {}
     checkpoint: CheckpointInfo | None = None  # start from this one
     checkpoints: list[CheckpointInfo] = []  # every committed one still there, oldest first

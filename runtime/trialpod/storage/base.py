@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from trialpod.errors import InvalidInputError, StorageError
+
+if TYPE_CHECKING:
+    from trialpod.storage.options import StorageOptions
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -27,6 +31,10 @@ class KeyMissingError(StorageError):
 
 class KeyExistsError(StorageError):
     """`Storage.write_new` found the key taken."""
+
+
+class StorageUnavailableError(StorageError):
+    """The storage cannot be reached or refuses for now: the same call may succeed later, with nothing changed here."""
 
 
 class Storage(Protocol):
@@ -49,6 +57,43 @@ class Storage(Protocol):
         """Set `key` to `data`; raise `KeyExistsError`, and change nothing, if it has a value."""
         ...
 
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return `length` bytes of the value of `key` from byte `start` on; fewer where the value ends before.
+
+        Raises:
+            KeyMissingError: there is no such key.
+        """
+        ...
+
+    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+        """Set `key` to the content of a local file, which must not change meanwhile, and return its CRC-32.
+
+        A reader sees nothing or the whole. Large files are sent in parts, several at a time, with bounded memory.
+
+        Args:
+            local: the file.
+            key: where to.
+            if_absent: raise `KeyExistsError`, and change nothing, if `key` has a value when the file is complete.
+            crc32: what the file's CRC-32 must be; StorageError, and no change, if it is not.
+        """
+        ...
+
+    def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
+        """Write the value of `key` to a local file, whose folder must exist, and return the CRC-32 of what was written.
+
+        The bytes go directly into the file, for large values in several parts at a time; a file that was there is
+        replaced first. After an error there is no file.
+
+        Args:
+            key: where from.
+            local: the file.
+            size: the value's size in bytes where it is known; it saves a request, and StorageError if it is another.
+
+        Raises:
+            KeyMissingError: there is no such key.
+        """
+        ...
+
     def exists(self, key: str) -> bool:
         """Tell whether `key` has a value, or is the prefix of one."""
         ...
@@ -57,8 +102,16 @@ class Storage(Protocol):
         """Return all keys below the folder `prefix` (all keys for ""), sorted; none if it does not exist."""
         ...
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return what `list` returns, in the same order, with the size of each value in bytes."""
+        ...
+
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens if it has no value."""
+        ...
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove these keys; those without a value are passed over. Not atomic as a whole."""
         ...
 
     def delete_tree(self, prefix: str) -> None:
@@ -125,12 +178,19 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count < 10_000_000_000 else f"{count / 1e9:.1f} GB"
 
 
-def open_storage(uri: str) -> Storage:
-    """Return the storage that `uri` names: a plain path or ``file://`` path. The folder is made when first written.
+def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
+    """Return the storage that `uri` names: a plain path, ``file:///path`` or ``s3://bucket/prefix``.
+
+    A folder is made when first written. A bucket must be there, unless `options` say that it may be made.
+
+    Args:
+        uri: where.
+        options: how to reach an ``s3://`` storage; None takes them from the environment. Ignored for folders.
 
     Raises:
-        StorageError: for a scheme that is not supported.
-        InvalidInputError: for an empty path or a ``file://`` URI that names another host.
+        StorageError: for a scheme that is not supported; for S3, when the bucket is missing or the server refuses.
+        StorageUnavailableError: the S3 server cannot be reached.
+        InvalidInputError: for an empty path or a URI that does not name a place.
     """
     from trialpod.storage.directory import DirectoryStorage
 
@@ -139,6 +199,10 @@ def open_storage(uri: str) -> Storage:
         if not uri.strip():
             raise InvalidInputError("the storage path is empty; give a folder, e.g. '~/trialpod_results'")
         return DirectoryStorage(Path(uri).expanduser())
+    if scheme.lower() == "s3":
+        from trialpod.storage.s3 import S3Storage
+
+        return S3Storage.open(uri, options)
     if scheme.lower() == "file":
         parts = urlsplit(uri)
         if parts.netloc not in ("", "localhost"):
@@ -149,5 +213,6 @@ def open_storage(uri: str) -> Storage:
             raise InvalidInputError(f"storage {uri!r} has no path; write file:///absolute/path")
         return DirectoryStorage(Path(unquote(parts.path)))
     raise StorageError(
-        f"storage {uri!r}: the scheme {scheme!r} is not supported; use a plain path or file:///absolute/path"
+        f"storage {uri!r}: the scheme {scheme!r} is not supported; use a plain path, file:///absolute/path or "
+        "s3://bucket/prefix"
     )

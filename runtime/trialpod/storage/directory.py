@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, checked_key, storage_error
-from trialpod.storage.tree_copy import copy_tree, survey, sync_path, sync_tree
+from trialpod.storage.tree_copy import copy_file, copy_tree, survey, sync_path, sync_tree
 
 _TEMPORARY = ".trialpod-tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -61,17 +61,70 @@ class DirectoryStorage(Storage):
         path = self._path(key)
         temporary = self._temporary(path, data)
         try:
-            # A link, unlike a rename, fails when the name is taken.
-            os.link(temporary, path)
-        except FileExistsError as error:
-            raise KeyExistsError(f"{path} exists already") from error
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise storage_error(error, "cannot write", path, len(data)) from error
-            self._write_exclusively(path, data)
+            self._publish_new(temporary, path, len(data))
         finally:
             _unlink(temporary)
         sync_path(os.path.dirname(path))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return that part of the file."""
+        path = self._path(key)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                pieces = []
+                while length > 0 and (piece := os.pread(file.fileno(), length, start)):
+                    pieces.append(piece)
+                    start, length = start + len(piece), length - len(piece)
+                return b"".join(pieces)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise KeyMissingError(f"there is no file {path}") from error
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+
+    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+        """Copy a file in, by clone where the file system can, and sync it."""
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        temporary = os.path.join(folder, _TEMPORARY + os.urandom(8).hex())
+        self._make_folder(folder)
+        try:
+            entry = copy_file(os.fspath(local), temporary, key)
+            if crc32 is not None and entry.checksum != crc32:
+                raise StorageError(f"{local} changed while it was copied to {path}: its checksum is another")
+            sync_path(temporary)
+            if if_absent:
+                self._publish_new(temporary, path, entry.size)
+            else:
+                os.replace(temporary, path)
+        except CheckpointError as error:
+            raise StorageError(f"cannot copy {local} to {path}: {error}") from error
+        except OSError as error:
+            raise storage_error(error, "cannot write", path) from error
+        finally:
+            _unlink(temporary)
+        sync_path(folder)
+        return entry.checksum
+
+    def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
+        """Copy a file out, by clone where the file system can."""
+        path = self._path(key)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise KeyMissingError(f"there is no file {path}") from error
+        except OSError as error:
+            raise storage_error(error, "cannot read", path) from error
+        if os.path.isdir(path):
+            raise KeyMissingError(f"there is no file {path}: it is a folder")
+        _unlink(os.fspath(local))
+        try:
+            entry = copy_file(path, os.fspath(local), key)
+        except CheckpointError as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+        if size is not None and entry.size != size:
+            _unlink(os.fspath(local))
+            raise StorageError(f"{path} has {entry.size} bytes instead of {size}")
+        return entry.checksum
 
     def exists(self, key: str) -> bool:
         """Tell whether there is a file or folder of this name."""
@@ -87,6 +140,19 @@ class DirectoryStorage(Storage):
         except OSError as error:
             raise storage_error(error, "cannot list", start) from error
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return the files below the folder, sorted, with their sizes."""
+        found = {}
+        for key in self.list(prefix):
+            path = self._path(key)
+            try:
+                found[key] = os.stat(path, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            except OSError as error:
+                raise storage_error(error, "cannot list", path) from error
+        return found
+
     def delete(self, key: str) -> None:
         """Remove the file, if it is there."""
         path = self._path(key)
@@ -98,6 +164,11 @@ class DirectoryStorage(Storage):
             if os.path.isdir(path):
                 return
             raise storage_error(error, "cannot remove", path) from error
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove the files that are there."""
+        for key in keys:
+            self.delete(key)
 
     def delete_tree(self, prefix: str) -> None:
         """Remove the folder, if it is there."""
@@ -167,6 +238,26 @@ class DirectoryStorage(Storage):
             _unlink(temporary)
             raise
         return temporary
+
+    def _publish_new(self, temporary: str, path: str, size: int) -> None:
+        try:
+            # A link, unlike a rename, fails when the name is taken.
+            os.link(temporary, path)
+        except FileExistsError as error:
+            raise KeyExistsError(f"{path} exists already") from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise storage_error(error, "cannot write", path, size) from error
+            self._rename_new(temporary, path, size)
+
+    def _rename_new(self, temporary: str, path: str, size: int) -> None:
+        # Without links: an empty file takes the name, and the rename fills it. A reader may see it empty.
+        self._write_exclusively(path, b"")
+        try:
+            os.replace(temporary, path)
+        except OSError as error:
+            _unlink(path)
+            raise storage_error(error, "cannot write", path, size) from error
 
     def _write_exclusively(self, path: str, data: bytes) -> None:
         try:

@@ -55,6 +55,7 @@ class ExperimentLock:
         timeout_s: float = 0.0,
         on_wait: Callable[[str], None] | None = None,
         *,
+        for_orphans_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> ExperimentLock:
@@ -63,6 +64,7 @@ class ExperimentLock:
         Args:
             timeout_s: how long to wait; 0 tries once.
             on_wait: called once, with a sentence that names the holder, when waiting begins.
+            for_orphans_only: wait only while whoever took the lock has ended and its children still hold it.
             clock: seconds, for the timeout.
             sleep: how to wait between two tries.
 
@@ -77,7 +79,7 @@ class ExperimentLock:
             deadline = clock() + timeout_s
             waiting = False
             while not self._try(fd):
-                if clock() >= deadline:
+                if clock() >= deadline or (for_orphans_only and self._owner_lives(fd)):
                     raise ExperimentLockedError(
                         f"{self._directory} is in use: {self._holder(fd)}. Wait for it to end or end it, or choose "
                         "another experiment name or storage path"
@@ -141,11 +143,19 @@ class ExperimentLock:
         except OSError as error:
             raise storage_error(error, "cannot write", self._path, len(data)) from error
 
-    def _holder(self, fd: int) -> str:
+    def _read(self, fd: int) -> LockHolder | None:
         try:
-            holder = msgspec.json.decode(os.pread(fd, 65536, 0), type=LockHolder)
+            return msgspec.json.decode(os.pread(fd, 65536, 0), type=LockHolder)
         except msgspec.DecodeError:
-            # It was locked a moment ago and has not signed yet.
+            return None  # It was locked a moment ago and has not signed yet.
+
+    def _owner_lives(self, fd: int) -> bool:
+        holder = self._read(fd)
+        return holder is not None and (holder.host != socket.gethostname() or _alive(holder.pid))
+
+    def _holder(self, fd: int) -> str:
+        holder = self._read(fd)
+        if holder is None:
             return "another process has just locked it"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.started))
         here = holder.host == socket.gethostname()

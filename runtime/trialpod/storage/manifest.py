@@ -3,8 +3,15 @@
 ``{"manifest": {...}, "crc32": n}``: the number is the CRC-32 of the bytes of the ``manifest`` value as they are in
 the file, so that damage to the manifest itself is found too.
 
+Format 1: every file is in its own place, ``checkpoint_000003/path``. Format 2: some are elsewhere: `FileEntry.at`
+names the object of an earlier checkpoint of the trial, or a pack of several small files, in which they are.
+
+In a remote storage a *tombstone* may stand where a manifest would: ``{"tombstone": {"time": seconds}}``. It says that
+this checkpoint was given up, and keeps an attempt that is still writing it from completing it.
+
 Invariants: the file is valid JSON for any reader (metrics that are not finite are named in ``not_finite``); unknown
-fields are ignored; a manifest of a newer format is refused, never guessed at.
+fields are ignored; a manifest states the lowest format that a reader has to know, and one of a newer format is
+refused, never guessed at.
 """
 
 from __future__ import annotations
@@ -19,13 +26,14 @@ from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import plain
 from trialpod.storage.tree_copy import CHECKSUM, FileEntry
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
+"""The newest format that is read and written here."""
 
 
 class Manifest(msgspec.Struct, kw_only=True):
     """What a checkpoint consists of."""
 
-    format: int = MANIFEST_FORMAT
+    format: int = 1
     checksum: str = CHECKSUM  # how `FileEntry.checksum` was computed
     checkpoint: CheckpointInfo
     not_finite: dict[str, str] = {}  # metrics that JSON has no number for: "nan", "inf" or "-inf"
@@ -36,6 +44,14 @@ class Manifest(msgspec.Struct, kw_only=True):
 class _Sealed(msgspec.Struct):
     manifest: msgspec.Raw
     crc32: int
+
+
+class _Tombstone(msgspec.Struct):
+    time: float
+
+
+class _Given(msgspec.Struct):
+    tombstone: _Tombstone | None = None
 
 
 class _Format(msgspec.Struct):
@@ -58,7 +74,10 @@ def encode(info: CheckpointInfo, folders: list[str], files: list[FileEntry]) -> 
     not_finite = {
         key: repr(float(value)) for key, value in info.metrics.items() if isinstance(value, float) and value - value
     }
-    body = _encoder.encode(Manifest(checkpoint=info, not_finite=not_finite, folders=folders, files=files))
+    needed = 2 if any(file.at for file in files) else 1
+    body = _encoder.encode(
+        Manifest(format=needed, checkpoint=info, not_finite=not_finite, folders=folders, files=files)
+    )
     return _encoder.encode(_Sealed(msgspec.Raw(body), zlib.crc32(body))) + b"\n"
 
 
@@ -81,3 +100,19 @@ def decode(data: bytes, where: str) -> Manifest:
     for key, value in manifest.not_finite.items():
         manifest.checkpoint.metrics[key] = float(value)
     return manifest
+
+
+def encode_tombstone(time: float) -> bytes:
+    """Return what to write in place of the manifest of a checkpoint that was given up at `time` (epoch seconds)."""
+    return _encoder.encode(_Given(_Tombstone(time))) + b"\n"
+
+
+def tombstone_time(data: bytes) -> float | None:
+    """Return when the checkpoint was given up, if `data` is a tombstone; None if it is anything else."""
+    if b'"tombstone"' not in data[:64]:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=_Given).tombstone
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if found is None else found.time

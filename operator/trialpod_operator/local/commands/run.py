@@ -35,7 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="PATH=VALUE",
                         help="change a field of the manifest, e.g. spec.numSamples=10")  # fmt: skip
     parser.add_argument("--name", help="name of the experiment, and of its directory")
-    parser.add_argument("--storage", metavar="DIR", help=f"where the directory goes (default: ./{DEFAULT_STORAGE})")
+    parser.add_argument("--storage", metavar="DIR|URI",
+                        help=f"where the experiment is kept: a folder (default: ./{DEFAULT_STORAGE}), or "
+                        "s3://bucket/prefix")  # fmt: skip
     parser.add_argument("--max-concurrent", type=_positive, metavar="N", help="at most N trials at once")
     parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
     parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
@@ -61,7 +63,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
         overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
     experiment = _the_one(load_file(args.file, overrides), args.file)
     folder = Path.cwd() if args.file == "-" else Path(args.file).resolve().parent
-    directory = _storage(args, experiment) / experiment.name
+    directory, storage_uri = _places(args, experiment)
     command = RunCommand(
         file=args.file,
         name=args.name,
@@ -72,7 +74,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
     )
 
     def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
-        return plan_from_manifest(experiment, folder, stored)
+        return plan_from_manifest(experiment, folder, stored, storage_uri)
 
     display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
     options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors="resume" if args.retry_failed else "")
@@ -134,16 +136,14 @@ def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
     )
 
 
-def _storage(args: argparse.Namespace, experiment: TuneExperiment) -> Path:
+def _places(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
+    """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
     uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
     if uri.startswith("file://"):
         uri = uri.removeprefix("file://")
     if "://" in uri:
-        raise InvalidInputError(
-            f"spec.storage.uri: {uri} cannot be used by a run on this machine yet, only directories can; "
-            f"add --storage DIR (for example --storage ./{DEFAULT_STORAGE})"
-        )
-    return Path(uri).expanduser().resolve()
+        return Path(DEFAULT_STORAGE).resolve() / experiment.name, uri.rstrip("/")
+    return Path(uri).expanduser().resolve() / experiment.name, ""
 
 
 def _verbosity(args: argparse.Namespace) -> int:

@@ -1,0 +1,367 @@
+"""Copies an experiment's directory to a remote storage while it is being written, and back on another machine.
+
+The directory stays where the truth is written first; the storage follows within about a second. Checkpoints are not
+copied from here: the attempts put them into the storage by themselves.
+
+* The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
+  it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
+  machines the second is stopped by the first object that it finds taken (`FencedError`).
+* ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
+  quarter, and at its end; over a trial's life that is at most five times their size.
+* What cannot be copied now is copied later. Nothing here ever stops training.
+
+One background thread does the copying; `Mirror`'s public methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trialpod.errors import StorageError, TrialpodError
+from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
+from trialpod.storage.journal_format import FRAME, SEGMENT_HEADER_BYTES
+from trialpod.storage.layout import (
+    ERROR_FILE,
+    EXPERIMENT_FILE,
+    JOURNAL_DIR,
+    LOG_FILE,
+    PARAMS_FILE,
+    PROGRESS_FILE,
+    RESULT_FILE,
+    TRAINABLE_FILE,
+    TRIALPOD_DIR,
+)
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+LIVE_INTERVAL_S = 15.0
+GROWTH = 1.25
+PARALLEL = 8
+BACKOFF_MAX_S = 30.0
+
+_TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
+_SEGMENT = re.compile(r"(\d{8})\.log")
+_SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
+_JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
+
+
+class FencedError(TrialpodError):
+    """Another process writes the same experiment into the same storage."""
+
+
+class Mirror:
+    """Keeps the copy of one experiment's directory.
+
+    Args:
+        directory: the experiment's directory; this process holds its lock.
+        storage: the experiment's place in the storage.
+    """
+
+    def __init__(self, directory: Path, storage: Storage) -> None:
+        self._directory = directory
+        self._storage = storage
+        self._report: Callable[[str], None] = logger.warning
+        self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
+        self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
+        self._snapshots: set[str] = set()  # in the storage
+        self._copied: dict[str, tuple[int, int]] = {}  # other file -> (size, mtime_ns) when it was copied
+        self._lock = threading.Lock()  # guards the three below
+        self._live: set[str] = set()  # directories of trials that are running
+        self._ended: set[str] = set()  # of those whose files are complete and not yet copied
+        self._closing = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failures = 0
+        self._broken: FencedError | None = None
+        self._looked_at_live = 0.0
+
+    @property
+    def uri(self) -> str:
+        """Where the copy is."""
+        return self._storage.uri
+
+    def pull(self) -> bool:
+        """Bring the directory up to what the storage holds; return True when anything was fetched.
+
+        Raises:
+            FencedError: directory and storage hold different histories.
+            StorageError: the storage cannot be read.
+        """
+        pieces = _pieces(self._storage.list(_JOURNAL))
+        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
+        remote = {name: self._segment_size(name, offsets) for name, offsets in pieces.segments.items()}
+        local = _local_sizes(folder)
+        ahead = [name for name, size in remote.items() if size > local.get(name, 0)]
+        newer = [name for name in pieces.snapshots if name > max(local, default="")]
+        self._check_history(pieces, local)
+        if ahead or newer:
+            self._fetch(pieces, folder)
+            local = _local_sizes(folder)
+        self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
+        self._snapshots = set(pieces.snapshots)
+        return bool(ahead or newer)
+
+    def start(self, report: Callable[[str], None], fenced: Callable[[FencedError], None]) -> None:
+        """Start copying. Both functions are called from the copying thread.
+
+        Args:
+            report: told in one sentence when the storage cannot be reached, and when it can be again.
+            fenced: told once when another process writes the same experiment; nothing is copied any more.
+        """
+        self._report = report
+        self._fenced = fenced
+        self._thread = threading.Thread(target=self._run, name="trialpod-mirror", daemon=True)
+        self._thread.start()
+
+    def trial_started(self, dirname: str) -> None:
+        """A trial is running in this directory."""
+        with self._lock:
+            self._live.add(dirname)
+
+    def trial_ended(self, dirname: str) -> None:
+        """The files of this trial are complete."""
+        with self._lock:
+            self._live.discard(dirname)
+            self._ended.add(dirname)
+        self._wake.set()
+
+    def close(self, timeout_s: float) -> str:
+        """Copy what is left and stop; return "" or what could not be copied and why.
+
+        Args:
+            timeout_s: how long to try.
+        """
+        if self._thread is None:
+            return ""
+        with self._lock:
+            self._ended |= self._live
+            self._live.clear()
+            self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        if self._broken is not None:
+            return str(self._broken)
+        if self._thread.is_alive():
+            return f"not everything is copied to {self.uri} yet; run again to copy the rest from {self._directory}"
+        return ""
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                closing = self._closing
+            try:
+                self.copy(everything=closing)
+            except FencedError as error:
+                self._broken = error
+                self._fenced(error)
+                return
+            except (StorageError, OSError) as error:
+                self._failed(error)
+                self._pause(min(2.0 ** min(self._failures, 10), BACKOFF_MAX_S) if not closing else 0.5)
+                continue
+            self._recovered()
+            if closing:
+                return
+            self._pause(INTERVAL_S)
+
+    def _pause(self, seconds: float) -> None:
+        if not self._closing:
+            self._wake.wait(seconds)
+            self._wake.clear()
+        else:
+            time.sleep(min(seconds, 0.5))
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        logger.info("copying to %s failed (%d): %s", self.uri, self._failures, error)
+        if self._failures == 1:
+            self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
+
+    def _recovered(self) -> None:
+        if self._failures:
+            self._report(f"{self.uri} is up to date again")
+        self._failures = 0
+
+    def copy(self, *, everything: bool = True) -> None:
+        """Copy what the storage does not hold yet; without `everything`, of running trials only what has grown.
+
+        Called by the background thread; call it yourself only when that was not started.
+        """
+        self._copy_if_changed(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+        self._copy_if_changed(f"{TRIALPOD_DIR}/{TRAINABLE_FILE}")
+        self._copy_journal()
+        with self._lock:
+            ended, live = list(self._ended), list(self._live)
+        if ended:
+            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+                list(executor.map(self._copy_trial, ended))
+            with self._lock:
+                self._ended.difference_update(ended)
+        if live and not everything and time.monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
+            self._looked_at_live = time.monotonic()
+            for dirname in live:
+                for name in _TRIAL_FILES:
+                    self._copy_if_changed(f"{dirname}/{name}", growth=GROWTH)
+
+    def _copy_trial(self, dirname: str) -> None:
+        for name in _TRIAL_FILES:
+            self._copy_if_changed(f"{dirname}/{name}")
+
+    def _copy_if_changed(self, key: str, growth: float = 0.0) -> None:
+        path = self._directory / key
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return
+        mark = (status.st_size, status.st_mtime_ns)
+        before = self._copied.get(key)
+        if before == mark or (before is not None and growth and status.st_size < before[0] * growth):
+            return
+        self._storage.write(key, path.read_bytes())
+        self._copied[key] = mark
+
+    def _copy_journal(self) -> None:
+        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
+        names = sorted(os.listdir(folder)) if folder.is_dir() else []
+        snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
+        for name in snapshots:
+            if name not in self._snapshots:
+                self._create(f"{_JOURNAL}/{name}", _read(folder / name, 0))
+                self._snapshots.add(name)
+        for name in names:
+            if _SEGMENT.fullmatch(name):
+                sent = self._sent.get(name, 0)
+                data = _whole_records(_read(folder / name, sent), at_start=sent == 0)
+                if data:
+                    self._create(f"{_JOURNAL}/{name}/{sent:012d}", data)
+                    self._sent[name] = sent + len(data)
+        if snapshots:
+            self._forget_before(snapshots[-1])
+
+    def _create(self, key: str, data: bytes) -> None:
+        try:
+            self._storage.write_new(key, data)
+        except KeyExistsError:
+            # Ours when the answer to an earlier try was lost.
+            if self._storage.read(key) != data:
+                raise FencedError(
+                    f"another process writes this experiment to {self.uri} (it made {key}); stop one of them, "
+                    "or give one another name"
+                ) from None
+
+    def _forget_before(self, snapshot: str) -> None:
+        number = snapshot.partition(".")[0]
+        for name in [name for name in self._snapshots if name < snapshot]:
+            self._storage.delete(f"{_JOURNAL}/{name}")
+            self._snapshots.discard(name)
+        for name in [name for name in self._sent if name.partition(".")[0] < number]:
+            self._storage.delete_tree(f"{_JOURNAL}/{name}")
+            del self._sent[name]
+
+    # -- fetching --
+
+    def _segment_size(self, name: str, offsets: list[int]) -> int:
+        last = offsets[-1]
+        return last + len(self._storage.read(f"{_JOURNAL}/{name}/{last:012d}"))
+
+    def _check_history(self, pieces: _Pieces, local: dict[str, int]) -> None:
+        """Refuse when the same stretch of the journal has different bytes here and there."""
+        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
+        for name, offsets in pieces.segments.items():
+            last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
+            if last is None:
+                continue
+            theirs = self._storage.read(f"{_JOURNAL}/{name}/{last:012d}")
+            ours = _read(folder / name, last)[: len(theirs)]
+            if not theirs.startswith(ours):
+                raise FencedError(
+                    f"{self._directory} and {self.uri} hold different histories of this experiment; "
+                    f"move {self._directory} away to go on with the one in the storage"
+                )
+
+    def _fetch(self, pieces: _Pieces, folder: Path) -> None:
+        logger.info("fetching the experiment from %s", self.uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        keys = [key for key in self._storage.list() if "/checkpoint_" not in key and not key.startswith(_JOURNAL)]
+        files = [key for key in keys if key.count("/") == 1]
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+            list(executor.map(self._fetch_file, files))
+        for name in os.listdir(folder):
+            os.unlink(folder / name)
+        for name in pieces.snapshots:
+            (folder / name).write_bytes(self._storage.read(f"{_JOURNAL}/{name}"))
+        for name, offsets in pieces.segments.items():
+            with open(folder / name, "wb") as file:
+                for offset in offsets:
+                    if file.tell() != offset:
+                        raise FencedError(f"{self.uri}: the journal has a gap before byte {offset} of {name}")
+                    file.write(self._storage.read(f"{_JOURNAL}/{name}/{offset:012d}"))
+
+    def _fetch_file(self, key: str) -> None:
+        path = self._directory / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.write_bytes(self._storage.read(key))
+        except KeyMissingError:
+            return
+        status = path.stat()
+        self._copied[key] = (status.st_size, status.st_mtime_ns)
+
+
+class _Pieces:
+    """What the storage holds of a journal."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[str] = []
+        self.segments: dict[str, list[int]] = {}
+
+
+def _pieces(keys: list[str]) -> _Pieces:
+    found = _Pieces()
+    for key in sorted(keys):
+        name, _, offset = key.removeprefix(f"{_JOURNAL}/").partition("/")
+        if offset and _SEGMENT.fullmatch(name):
+            found.segments.setdefault(name, []).append(int(offset))
+        elif not offset and _SNAPSHOT.fullmatch(name):
+            found.snapshots.append(name)
+    if found.snapshots:
+        # Older ones are about to be removed, perhaps by a process that died before it got to it.
+        number = found.snapshots[-1].partition(".")[0]
+        found.snapshots = found.snapshots[-1:]
+        found.segments = {name: offsets for name, offsets in found.segments.items() if name >= number}
+    return found
+
+
+def _local_sizes(folder: Path) -> dict[str, int]:
+    if not folder.is_dir():
+        return {}
+    return {name: (folder / name).stat().st_size for name in os.listdir(folder) if _SEGMENT.fullmatch(name)}
+
+
+def _whole_records(data: bytes, *, at_start: bool) -> bytes:
+    """Cut off a record that is still being written: a crash would replace it by another one."""
+    end = SEGMENT_HEADER_BYTES if at_start else 0
+    if len(data) < end:
+        return b""
+    while len(data) - end >= FRAME.size:
+        length = FRAME.size + FRAME.unpack_from(data, end)[0]
+        if end + length > len(data):
+            break
+        end += length
+    return data[:end]
+
+
+def _read(path: Path, start: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read()

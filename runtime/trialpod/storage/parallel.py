@@ -1,0 +1,66 @@
+"""Runs jobs in a few threads, with nothing left behind: the cheapest pool that can be abandoned.
+
+Invariants: the threads are daemons, so that a process that has to leave never waits for a transfer; after the first
+error no further job starts, and the error is raised once those that run have ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+
+def run_all(
+    jobs: Iterable[Callable[[], None]],
+    threads: int,
+    *,
+    tick: Callable[[], None] | None = None,
+    tick_s: float = 1.0,
+) -> None:
+    """Run every job once; return when all are done.
+
+    Args:
+        jobs: what to do, started in this order.
+        threads: how many at a time.
+        tick: called in this thread every `tick_s` seconds while jobs run.
+        tick_s: seconds.
+
+    Raises:
+        BaseException: the first error that a job or `tick` raised.
+    """
+    waiting = list(jobs)
+    waiting.reverse()
+    if len(waiting) == 1 and tick is None:
+        waiting[0]()
+        return
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            try:
+                job = waiting.pop()
+            except IndexError:
+                return
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - handed to the caller
+                errors.append(error)
+
+    workers = [
+        threading.Thread(target=work, name=f"trialpod-transfer-{number}", daemon=True)
+        for number in range(min(threads, len(waiting)))
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        while tick is not None and worker.is_alive():
+            worker.join(tick_s)
+            if worker.is_alive():
+                try:
+                    tick()
+                except BaseException as error:
+                    errors.append(error)
+                    raise
+        worker.join()
+    if errors:
+        raise errors[0]

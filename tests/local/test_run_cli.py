@@ -1,0 +1,385 @@
+"""`trialpod run`, `results`, `best` and `init` as a user meets them: real commands, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_shell import TRIALPOD, Shell, events_of, read_json_lines
+
+pytestmark = pytest.mark.local
+
+TRAIN = """
+from trialpod import tune
+
+def train(config):
+    for i in range(3):
+        tune.report({"score": config["x"] * (i + 1)})
+"""
+WAITING = """
+import os
+from trialpod import tune
+
+def train(config):
+    tune.report({"score": 1.0})
+    with open(os.environ["GATE"]) as gate:  # a named pipe: waits until the test opens it
+        gate.read()
+"""
+
+
+def prepared(shell: Shell, source: str = TRAIN, **spec: Any) -> Shell:
+    shell.write("train.py", source)
+    shell.manifest(**{"metric": "score", "mode": "max", "numSamples": 3, "seed": 1, **spec})
+    return shell
+
+
+def gated(shell: Shell, **spec: Any) -> Path:
+    gate = shell.folder / "gate"
+    os.mkfifo(gate)
+    shell.env["GATE"] = str(gate)
+    prepared(shell, WAITING, **spec)
+    return gate
+
+
+def test_init_and_run_and_best_work_as_printed(shell: Shell) -> None:
+    made = shell.run("init", "my project")
+    assert made.returncode == 0
+    (step,) = [line for line in made.stdout.splitlines() if line.startswith("next: ")]
+    assert step == "next: cd 'my project' && trialpod run experiment.yaml"
+    folder = shell.folder / "my project"
+    done = shell.run("run", "experiment.yaml", "--set", "spec.numSamples=4", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    path = next(line.partition(" results: ")[2] for line in lines if " results: " in line)
+    assert f"results: {path}" in lines
+    extend = next(line.partition("extend: ")[2].strip() for line in lines if line.startswith("extend:"))
+    assert extend == "trialpod run experiment.yaml --set spec.numSamples=8"
+    again = shell.run(*extend.split()[1:], cwd=folder)
+    assert again.returncode == 0
+    assert "8/8 trials" in again.stdout
+    best = json.loads(shell.run("best", path, "--json").stdout)
+    assert f"best trial: {best['name']} with accuracy=" in again.stdout
+    assert best["checkpoint"] in again.stdout
+    assert Path(best["checkpoint"], "state.json").is_file()
+
+
+def test_a_finished_experiment_is_only_told_again(shell: Shell) -> None:
+    prepared(shell)
+    first, second = shell.run("run", "experiment.yaml"), shell.run("run", "experiment.yaml")
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert "started" not in second.stdout
+    summary = first.stdout.partition("best trial:")[2]
+    assert summary
+    assert second.stdout.partition("best trial:")[2] == summary
+    assert all(trial["attempts"] == 1 for trial in shell.results()["trials"])
+
+
+def test_more_samples_extend_an_experiment_without_running_finished_trials_again(shell: Shell) -> None:
+    prepared(shell)
+    shell.run("run", "experiment.yaml")
+    before = {trial["trial_id"]: trial for trial in shell.results()["trials"]}
+    done = shell.run("run", "experiment.yaml", "--set", "spec.numSamples=5")
+    assert done.returncode == 0, done.stdout
+    after = {trial["trial_id"]: trial for trial in shell.results()["trials"]}
+    assert len(after) == 5
+    assert {key: after[key] for key in before} == before
+
+
+def test_a_changed_manifest_is_refused_with_the_fields_named(shell: Shell) -> None:
+    prepared(shell)
+    shell.run("run", "experiment.yaml")
+    done = shell.run("run", "experiment.yaml", "--set", "spec.mode=min", "--set", 'spec.searchSpace={"y":1}')
+    assert done.returncode == 2
+    assert "spec.searchSpace" in done.stderr
+    assert "spec.mode" in done.stderr
+    assert "--name" in done.stderr
+    assert shell.run("run", "experiment.yaml", "--set", "spec.mode=min", "--name", "other").returncode == 0
+
+
+def test_json_output_is_a_stream_of_events_that_ends_with_the_outcome(shell: Shell) -> None:
+    prepared(shell)
+    done = shell.run("run", "experiment.yaml", "--json")
+    events = events_of(done.stdout)
+    assert done.returncode == 0
+    assert [event["event"] for event in (events[0], events[-1])] == ["started", "finished"]
+    kinds = [event["event"] for event in events]
+    assert kinds.count("trial_started") == kinds.count("trial_ended") == 3
+    final = events[-1]
+    assert final["state"] == "Succeeded"
+    assert final["params"] == final["best"]["params"]
+    assert final["best"]["value"] == pytest.approx(3 * final["params"]["x"])
+    assert final["failures"] == []
+
+
+def test_quiet_prints_the_summary_alone(shell: Shell) -> None:
+    prepared(shell)
+    done = shell.run("run", "experiment.yaml", "-q")
+    assert done.returncode == 0
+    assert done.stdout.startswith("3 trials in ")
+    assert done.stderr == ""
+
+
+def test_failed_trials_make_the_status_1_and_can_be_retried(shell: Shell) -> None:
+    source = """
+    import os
+    from trialpod import tune
+    def train(config):
+        if not os.path.exists(os.environ["REPAIRED"]) and config["x"] > 1:
+            raise RuntimeError("broken")
+        tune.report({"score": config["x"]})
+    """
+    shell.env["REPAIRED"] = str(shell.folder / "repaired")
+    prepared(shell, source, searchSpace={"x": {"grid_search": [1, 2, 3]}}, numSamples=1)
+    assert shell.run("run", "experiment.yaml").returncode == 1
+    assert shell.run("run", "experiment.yaml").returncode == 1
+    shell.write("repaired", "")
+    done = shell.run("run", "experiment.yaml", "--retry-failed")
+    assert done.returncode == 0, done.stdout
+    assert shell.results()["counts"]["TERMINATED"] == 3
+    assert json.loads(shell.run("best", "trialpod-results/exp", "--json").stdout)["value"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "nowhere.yaml"], "nowhere.yaml"),
+        (["run", "nowhere.py"], "nowhere.py does not exist"),
+        (["run", "experiment.yaml", "--set", "spec.numSample=3"], "numSamples"),
+        (["run", "experiment.yaml", "--set", "spec.numSamples=0"], "spec.numSamples"),
+        (["run", "experiment.yaml", "--set", "spec.storage.uri=s3://tune/x"], "--storage"),
+        (["run", "experiment.yaml", "--set", "spec.resources.cpu=1000"], "this machine has"),
+        (["run", "experiment.yaml", "--max-concurrent", "0"], "at least 1"),
+        (["run", "experiment.yaml", "extra"], "unexpected arguments: extra"),
+        (["run", "experiment.yaml", "--storage", "train.py"], "train.py"),
+        (["run"], "file"),
+        (["results", "nowhere"], "nowhere does not exist"),
+        (["results", "."], "no experiment"),
+        (["best", "train.py"], "no experiment"),
+        (["runn", "experiment.yaml"], "did you mean `trialpod run`?"),
+    ],
+)
+def test_bad_input_is_one_clear_message_and_status_2(shell: Shell, arguments: list[str], said: str) -> None:
+    prepared(shell)
+    done = shell.run(*arguments)
+    assert said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (1 if "--storage" in arguments else 2)
+    assert not (shell.folder / "trialpod-results").exists()
+
+
+def test_ctrl_c_keeps_everything_and_the_status_is_130(shell: Shell) -> None:
+    gate = gated(shell, template={"spec": {"terminationGracePeriodSeconds": 1}})
+    running = shell.start("run", "experiment.yaml", "--max-concurrent", "1", "--json")
+    running.wait_event("trial_started")
+    running.signal(signal.SIGINT)
+    assert running.wait() == 130
+    assert events_of("\n".join(running.lines))[-1]["state"] == "Suspended"
+    shell.wait_until_all_gone()
+    assert "resume:  trialpod run experiment.yaml" not in running.text  # --json is for programs
+    gate.unlink()
+    gate.write_text("")
+    assert shell.run("run", "experiment.yaml").returncode == 0
+    assert shell.results()["counts"]["ERROR"] == 0
+
+
+def test_a_script_with_a_tuner_runs_and_goes_on_when_run_again(shell: Shell) -> None:
+    shell.write(
+        "my script.py",
+        """
+        import sys
+        from trialpod import tune
+
+        def train(config):
+            for i in range(2):
+                tune.report({"score": config["x"] + i})
+
+        if __name__ == "__main__":
+            grid = tune.Tuner(
+                train,
+                param_space={"x": tune.grid_search([1, 2])},
+                tune_config=tune.TuneConfig(metric="score", mode="max"),
+            ).fit()
+            print("found", grid.get_best_result().config, sys.argv[1:])
+        """,
+    )
+    for _ in range(2):
+        done = shell.run("run", "my script.py", "--", "--lr", "3")
+        assert done.returncode == 0, done.stderr
+        assert "found {'x': 2} ['--lr', '3']" in done.stdout
+    assert "started" not in done.stdout  # the second time
+    results = shell.results("trialpod-results/my script")
+    assert [trial["attempts"] for trial in results["trials"]] == [1, 1]
+
+
+def test_an_error_of_a_script_is_shown_from_the_script_on(shell: Shell) -> None:
+    shell.write("script.py", "def go():\n    raise KeyError('lr')\ngo()\n")
+    done = shell.run("run", "script.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "KeyError: 'lr'"
+    assert "runpy" not in done.stderr
+    assert "trialpod_operator" not in done.stderr
+
+
+def test_a_script_without_a_tuner_is_told_so(shell: Shell) -> None:
+    shell.write("script.py", "print('hello')\n")
+    done = shell.run("run", "script.py")
+    assert done.stdout == "hello\n"
+    assert "does it call Tuner(...).fit()?" in done.stderr
+
+
+def test_a_second_run_on_a_directory_names_the_first_and_leaves_it_alone(shell: Shell) -> None:
+    gate = gated(shell, numSamples=1)
+    first = shell.start("run", "experiment.yaml", "--json")
+    first.wait_event("trial_started")
+    second = shell.start("run", "experiment.yaml")
+    assert second.wait() == 1
+    said = "\n".join(second.errors)
+    assert f"process {first.pid} has held it since" in said
+    assert "trialpod run" in said
+    results = shell.results()  # reading works meanwhile
+    assert results["counts"]["RUNNING"] == 1
+    with gate.open("w"):
+        pass
+    assert first.wait() == 0
+    assert shell.results()["counts"]["TERMINATED"] == 1
+
+
+def test_results_and_best_of_a_running_experiment_show_what_is_known(shell: Shell) -> None:
+    gate = gated(shell, numSamples=1)
+    running = shell.start("run", "experiment.yaml", "--json")
+    running.wait_event("trial_started")
+    directory = shell.folder / "trialpod-results" / "exp"
+    (trial_dir,) = directory.glob("train_*")
+    # The trial reports, then opens the gate: that this returns means it has reported.
+    writer = os.open(gate, os.O_WRONLY)
+    # The report is sent by another thread; the file is written once it has arrived.
+    while not read_json_lines(trial_dir / "result.json"):
+        assert running.process.poll() is None
+        os.sched_yield()
+    assert "1 running" in shell.run("results", str(directory)).stdout
+    best = shell.run("best", str(directory), "--json")
+    assert best.returncode == 0
+    assert json.loads(best.stdout)["value"] == 1.0
+    os.close(writer)
+    assert running.wait() == 0
+
+
+def test_a_manifest_can_come_from_standard_input(shell: Shell) -> None:
+    prepared(shell)
+    text = (shell.folder / "experiment.yaml").read_text()
+    (shell.folder / "experiment.yaml").unlink()
+    done = shell.run("run", "-", "-q", stdin=text)
+    assert done.returncode == 0, done.stderr
+    assert len(shell.results()["trials"]) == 3
+
+
+def test_spaces_and_unicode_in_paths_and_parameters_are_fine(shell: Shell) -> None:
+    folder = shell.folder / "très bon – 模型"
+    folder.mkdir()
+    shell.folder = folder
+    prepared(shell, TRAIN.replace('config["x"]', 'len(config["größe x"])'), searchSpace={"größe x": "日本 語/é"})
+    done = shell.run("run", "experiment.yaml", "--storage", "les résultats", env={**shell.env, "LC_ALL": "C"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trial, *_) = shell.results("les résultats/exp")["trials"]
+    assert trial["params"] == {"größe x": "日本 語/é"}
+    assert len(read_json_lines(Path(trial["path"], "result.json"))) == 3
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(shell: Shell) -> None:
+    prepared(shell, numSamples=8)
+    line = f"{' '.join(TRIALPOD)} run experiment.yaml | head -n 1; echo status ${{PIPESTATUS[0]}}"
+    done = shell.execute(["bash", "-c", line])
+    assert done.stdout.splitlines()[0].endswith("exp: 8 trials for the maximum of score")
+    assert done.stdout.splitlines()[-1] == "status 0"
+    assert done.stderr == ""
+    assert shell.results()["counts"]["TERMINATED"] == 8
+    results = shell.execute(["bash", "-c", f"{' '.join(TRIALPOD)} results trialpod-results/exp | true"])
+    assert results.stderr == ""
+
+
+def test_storage_that_cannot_be_written_is_one_clear_message(shell: Shell) -> None:
+    prepared(shell)
+    disk = shell.folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        done = shell.run("run", "experiment.yaml", "--storage", "disk")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr
+    assert str(disk) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_reused_processes_run_all_trials_with_logs_of_their_own(shell: Shell) -> None:
+    source = """
+    import os
+    from trialpod import tune
+    class Train(tune.Trainable):
+        def setup(self, config):
+            self.x = config["x"]
+        def reset_config(self, config):
+            self.x = config["x"]
+            return True
+        def step(self):
+            print("x is", self.x)
+            return {"score": self.x, "done": self.iteration == 1, "process": os.getpid()}
+    """
+    space = {"x": {"grid_search": [1, 2, 3, 4, 5, 6]}}
+    prepared(shell, source, trainable={"entrypoint": "train:Train"}, searchSpace=space, numSamples=1, reusePods=True)
+    done = shell.run("run", "experiment.yaml", "--max-concurrent", "2")
+    assert done.returncode == 0, done.stdout
+    processes = set()
+    for trial in shell.results()["trials"]:
+        assert Path(trial["path"], "log.txt").read_text() == 2 * f"x is {trial['params']['x']}\n"
+        rows = read_json_lines(Path(trial["path"], "result.json"))
+        assert [row["score"] for row in rows] == 2 * [trial["params"]["x"]]
+        processes |= {row["process"] for row in rows}
+    assert len(processes) == 2
+
+
+def test_a_suspended_experiment_starts_nothing_until_it_is_resumed(shell: Shell) -> None:
+    prepared(shell, suspend=True)
+    done = shell.run("run", "experiment.yaml")
+    assert "suspend" in done.stdout
+    assert "0/3 trials" in done.stdout
+    assert shell.results()["trials"] == []
+    again = shell.run("run", "experiment.yaml", "--set", "spec.suspend=false")
+    assert again.returncode == 0, again.stdout
+    assert shell.results()["counts"]["TERMINATED"] == 3
+
+
+def test_logs_of_all_attempts_are_kept(shell: Shell) -> None:
+    source = """
+    from trialpod import tune
+    def train(config):
+        print("hello from an attempt")
+        tune.report({"score": 1})
+        raise RuntimeError("again")
+    """
+    prepared(shell, source, numSamples=1, failurePolicy={"maxFailures": 1})
+    assert shell.run("run", "experiment.yaml").returncode == 1
+    (trial,) = shell.results()["trials"]
+    assert Path(trial["path"], "log.txt").read_text().count("hello from an attempt") == 2
+    assert trial["attempts"] == 2
+
+
+def test_an_experiment_directory_can_be_moved_and_read_elsewhere(shell: Shell) -> None:
+    prepared(shell)
+    shell.run("run", "experiment.yaml", "-q")
+    shutil.move(shell.folder / "trialpod-results" / "exp", shell.folder / "archived")
+    results = shell.results("archived")
+    assert len(results["trials"]) == 3
+    assert all(Path(trial["path"]).is_dir() for trial in results["trials"])

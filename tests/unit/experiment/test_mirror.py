@@ -1,0 +1,200 @@
+"""The copy of an experiment in its storage, with a folder in the role of the storage."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trialpod.errors import StorageError
+from trialpod.storage.directory import DirectoryStorage
+from trialpod.storage.journal import Journal
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod_operator.experiment.mirror import FencedError, Mirror
+
+
+def journal_of(directory: Path) -> Journal:
+    return Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
+
+
+def stored_journal(storage: DirectoryStorage) -> dict[str, bytes]:
+    return {key: storage.read(key) for key in storage.list(f"{TRIALPOD_DIR}/{JOURNAL_DIR}")}
+
+
+def history(directory: Path) -> tuple[bytes | None, list[bytes]]:
+    journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, read_only=True)
+    return journal.snapshot, list(journal.records())
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> DirectoryStorage:
+    return DirectoryStorage(tmp_path / "storage")
+
+
+def test_another_machine_goes_on_with_what_was_copied(tmp_path: Path, storage: DirectoryStorage) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    journal = journal_of(here)
+    journal.append(b"one")
+    journal.write_snapshot(b"state after one")
+    journal.append(b"two")
+    (here / "trial_0").mkdir()
+    (here / "trial_0" / "result.json").write_text('{"loss": 1}\n')
+    mirror = Mirror(here, storage)
+    mirror.trial_ended("trial_0")
+    mirror.copy()
+
+    assert Mirror(there, storage).pull()
+    assert history(there) == (b"state after one", [b"two"])
+    assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
+
+
+def test_growth_is_added_and_nothing_is_rewritten(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    mirror = Mirror(tmp_path / "here", storage)
+    journal.append(b"one")
+    mirror.copy()
+    before = stored_journal(storage)
+    mirror.copy()
+    assert stored_journal(storage) == before
+    journal.append(b"two")
+    mirror.copy()
+    after = stored_journal(storage)
+    assert {key: after[key] for key in before} == before
+    assert len(after) == len(before) + 1
+
+
+def test_a_snapshot_replaces_the_pieces_before_it(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    mirror = Mirror(tmp_path / "here", storage)
+    for number in range(5):
+        journal.append(b"%d" % number)
+        mirror.copy()
+    assert len(stored_journal(storage)) == 5
+    journal.write_snapshot(b"after five")
+    mirror.copy()
+    assert [key.rpartition("/")[2] for key in stored_journal(storage)] == ["000000000000", "00000002.snapshot"]
+
+
+def test_the_second_of_two_writers_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    journal_of(first).append(b"mine")
+    journal_of(second).append(b"yours")
+    Mirror(first, storage).copy()
+    with pytest.raises(FencedError, match="another process writes this experiment"):
+        Mirror(second, storage).copy()
+
+
+def test_different_histories_are_refused_at_the_start(tmp_path: Path, storage: DirectoryStorage) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    journal_of(first).append(b"mine")
+    journal_of(second).append(b"your")
+    Mirror(first, storage).copy()
+    with pytest.raises(FencedError, match="different histories"):
+        Mirror(second, storage).pull()
+
+
+def test_what_was_written_after_the_last_copy_is_copied_by_the_next_process(
+    tmp_path: Path, storage: DirectoryStorage
+) -> None:
+    here = tmp_path / "here"
+    journal = journal_of(here)
+    journal.append(b"one")
+    Mirror(here, storage).copy()
+    journal.append(b"two")  # and then the process died
+    journal.close()
+
+    journal = journal_of(here)
+    mirror = Mirror(here, storage)
+    assert not mirror.pull()
+    journal.append(b"three")
+    mirror.copy()
+    Mirror(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (None, [b"one", b"two", b"three"])
+
+
+def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, storage: DirectoryStorage) -> None:
+    here = tmp_path / "here"
+    journal_of(here).append(b"one")
+    Mirror(here, storage).copy()
+    Mirror(here, storage).copy()  # does not know what is there already
+
+
+class Outage(DirectoryStorage):
+    """A folder that cannot be reached for the first so many writes."""
+
+    def __init__(self, root: Path, failures: int) -> None:
+        super().__init__(root)
+        self.failures = failures
+
+    def write_new(self, key: str, data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("connection refused")
+        super().write_new(key, data)
+
+
+def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    storage = Outage(tmp_path / "storage", failures=2)
+    journal_of(here).append(b"one")
+    told: list[str] = []
+    healed = threading.Event()
+
+    def report(message: str) -> None:
+        told.append(message)
+        if "again" in message:
+            healed.set()
+
+    mirror = Mirror(here, storage)
+    mirror.start(report, lambda error: told.append(str(error)))
+    assert healed.wait(30)
+    assert mirror.close(30) == ""
+    assert [("connection refused" in message, "up to date again" in message) for message in told] == [
+        (True, False),
+        (False, True),
+    ]
+    Mirror(there, storage).pull()
+    assert history(there) == (None, [b"one"])
+
+
+STEPS = st.lists(st.sampled_from(["append", "snapshot", "copy", "crash", "move"]), max_size=30)
+
+
+@settings(max_examples=30)
+@given(steps=STEPS)
+def test_whatever_happens_the_storage_holds_a_whole_prefix(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    """`move` goes on elsewhere from the storage alone: at most what was not yet copied is gone."""
+    root = tmp_path_factory.mktemp("mirror")
+    storage = DirectoryStorage(root / "storage")
+    machine, here = 0, root / "0"
+    journal, mirror = journal_of(here), Mirror(here, storage)
+    written: list[bytes] = []
+    copied = 0
+    for step in steps:
+        if step == "append":
+            written.append(b"%d" % len(written))
+            journal.append(written[-1])
+        elif step == "snapshot":
+            journal.write_snapshot(b",".join(written))
+        elif step == "copy":
+            mirror.copy()
+            copied = len(written)
+        elif step == "crash":
+            journal.close()
+            mirror = Mirror(here, storage)
+            mirror.pull()
+            journal = journal_of(here)
+        else:
+            journal.close()
+            machine += 1
+            here = root / str(machine)
+            mirror = Mirror(here, storage)
+            mirror.pull()
+            journal = journal_of(here)
+            del written[copied:]
+        snapshot, records = history(here)
+        whole = (snapshot.split(b",") if snapshot else []) + records
+        assert whole == written
