@@ -47,6 +47,8 @@ def measure(workload: Workload, system: str, python: Path, work: Path, timeout_s
         "BENCH_SIZES": json.dumps(workload.sizes),
         "TMPDIR": str(scratch),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Or Ray kills trials for what other processes of the machine take.
+        "RAY_memory_monitor_refresh_ms": "0",
     }
     log = folder / "output.txt"
     script = Path(__file__).parent / "workloads" / workload.script

@@ -334,7 +334,7 @@ def one_bad(shell: Shell, source: str, **spec: Any) -> tuple[subprocess.Complete
 @pytest.mark.parametrize(
     ("entrypoint", "source", "said"),
     [
-        ("train:train", "import nowhere_to_be_found", "No module named 'nowhere_to_be_found' (train.py:1"),
+        ("train:train", "import nowhere_to_be_found", "No module named 'nowhere_to_be_found'; install"),
         ("train:train", "raise RuntimeError('no data')", "RuntimeError: no data (train.py:1"),
         ("train:train", "def trian(config): ...", "did you mean 'trian'?"),
         ("trian:train", "def train(config): ...", "trian"),

@@ -15,8 +15,9 @@ import pytest
 from command_shell import Running, Shell, events_of, read_json_lines, wait_gone
 
 from trialpod.storage.journal import Journal
-from trialpod_operator.engine.events import AttemptEnded, ResultsReceived
+from trialpod_operator.engine.events import AttemptEnded, CheckpointsChanged, ResultsReceived
 from trialpod_operator.experiment.records import decode_record
+from trialpod_operator.local.reading import ReadExperiment
 
 pytestmark = pytest.mark.local
 
@@ -99,10 +100,11 @@ def finished(events: list[str]) -> set[str]:
 
 def decisions(shell: Shell) -> dict[str, tuple[int, str]]:
     """Return which trials were stopped, at which iteration and why."""
+    trials = ReadExperiment(shell.folder / DIRECTORY).engine.state.trials.values()
     return {
-        trial["trial_id"]: (trial["iteration"], json.dumps(trial["stop_reason"], sort_keys=True))
-        for trial in shell.results(DIRECTORY)["trials"]
-        if trial["stop_reason"] and trial["status"] == "TERMINATED"
+        trial.trial_id: (trial.iteration, json.dumps(trial.stop_reason, sort_keys=True))
+        for trial in trials
+        if trial.stop_reason and trial.status == "TERMINATED"
     }
 
 
@@ -229,7 +231,7 @@ def test_a_resume_after_a_kill_is_told_in_one_line(shell: Shell, notes: Path) ->
 
 
 BLOCKED = """
-import os
+import os, threading
 from trialpod import tune
 
 class Train(tune.Trainable):
@@ -237,7 +239,12 @@ class Train(tune.Trainable):
         self.n = 0
     def step(self):
         self.n += 1
-        if self.n == 3 and not os.path.exists(os.environ["GO"]):
+        if self.n == 3 and os.environ.get("UNTIL_PREEMPTED") and not tune.get_context().preempted:
+            with open(os.environ["PIPE"], "w") as pipe:
+                pipe.write(f"{os.getpid()} {os.getppid()}")
+            while not tune.get_context().preempted:
+                threading.Event().wait(0.005)
+        elif self.n == 3 and not os.path.exists(os.environ["GO"]):
             with open(os.environ["PIPE"], "w") as pipe:
                 pipe.write(f"{os.getpid()} {os.getppid()}")
             with open(os.environ["GATE"]) as gate:
@@ -272,6 +279,21 @@ class Blocked:
         self.running = shell.start("run", "experiment.yaml", "--json")
         with self.pipe.open() as pipe:
             self.trial_pid, self.zygote_pid = map(int, pipe.read().split())
+        # Results and checkpoints are sent by other threads: wait until those of the first two steps have arrived.
+        checkpoints = 0 if spec.get("checkpoint") == {} else 2
+        while self.journaled_results() < 2 or self.journaled_checkpoints() < checkpoints:
+            assert self.running.process.poll() is None, self.running.text
+            os.sched_yield()
+
+    def journaled_results(self) -> int:
+        """Return how many results are in the journal."""
+        events = journaled(self.shell)
+        return sum(len(event.results) for event in events if isinstance(event, ResultsReceived))
+
+    def journaled_checkpoints(self) -> int:
+        """Return how many checkpoints are in the journal."""
+        events = journaled(self.shell)
+        return sum(len(event.committed) for event in events if isinstance(event, CheckpointsChanged))
 
     def let_go(self) -> None:
         """Let later attempts through; the present one stays where it is."""
@@ -330,12 +352,13 @@ def test_a_parent_that_was_stopped_for_a_moment_goes_on(shell: Shell) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_stop_keeps_the_state_and_no_step_is_lost(shell: Shell, signum: int) -> None:
+    shell.env["UNTIL_PREEMPTED"] = "1"
     blocked = Blocked(shell, checkpoint={})
     blocked.running.signal(signum)
-    blocked.running.wait_event("interrupted")
-    blocked.open_gate()
     assert blocked.running.wait() == 130
     shell.wait_until_all_gone()
+    blocked.let_go()
+    del shell.env["UNTIL_PREEMPTED"]
     (trial,) = shell.results()["trials"]
     assert trial["checkpoint_iteration"] == trial["iteration"] == 3
     assert shell.run("run", "experiment.yaml").returncode == 0
@@ -371,9 +394,8 @@ def test_the_journal_and_the_files_agree_after_a_kill(shell: Shell) -> None:
     blocked.running.signal(signal.SIGKILL)
     blocked.running.wait()
     shell.wait_until_all_gone()
-    events = list(journaled(shell))
-    assert sum(len(event.results) for event in events if isinstance(event, ResultsReceived)) == 2
-    assert not any(isinstance(event, AttemptEnded) for event in events)
+    assert blocked.journaled_results() == 2
+    assert not any(isinstance(event, AttemptEnded) for event in journaled(shell))
     blocked.let_go()
     assert events_of(shell.run("run", "experiment.yaml", "--json").stdout)[-1]["state"] == "Succeeded"
     trial = blocked.trial()

@@ -59,7 +59,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     remote = plan.remote
     storage = open_storage(remote.uri, remote.options) if remote is not None else None
     lock = ExperimentLock(directory)
-    lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait)
+    lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait, for_orphans_only=True)
     try:
         mirror = Mirror(directory, storage) if storage is not None else None
         if mirror is not None and mirror.pull():

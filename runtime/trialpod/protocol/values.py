@@ -4,8 +4,8 @@ Plain data (None, bool, int, float incl. NaN and infinities, str, bytes, list, t
 arrive as lists. NumPy scalars and zero-dimensional arrays become Python numbers, NumPy arrays lists, paths strings.
 
 Only parameters may carry anything else (a class, a function, an estimator out of ``tune.choice([...])``): it travels
-as a pickle inside an extension value. The operator passes such a value on unopened as `OpaqueValue`; it is unpickled
-only in the process of the user who made it.
+as a pickle, after its name, inside an extension value. The operator passes such a value on unopened as `OpaqueValue`;
+it is unpickled only in the process of the user who made it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OpaqueValue:
         self.data = data
 
     def __repr__(self) -> str:
-        return f"<pickled value, {len(self.data)} bytes>"
+        return self.data.partition(b"\0")[0].decode(errors="replace")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OpaqueValue) and self.data == other.data
@@ -65,7 +65,13 @@ def _plain_or_pickled(value: Any) -> Any:
     except TypeError:
         import cloudpickle
 
-        return msgspec.msgpack.Ext(_PICKLE, cloudpickle.dumps(value))
+        return msgspec.msgpack.Ext(_PICKLE, _name(value).encode() + b"\0" + cloudpickle.dumps(value))
+
+
+def _name(value: Any) -> str:
+    """Return what people are shown of a value that cannot be opened."""
+    name = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else f"<{type(value).__qualname__}>"
 
 
 def _opaque(code: int, data: memoryview) -> Any:
@@ -77,7 +83,7 @@ def _unpickled(code: int, data: memoryview) -> Any:
         return msgspec.msgpack.Ext(code, bytes(data))
     import pickle
 
-    return pickle.loads(data)
+    return pickle.loads(bytes(data).partition(b"\0")[2])
 
 
 metrics_encoder = msgspec.msgpack.Encoder(enc_hook=plain)

@@ -3,8 +3,10 @@
 Invariants:
 
 * Stop rules are judged before a result is encoded, so exactly the result that meets one says ``done``.
-* A checkpoint is announced together with the result that it belongs to, after it was committed; retention removes
-  others only after that.
+* A checkpoint is copied before its result is sent, and committed in the background after that; it is announced after
+  its commit, and retention removes others only after that.
+* A result at a horizon is judged together with its checkpoint: the commit is waited for, unless the storage cannot be
+  reached.
 * Storage is not touched once the attempt is superseded.
 * The checkpoint store is opened only when there is a checkpoint to read or write.
 """
@@ -16,27 +18,39 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.attempt_link import AttemptLink
-from trialpod.protocol.messages import Assignment, CheckpointInfo
+from trialpod.protocol.backoff import Backoff
+from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo
+from trialpod.tune.checkpoint import Checkpoint
 from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
 
 if TYPE_CHECKING:
     from trialpod.storage.checkpoints import CheckpointStore
+    from trialpod.storage.uploads import CheckpointWriter
 
 log = logging.getLogger(__name__)
 
 
-def _open_store(trial_dir: str) -> CheckpointStore:
+_LOG_EVERY_S = 60.0
+_Found = TypeVar("_Found")
+
+
+def _open_store(assignment: Assignment) -> CheckpointStore:
     from trialpod.storage.base import open_storage
     from trialpod.storage.checkpoints import CheckpointStore
 
-    return CheckpointStore(open_storage(trial_dir))
+    if not assignment.checkpoint_uri:
+        return CheckpointStore(open_storage(assignment.trial_dir))
+    from trialpod.storage.options import StorageOptions
+
+    options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
+    return CheckpointStore(open_storage(assignment.checkpoint_uri, options))
 
 
 class Attempt:
@@ -45,9 +59,10 @@ class Attempt:
     Args:
         assignment: what to run.
         link: the attempt's link to the report service.
-        open_store: opens the checkpoints of a trial directory.
+        open_store: opens the checkpoints of the assignment's trial.
         clock: monotonic seconds.
         wall: seconds since the epoch.
+        sleep: waits that many seconds.
     """
 
     def __init__(
@@ -55,9 +70,10 @@ class Attempt:
         assignment: Assignment,
         link: AttemptLink,
         *,
-        open_store: Callable[[str], CheckpointStore] = _open_store,
+        open_store: Callable[[Assignment], CheckpointStore] = _open_store,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.assignment = assignment
         self.link = link
@@ -77,9 +93,12 @@ class Attempt:
         self._clock = clock
         self._wall = wall
         self._open_store = open_store
+        self.cut_off = False
+        """Whether time ran out with a checkpoint on its way: the process has to leave without waiting for it."""
+        self._sleep = sleep
         self._store_or_none: CheckpointStore | None = None
+        self._writer_or_none: CheckpointWriter | None = None
         self._index: int | None = None
-        self._known = list(assignment.checkpoints)
         self._rules = StopRules(assignment.stop_rules)
 
     # Preemption.
@@ -101,7 +120,7 @@ class Attempt:
         return self._rules.met(result)
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
-        """Send one complete flat result; at a horizon, wait for the decision.
+        """Send one complete flat result, and commit its snapshot; at a horizon, wait for the decision.
 
         Returns:
             How the trial is over for this process, None if it goes on.
@@ -110,12 +129,17 @@ class Attempt:
             InvalidInputError: the result cannot be encoded.
             Superseded: another attempt has taken over.
             RefusedError: the server refused for good.
+            CheckpointError, StorageError: a checkpoint cannot be stored.
         """
         link = self.link
         waits = not done and link.horizons and self._at_horizon(result)
-        link.publish(encode(result), checkpoint, wake=not waits)
+        link.publish(encode(result), None, wake=not waits)
         if checkpoint is not None:
-            self._retain()
+            self._writer.submit(checkpoint)
+            if waits:
+                self._writer.settle(checkpoint.index)
+        elif self._writer_or_none is not None:
+            self._writer_or_none.check()
         if done:
             return "completed"
         decision = link.wait_decision() if waits else link.decision
@@ -138,24 +162,48 @@ class Attempt:
     @property
     def _store(self) -> CheckpointStore:
         if self._store_or_none is None:
-            self._store_or_none = self._open_store(self.assignment.trial_dir)
+            self._store_or_none = self._patiently(lambda: self._open_store(self.assignment), "the storage is opened")
         return self._store_or_none
+
+    @property
+    def _writer(self) -> CheckpointWriter:
+        if self._writer_or_none is None:
+            from trialpod.storage.uploads import CheckpointWriter
+
+            assignment, link = self.assignment, self.link
+            self._writer_or_none = CheckpointWriter(
+                self._store,
+                attempt=assignment.attempt,
+                rules=assignment.checkpoint_rules,
+                known=assignment.checkpoints,
+                announce=link.announce,
+                deleted=link.deleted,
+                check=link.check,
+            )
+        return self._writer_or_none
 
     def restore(self) -> tuple[CheckpointInfo, Path] | None:
         """Return the checkpoint to start from and a local directory with it, and clear away unfinished ones.
 
-        A damaged checkpoint is passed over with a warning, in favour of the one before.
+        A damaged checkpoint is passed over with a warning, in favour of the one before. A storage that cannot be
+        reached is waited for: it says nothing about the checkpoints.
         """
         assignment = self.assignment
         start = assignment.checkpoint
-        infos = [info for info in self._known if start is None or info.index <= start.index]
+        infos = [info for info in assignment.checkpoints if start is None or info.index <= start.index]
         if start is not None and all(info.name != start.name for info in infos):
             infos.append(start)
         if not infos and assignment.attempt <= 1:
             return None
-        names = {info.name for info in self._known} | {info.name for info in infos}
+        names = {info.name for info in assignment.checkpoints} | {info.name for info in infos}
+        return self._patiently(lambda: self._restore(infos, names), "the trial starts")
+
+    def _restore(self, infos: list[CheckpointInfo], names: set[str]) -> tuple[CheckpointInfo, Path] | None:
+        assignment = self.assignment
         for name in self._store.sweep(names):
             log.info("removed the unfinished checkpoint %s", name)
+        if self._index is None:
+            self._index = self._store.reserve(assignment.next_checkpoint_index, assignment.attempt)
         found, warnings = self._store.newest_whole(infos)
         for warning in warnings:
             log.warning("%s", warning)
@@ -166,56 +214,134 @@ class Attempt:
         return found, self._store.fetch(found)
 
     def begin_checkpoint(self) -> Path:
-        """Return an empty folder to write the next checkpoint in."""
+        """Return an empty folder to write the next checkpoint in; waits when too many are not stored yet."""
         self.link.check()
+        self._writer.wait_for_room()
         return self._store.begin(self._next_index())
 
-    def commit(self, source: str | None, result: dict[str, Any]) -> CheckpointInfo:
-        """Commit the next checkpoint and put its name into `result`.
+    def snapshot(self, source: str | None, result: dict[str, Any]) -> CheckpointInfo:
+        """Copy what is to become the next checkpoint and put its name into `result`; `send` commits it.
 
         Args:
             source: the directory to copy; None takes what is in `begin_checkpoint`'s folder.
             result: the flat result that it belongs to.
+
+        Raises:
+            CheckpointError: the directory is missing or holds what cannot be copied; or an earlier checkpoint cannot
+                be stored.
+            StorageError: the local disk is full; or an earlier checkpoint cannot be stored.
         """
         self.link.check()
+        if source is not None:
+            self._writer.wait_for_room()
+        from trialpod.storage.layout import checkpoint_name
+
         index = self._next_index()
         values = msgspec.msgpack.decode(encode(result))
-        scalars = {key: value for key, value in values.items() if not isinstance(value, (list, dict, bytes))}
-        info = self._store.commit(
-            index,
+        metrics = {key: value for key, value in values.items() if not isinstance(value, (list, dict, bytes))}
+        folder = None if source is None else Path(source)
+        try:
+            size = self._store.snapshot(index, folder)
+        except StorageError as error:
+            if folder is None or not self._writer.pending:
+                raise
+            log.warning("%s; training waits until the checkpoints before are stored, then tries again", error)
+            self._writer.wait_committed(index - 1)
+            size = self._store.snapshot(index, folder)
+        info = CheckpointInfo(
+            name=checkpoint_name(index),
+            index=index,
             iteration=int(as_number(result.get("training_iteration")) or 0),
-            metrics=scalars,
+            metrics=metrics,
             attempt=self.assignment.attempt,
+            size=size,
             time=self._wall(),
-            source=None if source is None else Path(source),
         )
-        result["checkpoint_dir_name"] = info.name
+        result["checkpoint_dir_name"] = metrics["checkpoint_dir_name"] = info.name
         self._index = index + 1
-        self._known.append(info)
         return info
 
     def announce(self, checkpoint: CheckpointInfo) -> None:
-        """Report a checkpoint that was made after its result had been sent."""
-        self.link.announce(checkpoint)
-        self._retain()
+        """Commit a snapshot that was made after its result had been sent."""
+        self._writer.submit(checkpoint)
+
+    def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
+        """Return the checkpoint of a snapshot; whoever reads it waits until it is stored."""
+        from trialpod.tune.reported_checkpoint import ReportedCheckpoint
+
+        def locate() -> Path:
+            self._writer.wait_committed(checkpoint.index)
+            return self._store.fetch(checkpoint)
+
+        return ReportedCheckpoint(checkpoint.name, locate)
+
+    def complete(self, end: AttemptEnd, spare_s: float) -> AttemptEnd:
+        """Wait until every checkpoint is stored, as long as there is time, and return how the attempt ends now.
+
+        Args:
+            end: how user code has ended.
+            spare_s: seconds before the kill that are needed for what comes after.
+
+        Raises:
+            Superseded: another attempt has taken over.
+            RefusedError: the server refused for good.
+        """
+        writer = self._writer_or_none
+        if writer is None:
+            return end
+
+        def left() -> float | None:
+            seconds = self.time_left_s()
+            return None if seconds is None else seconds - spare_s
+
+        try:
+            if writer.drain(left):
+                return end
+        except (CheckpointError, StorageError) as error:
+            if end.cause == "failed":
+                log.warning("%s", error)
+                return end
+            from trialpod.runner.failure import end_of
+
+            return end_of(error, preempted=self.preempted)
+        self.cut_off = True
+        if end.cause not in ("completed", "preempted"):
+            return end
+        lost = " and ".join(info.name for info in writer.pending)
+        grace_s = self.assignment.grace_s
+        return AttemptEnd(
+            cause="preempted", error=f"{lost} could not be stored within the grace period of {grace_s:g} s"
+        )
+
+    def close(self) -> None:
+        """Remove local copies of checkpoints."""
+        if self._store_or_none is not None and not self.cut_off:
+            self._store_or_none.close()
 
     def _next_index(self) -> int:
         if self._index is None:
-            self._index = self._store.first_free_index(self.assignment.next_checkpoint_index)
+            from trialpod.storage.base import StorageUnavailableError
+
+            at_least = self.assignment.next_checkpoint_index
+            try:
+                self._index = self._store.first_free_index(at_least)
+            except StorageUnavailableError:
+                # Training goes on; whoever has that index already makes the commit fail.
+                self._index = at_least
         return self._index
 
-    def _retain(self) -> None:
-        from trialpod.storage.retention import to_delete
+    def _patiently(self, call: Callable[[], _Found], then: str) -> _Found:
+        """Return what `call` returns, called again for as long as the storage cannot be reached."""
+        from trialpod.storage.base import StorageUnavailableError
 
-        removed = []
-        for info in to_delete(self._known, self.assignment.checkpoint_rules):
+        backoff = Backoff(base_s=0.5)
+        logged: float | None = None
+        while True:
             try:
-                self._store.delete(info.name, attempt=self.assignment.attempt)
-            except (StorageError, CheckpointError) as error:
-                # One checkpoint too many harms nobody; it is tried again after the next one.
-                log.warning("%s was not removed: %s", info.name, error)
-            else:
-                removed.append(info.name)
-        if removed:
-            self._known = [info for info in self._known if info.name not in removed]
-            self.link.deleted(removed)
+                return call()
+            except StorageUnavailableError as error:
+                self.link.check()
+                if logged is None or self._clock() - logged >= _LOG_EVERY_S:
+                    logged = self._clock()
+                    log.warning("%s; %s when the storage answers", error, then)
+                self._sleep(backoff.failed())

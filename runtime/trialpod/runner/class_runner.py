@@ -4,7 +4,8 @@ Invariants:
 
 * A step that has finished is reported, also when the process is being taken away; then a checkpoint is made and the
   attempt ends.
-* A result that asks for a checkpoint is sent together with it, after its commit.
+* The state is saved before the result that it belongs to is sent; the checkpoint is committed after that, while the
+  next step runs.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class ClassRunner:
     def _save(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo:
         folder = self._attempt.begin_checkpoint()
         trainable.save(str(folder))
-        return self._attempt.commit(None, result)
+        return self._attempt.snapshot(None, result)
 
     def _save_if_possible(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo | None:
         if type(trainable).save_checkpoint is Trainable.save_checkpoint:

@@ -28,7 +28,7 @@ from trialpod.runner.attempt import Attempt
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import check_signature, run_function
 from trialpod.runner.load import Loaded, load_trainable
-from trialpod.runner.preemption import PreemptionWatch, leave
+from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
 from trialpod.tune.trainable.trainable import Trainable
 
 log = logging.getLogger(__name__)
@@ -106,12 +106,16 @@ class _Process:
                 end = self._failed(error, attempt)
             if os.getpid() != pid:
                 _leave_child(None)
+            end = attempt.complete(end, spare_s=1.25 * margin_s(assignment.grace_s))
             attempt.ending.set()
             link.finish(end)
+            if attempt.cut_off:
+                leave(0)
         finally:
             if os.getpid() == pid:
                 attempt.ending.set()
                 link.close()
+                attempt.close()
                 self._watch.end()
 
     def discard_kept(self) -> None:

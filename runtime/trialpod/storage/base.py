@@ -34,7 +34,7 @@ class KeyExistsError(StorageError):
 
 
 class StorageUnavailableError(StorageError):
-    """The storage cannot be reached or refuses for now: the same call may succeed later, with nothing changed here."""
+    """The storage cannot be reached or refuses for now: the same call may succeed later."""
 
 
 class Storage(Protocol):
@@ -79,7 +79,7 @@ class Storage(Protocol):
         ...
 
     def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
-        """Write the value of `key` to a local file, whose folder must exist, and return the CRC-32 of what was written.
+        """Write the value of `key` to a local file, whose folder must exist, and return the bytes' CRC-32.
 
         The bytes go directly into the file, for large values in several parts at a time; a file that was there is
         replaced first. After an error there is no file.

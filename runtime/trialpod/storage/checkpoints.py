@@ -1,55 +1,75 @@
-"""The checkpoints of one trial in a directory: committed as a whole or not there at all, verified when read.
+"""The checkpoints of one trial: committed as a whole or not there at all, verified when read.
 
-Invariants:
+`CheckpointStore` is what the rest of trialpod knows. There are two kinds, chosen by where the storage is:
+`directory_checkpoints` for a folder, `remote_checkpoints` for everything that has no path on this machine.
 
-* A checkpoint is written in a staging folder, brought to the disk, given its manifest, and only then renamed to
-  ``checkpoint_NNNNNN``. So a folder of that name is complete; it exists when its manifest is there.
-* The rename never replaces a folder with content: of two attempts that commit the same index, the second is refused.
-* A copy shares no file with its source.
-* Removal goes through a rename to a staging name, so that a crash leaves no half checkpoint.
+Invariants of both:
+
+* A checkpoint exists when its manifest has been written, which is the last step. Anything else is garbage.
+* A committed checkpoint is never replaced: of two attempts that commit the same index, the second is refused.
+* What was snapshot is cut off from its source: nothing that happens to the source later reaches the checkpoint.
+* What is being fetched is not deleted by the same store.
 * Damage that is found is reported and left where it is.
+* `begin`, `snapshot`, `fetch` and the readers may be called by one thread while another one commits and deletes.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
-import os
-import shutil
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.storage import manifest as manifests
-from trialpod.storage.base import Storage, storage_error
-from trialpod.storage.layout import MANIFEST_FILE, STAGING_PREFIX, checkpoint_index, checkpoint_name
-from trialpod.storage.manifest import Manifest
-from trialpod.storage.tree_copy import FileEntry, checksum_file, copy_tree, own_links, survey, sync_path, sync_tree
+from trialpod.storage.base import Storage, StorageUnavailableError
+from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index, checkpoint_name
+from trialpod.storage.tree_copy import Tree, own_links, snapshot_tree, survey
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from typing import Self
 
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many are done; it may raise, which gives the commit up."""
 
 
 class CheckpointStore:
-    """The checkpoints below one trial's directory. One attempt uses it at a time; another may be dying meanwhile."""
+    """The checkpoints below one trial's directory; ``CheckpointStore(storage)`` is of the kind that suits `storage`.
+
+    One attempt uses it at a time; another one may be dying meanwhile.
+
+    Args:
+        storage: the trial's directory.
+    """
+
+    def __new__(cls, storage: Storage, *args: Any, **options: Any) -> Self:  # noqa: ARG004
+        """Choose the kind."""
+        kind: type[CheckpointStore] = cls
+        if cls is CheckpointStore:
+            if storage.local_path("") is not None:
+                from trialpod.storage.directory_checkpoints import DirectoryCheckpoints
+
+                kind = DirectoryCheckpoints
+            else:
+                from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+
+                kind = RemoteCheckpoints
+        return object.__new__(kind)  # type: ignore[return-value]
 
     def __init__(self, storage: Storage) -> None:
-        """Args: storage: the trial's directory.
-
-        Raises:
-            StorageError: the storage is not on this machine's disk.
-        """
-        root = storage.local_path("")
-        if root is None:
-            raise StorageError(f"checkpoints cannot be kept in {storage.uri}; use a folder on a mounted file system")
-        self._root = os.fspath(root)
+        self._storage = storage
         self._begun: dict[int, str] = {}
+        self._readers: Counter[str] = Counter()
+        self._readers_lock = threading.Lock()
+
+    @property
+    def uri(self) -> str:
+        """Where the checkpoints are, as a user would write it."""
+        return self._storage.uri
 
     def begin(self, index: int) -> Path:
-        """Return an empty folder to write the checkpoint with this index in; `commit` moves it to its place.
+        """Return an empty local folder to write the checkpoint with this index in; `commit` takes what is in it.
 
         Calling it again for the same index throws away what was written.
 
@@ -57,16 +77,51 @@ class CheckpointStore:
             CheckpointError: the index has a committed checkpoint.
             StorageError: the folder cannot be made.
         """
-        self._refuse_committed(index)
-        self.abandon(index)
-        self._begun[index] = self._staging(checkpoint_name(index))
-        return Path(self._begun[index])
+        raise NotImplementedError
 
     def abandon(self, index: int) -> None:
         """Remove what was begun and not committed under this index, if anything."""
-        staging = self._begun.pop(index, None)
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
+        raise NotImplementedError
+
+    def snapshot(self, index: int, source: Path | None = None) -> int:
+        """Take what is to become the checkpoint with this index, and return its size in bytes.
+
+        This is the part of a commit that the training has to wait for: the bytes are cloned or copied, not looked at.
+        When it fails, nothing is left.
+
+        Args:
+            index: its number within the trial.
+            source: a folder to copy; None takes what was written in the folder that `begin` returned.
+
+        Raises:
+            CheckpointError: the source is missing, changed meanwhile, or holds what cannot be copied; or the index
+                has a committed checkpoint.
+            StorageError: the local disk is full or refuses; when full, with the space needed and free.
+        """
+        name = checkpoint_name(index)
+        begun = self._begun.get(index)
+        if source is not None and begun is not None and source.absolute() == Path(begun):
+            source = None
+        if source is None:
+            if begun is None:
+                raise CheckpointError(f"{name} was not begun; call begin({index}) first, or give a source folder")
+            try:
+                survey(begun)  # finds what cannot be copied, before anything is changed
+                own_links(begun)
+                return _without_ours(survey(begun)).size
+            except BaseException:
+                self.abandon(index)
+                raise
+        if begun is not None and any(Path(begun).iterdir()):
+            raise CheckpointError(f"{begun} was written to; commit it without a source, or leave it empty")
+        tree = _without_ours(survey(str(source)))
+        target = begun if begun is not None else str(self.begin(index))
+        try:
+            snapshot_tree(str(source), target, tree)
+        except BaseException:
+            self.abandon(index)
+            raise
+        return tree.size
 
     def commit(
         self,
@@ -77,8 +132,12 @@ class CheckpointStore:
         attempt: int,
         time: float,
         source: Path | None = None,
+        progress: Progress | None = None,
     ) -> CheckpointInfo:
-        """Make the checkpoint with this index exist, on disk, as a whole; when this fails, nothing of it is left.
+        """Make the checkpoint with this index exist as a whole.
+
+        When this fails nothing of it is left, except after a StorageUnavailableError: then the same call may be made
+        again, and goes on from where it was.
 
         Args:
             index: its number within the trial.
@@ -86,82 +145,43 @@ class CheckpointStore:
             metrics: that result, flattened; only scalars are kept.
             attempt: number of the attempt that commits it.
             time: seconds since the epoch.
-            source: a folder to copy; None takes what was written in the folder that `begin` returned.
+            source: a folder to copy; None takes what was begun or snapshot.
+            progress: told how far it is; it is called at least once before the step that makes the checkpoint exist.
 
         Raises:
             CheckpointError: the source is missing, changed meanwhile, or holds what cannot be copied; or the index
                 was committed by someone else.
             StorageError: the storage is full or refuses; when full, with the space needed and free.
+            StorageUnavailableError: the storage cannot be reached for now.
         """
-        name = checkpoint_name(index)
-        begun = self._begun.get(index)
-        if begun is None and source is None:
-            raise CheckpointError(f"{name} was not begun; call begin({index}) first, or give a source folder")
-        if begun is None or (source is not None and os.path.abspath(source) != begun):
-            self._refuse_committed(index)
-            staging = begun if begun is not None else self._staging(name)
-            copied_from = os.fspath(source) if source is not None else None
-        else:
-            staging, copied_from = begun, None
-        try:
-            folders, files = self._fill(staging, copied_from)
-            info = CheckpointInfo(
-                name=name,
-                index=index,
-                iteration=iteration,
-                metrics={key: value for key, value in metrics.items() if _scalar(value)},
-                attempt=attempt,
-                size=sum(file.size for file in files),
-                time=time,
-            )
-            sync_tree(staging, folders, [file.path for file in files])
-            self._write_manifest(staging, manifests.encode(info, folders, files))
-            self._publish(staging, index)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        finally:
-            self._begun.pop(index, None)
-        return info
+        raise NotImplementedError
 
     def fetch(self, info: CheckpointInfo) -> Path:
-        """Return the local folder of a checkpoint after verifying every file's size and checksum.
+        """Return a local folder with a checkpoint, to be read only, after verifying every file's size and checksum.
+
+        Right after `newest_whole` has returned the same checkpoint, it is not verified again.
 
         Raises:
             CheckpointError: it is missing or damaged, or another one now has its name.
             StorageError: a file cannot be read.
         """
-        root = self._path(info.name)
-        found = self._manifest(info.name)
-        stored = found.checkpoint
-        if (stored.index, stored.attempt, stored.iteration) != (info.index, info.attempt, info.iteration):
-            raise CheckpointError(
-                f"{root} is not the checkpoint that was asked for: it was written by attempt {stored.attempt} at "
-                f"iteration {stored.iteration}, not by attempt {info.attempt} at iteration {info.iteration}"
-            )
-        for expected in found.files:
-            try:
-                actual = checksum_file(root, expected.path)
-            except FileNotFoundError as error:
-                raise CheckpointError(f"{root} is damaged: the file {expected.path} is missing") from error
-            if actual.size != expected.size:
-                raise CheckpointError(
-                    f"{root} is damaged: {expected.path} has {actual.size} bytes instead of {expected.size}"
-                )
-            if actual.checksum != expected.checksum:
-                raise CheckpointError(f"{root} is damaged: the checksum of {expected.path} does not match")
-        for folder in found.folders:
-            if not os.path.isdir(os.path.join(root, folder)):
-                raise CheckpointError(f"{root} is damaged: the folder {folder} is missing")
-        return Path(root)
+        raise NotImplementedError
 
     def newest_whole(self, infos: Sequence[CheckpointInfo]) -> tuple[CheckpointInfo | None, list[str]]:
-        """Return the one with the highest index that verifies, and a warning for each newer one that does not."""
+        """Return the one with the highest index that verifies, and a warning for each newer one that does not.
+
+        Raises:
+            StorageUnavailableError: the storage cannot be reached for now; that says nothing about a checkpoint.
+        """
         warnings: list[str] = []
         for info in sorted(infos, key=lambda info: info.index, reverse=True):
             try:
-                self.fetch(info)
+                self._verify(info)
+            except StorageUnavailableError:
+                raise
             except (CheckpointError, StorageError) as error:
+                if not self._is_damage(error):
+                    raise
                 warnings.append(f"skipped {info.name} (iteration {info.iteration}): {error}")
             else:
                 return info, warnings
@@ -175,154 +195,78 @@ class CheckpointStore:
             attempt: the caller's attempt; a checkpoint that a later attempt wrote is then refused.
 
         Raises:
-            CheckpointError: `name` is not a checkpoint's name, or a later attempt wrote it.
-            StorageError: the directory cannot be removed.
+            CheckpointError: `name` is not a checkpoint's name, or a later attempt wrote it, or it is being read.
+            StorageError: it cannot be removed.
         """
-        if checkpoint_index(name) is None:
-            raise CheckpointError(f"{name!r} is not the name of a checkpoint ('checkpoint_000000')")
-        if attempt is not None and os.path.exists(self._path(name)):
-            owner = self._manifest(name).checkpoint.attempt
-            if owner > attempt:
-                raise CheckpointError(f"{name} was written by attempt {owner}; attempt {attempt} may not delete it")
-        self._remove(name)
+        raise NotImplementedError
 
     def committed(self) -> list[CheckpointInfo]:
         """Return the checkpoints whose manifest is there and readable, oldest first; damaged ones are logged."""
-        found = []
-        for name in self._names():
-            if checkpoint_index(name) is not None and os.path.exists(self._path(name, MANIFEST_FILE)):
-                try:
-                    found.append(self._manifest(name).checkpoint)
-                except CheckpointError as error:
-                    logger.warning("skipped a damaged checkpoint: %s", error)
-        return sorted(found, key=lambda info: info.index)
+        raise NotImplementedError
 
     def sweep(self, known: Collection[str]) -> list[str]:
         """Remove what attempts that are gone left behind, and return the names of what was removed.
 
-        That is every staging folder but this store's own, and every checkpoint directory that is not in `known`.
-        A known one stays, even if it is damaged. Call it only when no other attempt of the trial is alive.
+        That is everything but this store's own uploads and the checkpoints in `known`. A known one stays, even if it
+        is damaged. Call it only when no other attempt of the trial is the current one.
         """
-        own = {os.path.basename(path) for path in self._begun.values()}
-        removed = []
-        for name in self._names():
-            if name.startswith(STAGING_PREFIX):
-                if name in own:
-                    continue
-                shutil.rmtree(self._path(name), ignore_errors=True)
-            elif checkpoint_index(name) is not None and name not in known and os.path.isdir(self._path(name)):
-                self._remove(name)
-            else:
-                continue
-            removed.append(name)
-        return removed
+        raise NotImplementedError
 
     def first_free_index(self, at_least: int) -> int:
-        """Return the lowest index from `at_least` on that is above that of every directory there is."""
-        used = [index for name in self._names() if (index := checkpoint_index(name)) is not None]
-        return max([at_least, *(index + 1 for index in used)])
+        """Return the lowest index from `at_least` on that is above that of everything there is."""
+        raise NotImplementedError
 
-    def _path(self, *parts: str) -> str:
-        return os.path.join(self._root, *parts)
+    def reserve(self, at_least: int, attempt: int) -> int:
+        """Return an index as of `first_free_index` that no other attempt can commit any more.
 
-    def _names(self) -> list[str]:
-        try:
-            return sorted(os.listdir(self._root))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise storage_error(error, "cannot list", self._root) from error
+        Raises:
+            StorageError: the storage refuses.
+            StorageUnavailableError: the storage cannot be reached for now.
+        """
+        return self.first_free_index(at_least)
 
-    def _staging(self, name: str) -> str:
-        staging = os.path.abspath(self._path(f"{STAGING_PREFIX}{name}-{os.urandom(6).hex()}"))
-        try:
-            os.makedirs(staging)
-        except OSError as error:
-            raise storage_error(error, "cannot make the folder", staging) from error
-        return staging
+    def close(self) -> None:
+        """Remove local copies; the store is not used any more."""
 
-    def _refuse_committed(self, index: int) -> None:
-        root = self._path(checkpoint_name(index))
-        if not os.path.exists(os.path.join(root, MANIFEST_FILE)):
-            return
-        try:
-            owner = f" by attempt {self._manifest(checkpoint_name(index)).checkpoint.attempt}"
-        except CheckpointError:
-            owner = ""  # damaged; still not ours to replace
-        raise CheckpointError(f"{root} has been committed{owner}; a committed checkpoint is never replaced")
+    def _verify(self, info: CheckpointInfo) -> None:
+        self.fetch(info)
 
-    def _manifest(self, name: str) -> Manifest:
-        root = self._path(name)
-        path = os.path.join(root, MANIFEST_FILE)
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if os.path.isdir(root):
-                raise CheckpointError(f"{root} is incomplete: it has no manifest") from error
-            raise CheckpointError(f"{root} does not exist") from error
-        except OSError as error:
-            raise storage_error(error, "cannot read", path) from error
-        found = manifests.decode(data, path)
-        if found.checkpoint.name != name:
-            raise CheckpointError(f"{path} is damaged: it is the manifest of {found.checkpoint.name}")
-        return found
+    def _is_damage(self, error: CheckpointError | StorageError) -> bool:
+        return True
 
-    def _fill(self, staging: str, source: str | None) -> tuple[list[str], list[FileEntry]]:
-        if source is not None:
-            tree = survey(source)
-            # A checkpoint that was fetched and is committed again brings its old manifest along.
-            tree.files.pop(MANIFEST_FILE, None)
-            if os.listdir(staging):
-                raise CheckpointError(f"{staging} was written to; commit it without a source, or leave it empty")
-            return tree.folders, copy_tree(source, staging, tree)
-        survey(staging)  # finds what cannot be copied, before anything is changed
-        own_links(staging)
-        tree = survey(staging)
-        tree.files.pop(MANIFEST_FILE, None)
-        try:
-            return tree.folders, [checksum_file(staging, path) for path in tree.files]
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{error} vanished before the checkpoint was complete") from error
+    def _read(self, name: str, change: int) -> None:
+        with self._readers_lock:
+            self._readers[name] += change
 
-    def _write_manifest(self, staging: str, data: bytes) -> None:
-        path = os.path.join(staging, MANIFEST_FILE)
-        temporary = path + ".tmp"
-        try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except OSError as error:
-            raise storage_error(error, "cannot write", path, len(data)) from error
-        sync_path(staging)
+    def _refuse_read(self, name: str) -> None:
+        with self._readers_lock:
+            if self._readers[name] > 0:
+                raise CheckpointError(f"{name} is being read; it is removed later")
 
-    def _publish(self, staging: str, index: int) -> None:
-        name = checkpoint_name(index)
-        try:
-            os.rename(staging, self._path(name))
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                raise storage_error(error, "cannot commit", self._path(name)) from error
-            self._refuse_committed(index)
-            raise CheckpointError(
-                f"{self._path(name)} is in the way: it has content but no manifest; move it away, or sweep"
-            ) from error
-        sync_path(self._root)
+    @staticmethod
+    def _refuse_bad_name(name: str) -> None:
+        if checkpoint_index(name) is None:
+            raise CheckpointError(f"{name!r} is not the name of a checkpoint ('checkpoint_000000')")
 
-    def _remove(self, name: str) -> None:
-        if not os.path.isdir(self._path(name)):
-            return
-        # The rename makes it vanish at once; whatever then is left is garbage to every reader.
-        trash = self._path(f"{STAGING_PREFIX}{name}-{os.urandom(6).hex()}")
-        try:
-            os.rename(self._path(name), trash)
-            shutil.rmtree(trash)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise storage_error(error, "cannot remove", self._path(name)) from error
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that a manifest keeps."""
+    return {key: value for key, value in metrics.items() if _scalar(value)}
+
+
+def refuse_other(found: CheckpointInfo, asked: CheckpointInfo, where: str) -> None:
+    """Raise CheckpointError if the checkpoint at `where` is not the one that was asked for."""
+    if (found.index, found.attempt, found.iteration) != (asked.index, asked.attempt, asked.iteration):
+        raise CheckpointError(
+            f"{where} is not the checkpoint that was asked for: it was written by attempt {found.attempt} at "
+            f"iteration {found.iteration}, not by attempt {asked.attempt} at iteration {asked.iteration}"
+        )
+
+
+def _without_ours(tree: Tree) -> Tree:
+    # A checkpoint that was fetched and is committed again brings its old manifest along.
+    tree.files.pop(MANIFEST_FILE, None)
+    return tree
 
 
 def _scalar(value: Any) -> bool:

@@ -10,6 +10,8 @@ import os
 import zlib
 from collections.abc import Iterable
 
+import msgspec
+
 from trialpod.errors import CheckpointError
 from trialpod.storage.tree_copy import FileEntry
 
@@ -52,19 +54,35 @@ def probe(path: str, size: int) -> int:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def probe_bytes(data: bytes) -> int:
+    """Return the probe of a file with this content."""
+    if len(data) <= 3 * _SAMPLE:
+        return zlib.crc32(data)
+    found = 0
+    for start in (0, len(data) // 2, len(data) - _SAMPLE):
+        found = zlib.crc32(data[start : start + _SAMPLE], found)
+    return found
+
+
 class Stored:
     """The files of a checkpoint that is stored: what a new file may be the same as.
 
     Args:
         entries: its files; those without a digest are not considered.
+        name: the checkpoint's.
     """
 
-    def __init__(self, entries: Iterable[FileEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[FileEntry] = (), name: str = "") -> None:
         self._sizes: dict[int, list[FileEntry]] = {}
         for entry in entries:
             if entry.digest and entry.size:
-                self._sizes.setdefault(entry.size, []).append(entry)
+                placed = entry if entry.at else msgspec.structs.replace(entry, at=f"{name}/{entry.path}")
+                self._sizes.setdefault(entry.size, []).append(placed)
+
+    def has_size(self, size: int) -> bool:
+        """Tell whether any of the files has this size."""
+        return size in self._sizes
 
     def candidates(self, size: int, sampled: int) -> list[FileEntry]:
-        """Return the files that may be the same as one of this size and probe."""
+        """Return the files that may be the same as one of this size and probe, with `at` set."""
         return [entry for entry in self._sizes.get(size, ()) if entry.probe == sampled]

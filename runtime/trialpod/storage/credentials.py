@@ -128,7 +128,7 @@ class FileCredentials:
 
     def _stamp(self) -> object:
         paths = [self._path] if self._profile is not None else [os.path.join(self._path, name) for name in _NAMES]
-        stamps = []
+        stamps: list[object] = []
         for path in paths:
             try:
                 status = os.stat(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -257,8 +257,8 @@ class S3Storage(Storage):
             if not token:
                 return
 
-    def _page(self, prefix: str, token: str, *, limit: int = 1000) -> tuple[list[tuple[str, int]], str]:
-        from xml.etree import ElementTree
+    def _page(self, prefix: str, token: str, *, limit: int = 1000) -> tuple[Sequence[tuple[str, int]], str]:
+        from xml.etree import ElementTree as ET
 
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
         if token:
@@ -269,7 +269,7 @@ class S3Storage(Storage):
         except Rejection as rejection:
             raise settled(rejection) from rejection
         try:
-            root = ElementTree.fromstring(answer.body)
+            root = ET.fromstring(answer.body)
             space = root.tag.rpartition("}")[0] + "}" if root.tag.startswith("{") else ""
             page = [
                 (
@@ -278,12 +278,12 @@ class S3Storage(Storage):
                 )
                 for item in root.iter(f"{space}Contents")
             ]
-        except (ElementTree.ParseError, ValueError) as error:
+        except (ET.ParseError, ValueError) as error:
             raise not_s3(doing, self._client.options.endpoint, f"the list cannot be read: {error}") from error
         more = root.findtext(f"{space}IsTruncated") == "true"
         return page, (root.findtext(f"{space}NextContinuationToken") or "") if more else ""
 
-    def _delete_batch(self, keys: list[str]) -> None:  # type: ignore[valid-type]
+    def _delete_batch(self, keys: Sequence[str]) -> None:
         import base64
         import hashlib
         from html import escape

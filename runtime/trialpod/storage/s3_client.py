@@ -36,7 +36,7 @@ _STALE_TRIES = 100
 
 
 class Rejection(Exception):  # noqa: N818 - not an error yet: the caller decides
-    """A request that failed for good; `failure` says how, `uncertain` that an earlier try may have been carried out."""
+    """A request failed for good; `uncertain` says that a try of it may have been carried out all the same."""
 
     def __init__(self, failure: Failure, uncertain: bool) -> None:
         super().__init__(str(failure.error))

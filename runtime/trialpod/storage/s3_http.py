@@ -128,11 +128,16 @@ class HttpPool:
         """Close the idle connections."""
         self._forget()
 
+    def __del__(self) -> None:
+        for connection in getattr(self, "_idle", ()):
+            connection.close()
+
     def _acquire(self, host: str) -> tuple[_Connection, bool]:
         with self._lock:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._idle.clear()
+                while self._idle:
+                    self._idle.pop().close()  # only this process's descriptor: the parent's goes on
             for index in range(len(self._idle) - 1, -1, -1):
                 if self._idle[index].host == host:
                     return self._idle.pop(index), True

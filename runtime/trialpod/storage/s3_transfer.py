@@ -44,12 +44,12 @@ def parallel(count: int, items: Iterable[T], work: Callable[[T], None]) -> None:
                     item = next(iterator)
                 except StopIteration:
                     return
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
                     problems.append(error)
                     return
             try:
                 work(item)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised by the caller's thread
                 problems.append(error)
 
     threads = [threading.Thread(target=worker, daemon=True) for _ in range(count - 1)]
@@ -205,10 +205,7 @@ def download(client: S3Client, key: str, local: Path, uri: str, size: int | None
     doing = f"cannot read {uri}"
     path = os.fspath(local)
     try:
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+        _unlink(path)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise storage_error(error, "cannot write", path, size or 0) from error

@@ -42,11 +42,14 @@ class Channel(Protocol):
     def judge(self, result: dict[str, Any]) -> bool:
         """Whether a flat result meets a stop rule."""
 
-    def commit(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
-        """Copy the directory `source` as the next checkpoint, commit it, and put its name into `result`."""
+    def snapshot(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
+        """Copy the directory `source` as the next checkpoint, and put its name into `result`."""
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
-        """Send one result; returns how the trial is over, if it is."""
+        """Send one result, then commit its snapshot; returns how the trial is over, if it is."""
+
+    def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
+        """Return the checkpoint of a snapshot, to be read by whoever asks for it later."""
 
     def time_left_s(self) -> float | None:
         """Seconds until the process is killed, None while it is not preempted."""
@@ -177,7 +180,7 @@ class Session:
         result["checkpoint_dir_name"] = None
         info = None
         if checkpoint is not None:
-            info = self._commit(checkpoint, result)
+            info = self._snapshot(checkpoint, result)
         outcome = self.channel.send(result, info, done)
         self._iteration = iteration
         self._iterations_since_restore = since_restore
@@ -185,13 +188,13 @@ class Session:
         self._time_since_restore = time_since_restore
         self._timesteps_total, self._timesteps_since_restore = timesteps_total, timesteps_since_restore
         self._episodes_total = episodes_total
-        # The time spent waiting or committing is not the next iteration's.
+        # The time spent waiting or copying is not the next iteration's.
         self._reported_at = now if outcome is None and info is None else self._clock()
         if outcome is not None:
             self.over = outcome
             raise TrialStopped(outcome)
 
-    def _commit(self, checkpoint: Checkpoint, result: dict[str, Any]) -> CheckpointInfo:
+    def _snapshot(self, checkpoint: Checkpoint, result: dict[str, Any]) -> CheckpointInfo:
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(
                 f"report(checkpoint=...) needs a Checkpoint, as in Checkpoint.from_directory(path); "
@@ -199,8 +202,8 @@ class Session:
             )
         encode(result)  # refuses bad metrics before anything is copied
         with checkpoint.as_directory() as path:
-            info = self.channel.commit(path, result)
-        self.checkpoint = Checkpoint(os.path.join(self.info.trial_dir.removeprefix("file://"), info.name))
+            info = self.channel.snapshot(path, result)
+        self.checkpoint = self.channel.reported(info)
         return info
 
 
@@ -272,7 +275,8 @@ def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> 
 
     Args:
         metrics: names and values; nested dicts are flattened to "outer/inner".
-        checkpoint: a directory to keep with this result; it is copied before this call returns.
+        checkpoint: a directory to keep with this result. It is copied before this call returns, and stored while
+            training goes on.
 
     Raises:
         InvalidInputError: the metrics cannot be reported; the message names the key.

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trialpod.protocol.messages import Assignment, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
+from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, CheckpointRules, StopRule, TrainableRef
 from trialpod.runner.attempt import Attempt
 from trialpod.runner.preemption import margin_s
 
@@ -17,19 +17,25 @@ class Link:
     def __init__(self) -> None:
         self.horizons: tuple[tuple[str, float], ...] = ()
         self.decision: str | None = None
-        self.published: list[tuple[dict[str, Any], str | None]] = []
+        self.published: list[dict[str, Any]] = []
         self.waited = 0
         self.gone: list[str] = []
+        self.announced: list[str] = []
+        self.last_number = 0
 
     def check(self) -> None: ...
 
     def publish(self, result: bytes, checkpoint: CheckpointInfo | None, *, wake: bool) -> int:
-        self.published.append((msgspec.msgpack.decode(result), checkpoint.name if checkpoint else None))
+        assert checkpoint is None
+        self.published.append(msgspec.msgpack.decode(result))
         return len(self.published)
 
     def wait_decision(self) -> str | None:
         self.waited += 1
         return self.decision
+
+    def announce(self, checkpoint: CheckpointInfo) -> None:
+        self.announced.append(checkpoint.name)
 
     def deleted(self, names: list[str]) -> None:
         self.gone += names
@@ -87,12 +93,13 @@ def test_checkpoints_are_committed_numbered_and_retained_after_being_announced(t
     (source / "w").write_text("x")
     for step in (1, 2):
         result = {"training_iteration": step, "curve": [1, 2]}
-        info = made.commit(str(source), result)
+        info = made.snapshot(str(source), result)
         assert result["checkpoint_dir_name"] == info.name
         assert info.metrics["training_iteration"] == step
         assert "curve" not in info.metrics
         made.send(result, info, False)
-    assert [name for _, name in link.published] == ["checkpoint_000004", "checkpoint_000005"]
+    assert made.complete(AttemptEnd(cause="completed"), 1.0).cause == "completed"
+    assert link.announced == ["checkpoint_000004", "checkpoint_000005"]
     assert link.gone == ["checkpoint_000004"]
     assert not (tmp_path / "checkpoint_000004").exists()
 
@@ -106,7 +113,11 @@ def test_only_checkpoints_up_to_the_one_to_start_from_are_considered(tmp_path: P
     source.mkdir()
     (source / "w").write_text("x")
     first = attempt(Link(), tmp_path)
-    infos = [first.commit(str(source), {"training_iteration": step}) for step in (1, 2, 3)]
+    infos = []
+    for step in (1, 2, 3):
+        infos.append(first.snapshot(str(source), {"training_iteration": step}))
+        first.send({"training_iteration": step}, infos[-1], False)
+    first.complete(AttemptEnd(cause="completed"), 1.0)
     later = attempt(Link(), tmp_path, attempt=2, checkpoint=infos[1], checkpoints=infos)
     found = later.restore()
     assert found is not None
@@ -133,7 +144,7 @@ def test_a_preempted_attempt_ends_with_a_checkpoint_but_not_without(tmp_path: Pa
     source.mkdir()
     result: dict[str, Any] = {"training_iteration": 1}
     assert made.send(dict(result), None, False) is None
-    info = made.commit(str(source), result)
+    info = made.snapshot(str(source), result)
     assert made.send(result, info, False) == "preempted"
 
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from trialpod.errors import CheckpointError, StorageError
+from trialpod.errors import CheckpointError
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.layout import MANIFEST_FILE
@@ -366,10 +366,40 @@ def test_an_abandoned_checkpoint_leaves_nothing(store, trial):
     assert os.listdir(trial) == []
 
 
-def test_a_remote_storage_is_refused_clearly(trial):
-    class Remote(DirectoryStorage):
-        def local_path(self, key):
-            return None
+def test_a_snapshot_is_cut_off_from_its_source_and_committed_later(store, source, trial):
+    before = content(source)
+    assert store.snapshot(0, source) == 600_004
+    (source / "weights.bin").write_bytes(b"changed")
+    assert store.committed() == []
+    assert content(store.fetch(commit(store, 0))) == before
+    assert os.listdir(trial) == ["checkpoint_000000"]
 
-    with pytest.raises(StorageError, match="mounted file system"):
-        CheckpointStore(Remote(trial))
+
+def test_a_snapshot_of_the_begun_folder_breaks_its_links_to_the_outside(store, tmp_path):
+    (tmp_path / "outside").write_bytes(b"old")
+    folder = store.begin(0)
+    os.link(tmp_path / "outside", folder / "hard")
+    (folder / "soft").symlink_to(tmp_path / "outside")
+    store.snapshot(0)
+    (tmp_path / "outside").write_bytes(b"new")
+    assert content(store.fetch(commit(store, 0))) == {"hard": b"old", "soft": b"old"}
+
+
+def test_a_snapshot_that_fails_leaves_nothing(store, source, trial):
+    os.mkfifo(source / "pipe")
+    with pytest.raises(CheckpointError, match="a pipe"):
+        store.snapshot(0, source)
+    assert not trial.exists()
+
+
+def test_a_checkpoint_that_was_found_whole_is_not_removed_before_it_is_fetched_nor_verified_again(
+    store, source, trial, monkeypatch
+):
+    infos = [commit(store, index, source) for index in range(2)]
+    found, _ = store.newest_whole(infos)
+    with pytest.raises(CheckpointError, match="is being read"):
+        store.delete(found.name)
+    monkeypatch.setattr(os, "readv", None)
+    assert store.fetch(found) == trial / found.name
+    store.delete(found.name)
+    assert store.committed() == infos[:1]

@@ -23,19 +23,22 @@ class Recorder:
         self.sent: list[dict[str, Any]] = []
         self.outcome: Outcome | None = None
         self.stop_at: int | None = None
-        self.committed: list[str] = []
+        self.copied: list[str] = []
 
     def judge(self, result: dict[str, Any]) -> bool:
         return self.stop_at is not None and result["training_iteration"] >= self.stop_at
 
-    def commit(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
-        self.committed.append(source)
+    def snapshot(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
+        self.copied.append(source)
         result["checkpoint_dir_name"] = "checkpoint_000000"
         return CheckpointInfo(name="checkpoint_000000", index=0, iteration=1, metrics={}, attempt=1)
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
         self.sent.append(msgspec.msgpack.decode(encode(result)))
         return "completed" if done else self.outcome
+
+    def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
+        return Checkpoint(f"/dir/{checkpoint.name}")
 
     def time_left_s(self) -> float | None:
         return 3.0 if self.preempted else None
@@ -153,7 +156,7 @@ def test_bad_metrics_are_refused_before_the_checkpoint_is_copied(
 ) -> None:
     with pytest.raises(InvalidInputError):
         report({"bad": object()}, checkpoint=Checkpoint(tmp_path))
-    assert channel.committed == []
+    assert channel.copied == []
 
 
 def test_a_checkpoint_is_named_in_its_result_and_is_the_next_to_go_on_from(

@@ -1,0 +1,164 @@
+"""What stands between a client and an S3 server in tests, and does harm at a chosen moment."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import urlsplit
+
+ERROR = '<?xml version="1.0"?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>'
+
+
+class CuttingProxy:
+    """Passes bytes on, and calls `then` and cuts all connections once `after` bytes have come from clients.
+
+    Args:
+        port: where the server listens on this machine.
+        after: bytes from clients to pass on before the cut; there is one cut.
+        then: is called at the cut.
+    """
+
+    def __init__(self, port: int, *, after: int, then: Callable[[], None] = lambda: None) -> None:
+        self._port = port
+        self._left = after
+        self._then = then
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self.cuts = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def __enter__(self) -> CuttingProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+        self._cut_all()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._open += [client, server]
+            threading.Thread(target=self._pass, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._pass, args=(server, client, False), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if counted and self._is_time(len(data)):
+                    self._then()
+                    self._cut_all()
+                    return
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (source, target):
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+
+    def _is_time(self, count: int) -> bool:
+        with self._lock:
+            before, self._left = self._left, self._left - count
+            if before > 0 >= self._left:
+                self.cuts += 1
+                return True
+            return False
+
+    def _cut_all(self) -> None:
+        with self._lock:
+            open_now, self._open = self._open, []
+        for end in open_now:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+
+Rule = Callable[[str, str, Callable[[], object]], tuple[int, str] | None]
+"""Given method, target, and what sends the request on without its answer reaching the client: an answer, or None."""
+
+
+class AnsweringProxy:
+    """Passes requests on, except those for which `rule` has an answer: a status (0: cut) and an S3 error code."""
+
+    def __init__(
+        self, endpoint: str, rule: Rule = lambda method, target, forward: None, *, damage_first_body: bool = False
+    ) -> None:
+        upstream = urlsplit(endpoint)
+        self.seen: list[str] = []
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if damage_first_body and not proxy.seen:
+                    body = bytes([body[0] ^ 1]) + body[1:]
+                proxy.seen.append(f"{self.command} {self.path}")
+
+                def forward() -> tuple[int, list[tuple[str, str]], bytes]:
+                    connection = http.client.HTTPConnection(str(upstream.hostname), upstream.port, timeout=30)
+                    connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    for name, value in self.headers.items():
+                        connection.putheader(name, value)
+                    connection.endheaders(body)
+                    answer = connection.getresponse()
+                    result = answer.status, answer.getheaders(), answer.read()
+                    connection.close()
+                    return result
+
+                made = rule(self.command, self.path, lambda: list(forward()))
+                if made is None:
+                    status, headers, data = forward()
+                else:
+                    status, headers, data = made[0], [], ERROR.format(code=made[1]).encode()
+                if status == 0:
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                self.send_response_only(status)
+                for name, value in headers:
+                    if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> AnsweringProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from memory_storage import Died, MemoryStorage, fail_on, unavailable
+
+from trialpod.errors import CheckpointError, StorageError
+from trialpod.storage import manifest as manifests
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.packing import Packing
+from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+
+CLAIM = ".trialpod-claim"
+MANIFEST = ".trialpod-manifest.json"
+
+
+@pytest.fixture
+def storage():
+    return MemoryStorage()
+
+
+@pytest.fixture
+def make(storage, tmp_path):
+    made = []
+
+    def open_store(*, over=None, **options):
+        made.append(RemoteCheckpoints(over or storage, scratch=tmp_path / "scratch", **options))
+        return made[-1]
+
+    (tmp_path / "scratch").mkdir()
+    yield open_store
+    for store in made:
+        store.close()
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+@pytest.fixture
+def store(make):
+    return make()
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "empty folder").mkdir()
+    (folder / "weights.bin").write_bytes(os.urandom(300_000))
+    (folder / "empty").write_bytes(b"")
+    (folder / "a" / "b" / "deep ü.txt").write_text("deep")
+    return folder
+
+
+def commit(store, index, source=None, attempt=1, **metrics):
+    return store.commit(index, iteration=index + 1, metrics=metrics, attempt=attempt, time=5.0, source=source)
+
+
+def content(folder: Path):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")
+    }
+
+
+def again(make):
+    """A store of another process on the same storage."""
+    return make()
+
+
+def test_the_storage_decides_which_kind_of_store_it_is(storage):
+    assert isinstance(CheckpointStore(storage), RemoteCheckpoints)
+
+
+def test_a_committed_folder_comes_back_as_it_was_in_rays_layout(store, make, source, storage):
+    info = commit(store, 3, source, loss=0.5)
+    assert (info.name, info.size, info.metrics) == ("checkpoint_000003", 300_004, {"loss": 0.5})
+    assert set(storage.values) == {
+        f"checkpoint_000003/{name}" for name in (CLAIM, MANIFEST, "weights.bin", "empty", "a/b/deep ü.txt")
+    }
+    other = again(make)
+    assert other.committed() == [info]
+    assert content(other.fetch(info)) == content(source)
+
+
+def test_the_manifest_is_written_last(store, source, storage):
+    commit(store, 0, source)
+    writes = [key for name, key in storage.calls if name in ("write", "write_new", "put_file")]
+    assert writes[0].endswith(CLAIM)
+    assert writes[-1].endswith(MANIFEST)
+
+
+def test_a_snapshot_is_cut_off_from_its_source(store, source):
+    before = content(source)
+    assert store.snapshot(0, source) == 300_004
+    (source / "weights.bin").write_bytes(b"changed")
+    assert content(store.fetch(commit(store, 0))) == before
+
+
+def test_files_that_did_not_change_are_not_sent_again_also_under_another_name(store, make, source, storage):
+    commit(store, 0, source)
+    (source / "weights.bin").rename(source / "renamed.bin")
+    (source / "small").write_bytes(b"new")
+    sent = storage.sent
+    info = commit(store, 1, source)
+    assert storage.sent - sent < 3000
+    assert content(again(make).fetch(info)) == content(source)
+    assert manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").format == 2
+
+
+def test_a_file_of_the_same_size_with_another_content_is_sent(store, source):
+    commit(store, 0, source)
+    data = bytearray((source / "weights.bin").read_bytes())
+    data[100_000] ^= 1  # not where samples are taken
+    (source / "weights.bin").write_bytes(data)
+    assert content(store.fetch(commit(store, 1, source))) == content(source)
+
+
+def test_another_attempt_refers_to_nothing_of_the_one_before(store, make, source, storage):
+    commit(store, 0, source)
+    other = again(make)
+    other.fetch(other.committed()[0])
+    info = commit(other, 1, source, attempt=2)
+    assert all(not entry.at for entry in manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").files)
+
+
+def test_objects_that_a_kept_checkpoint_refers_to_stay_until_it_goes(store, make, source, storage):
+    infos = [commit(store, index, source) for index in range(3)]
+    for info in infos[:2]:
+        store.delete(info.name, attempt=1)
+    assert "checkpoint_000000/weights.bin" in storage.values
+    assert again(make).committed() == [infos[2]]
+    assert content(again(make).fetch(infos[2])) == content(source)
+    assert again(make).sweep([infos[2].name]) == []
+    assert content(again(make).fetch(infos[2])) == content(source)
+    store.delete(infos[2].name, attempt=1)
+    assert storage.values == {}
+
+
+def test_many_small_files_share_an_object_and_come_back(make, source, storage, tmp_path):
+    for number in range(200):
+        (source / f"small{number}").write_bytes(os.urandom(number * 40))
+    store = make(packing=Packing(more_than=64, below_bytes=10_000, pack_bytes=200_000))
+    info = commit(store, 0, source)
+    assert len(storage.values) < 10
+    assert content(again(make).fetch(info)) == content(source)
+    (source / "small7").write_bytes(b"other")
+    sent = storage.sent
+    second = commit(store, 1, source)
+    assert storage.sent - sent < 80_000
+    store.delete(info.name)
+    assert content(again(make).fetch(second)) == content(source)
+
+
+def test_packing_can_be_switched_off(source, storage, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRIALPOD_PACK_CHECKPOINTS", "0")
+    for number in range(100):
+        (source / f"small{number}").write_bytes(b"x")
+    store = RemoteCheckpoints(storage, scratch=tmp_path)
+    commit(store, 0, source)
+    assert len(storage.values) == 105
+    store.close()
+
+
+def test_a_second_commit_of_an_index_is_refused_and_changes_nothing(store, make, source, storage, tmp_path):
+    info = commit(store, 0, source, attempt=2)
+    before = dict(storage.values)
+    (source / "weights.bin").write_bytes(b"other")
+    with pytest.raises(CheckpointError, match="begun by attempt 2"):
+        commit(again(make), 0, source, attempt=1)
+    assert storage.values == before
+    assert again(make).fetch(info)
+
+
+def test_a_checkpoint_that_was_copied_there_without_a_claim_is_not_replaced(store, make, source, storage):
+    commit(store, 0, source)
+    del storage.values[f"checkpoint_000000/{CLAIM}"]
+    with pytest.raises(CheckpointError, match=r"committed by attempt 1; .* never replaced"):
+        commit(again(make), 0, source, attempt=2)
+
+
+def test_a_lost_answer_to_the_manifest_or_the_claim_is_no_conflict(store, source, storage):
+    for part in (CLAIM, MANIFEST):
+        storage.after = fail_on("write_new", part)
+        store.snapshot(0, source) if part == CLAIM else None
+        with pytest.raises(StorageUnavailableError):
+            commit(store, 0)
+    assert content(store.fetch(commit(store, 0))) == content(source)
+
+
+def test_after_an_interruption_only_what_is_missing_is_sent(store, source, storage):
+    (source / "other.bin").write_bytes(os.urandom(200_000))
+    storage.before = fail_on("put_file", "other.bin")
+    store.snapshot(0, source)
+    with pytest.raises(StorageUnavailableError):
+        commit(store, 0)
+    sent = storage.sent
+    commit(store, 0)
+    assert [key for name, key in storage.calls if name == "put_file"].count("checkpoint_000000/weights.bin") == 1
+    assert storage.sent - sent < 210_000
+
+
+def test_a_refused_upload_leaves_nothing_but_the_claim(store, source, storage, tmp_path):
+    storage.before = fail_on("put_file", "weights", StorageError)
+    with pytest.raises(StorageError, match="failed"):
+        commit(store, 0, source)
+    assert set(storage.values) == {f"checkpoint_000000/{CLAIM}"}
+
+
+def test_a_superseded_attempt_can_neither_commit_nor_delete_after_its_successor_swept(store, make, source, storage):
+    old = commit(store, 0, source)
+    store.snapshot(1, source)
+    (source / "more").write_bytes(os.urandom(1000))
+    successor = again(make)
+    seen = []
+
+    def takeover(name, key):
+        if name == "write_new" and key == f"checkpoint_000001/{MANIFEST}" and not seen:
+            seen.append(key)
+            assert successor.sweep([old.name]) == ["checkpoint_000001"]
+            seen.append(successor.reserve(1, 2))
+
+    storage.before = takeover
+    with pytest.raises(CheckpointError, match="given up by a later attempt"):
+        commit(store, 1)
+    assert seen[1] == 2
+    new = commit(successor, 2, source, attempt=2)
+    with pytest.raises(CheckpointError, match="begun by attempt 2"):
+        commit(store, 2, source)
+    with pytest.raises(CheckpointError, match="attempt 1 has been superseded"):
+        store.delete(old.name, attempt=1)
+    assert again(make).committed() == [old, new]
+    assert content(again(make).fetch(new)) == content(source)
+
+
+def test_a_reserved_index_is_refused_to_others_before_anything_is_stored_there(store, make, source):
+    commit(store, 0, source)
+    assert again(make).reserve(0, 2) == 1
+    with pytest.raises(CheckpointError, match="begun by attempt 2"):
+        commit(store, 1, source)
+
+
+def test_sweeping_removes_unknown_and_unfinished_checkpoints_but_not_ones_own(store, make, source, storage):
+    known, unknown = commit(store, 0, source), commit(store, 1, source)
+    storage.values["checkpoint_000007/part"] = b"x"
+    storage.values["result.json"] = b"{}"
+    other = again(make)
+    other.reserve(8, 2)
+    assert other.sweep([known.name]) == [unknown.name, "checkpoint_000007"]
+    assert other.committed() == [known]
+    assert other.first_free_index(0) == 9
+    assert other.sweep([known.name]) == []
+    assert content(other.fetch(known)) == content(source)
+    assert "result.json" in storage.values
+
+
+def test_old_tombstones_go(make, storage):
+    now = [1000.0]
+    storage.values["checkpoint_000007/part"] = b"x"
+    store = make(wall=lambda: now[0])
+    store.sweep([])
+    assert list(storage.values) == [f"checkpoint_000007/{MANIFEST}"]
+    now[0] += 90_000
+    store.sweep([])
+    assert storage.values == {}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda values, key: values.pop(key), "object .*weights.bin is missing"),
+        (lambda values, key: values.update({key: values[key][:-1]}), "has 299999 bytes instead of 300000"),
+        (lambda values, key: values.update({key: b"x" * 300_000}), "checksum of weights.bin"),
+    ],
+)
+def test_damage_is_found_and_the_newest_whole_one_is_the_one_before(make, source, storage, damage, message):
+    store = make()
+    infos = []
+    for index in range(2):
+        (source / "weights.bin").write_bytes(os.urandom(300_000))
+        infos.append(commit(store, index, source))
+    damage(storage.values, "checkpoint_000001/weights.bin")
+    found, warnings = again(make).newest_whole(infos)
+    assert found == infos[0]
+    assert len(warnings) == 1
+    with pytest.raises(CheckpointError, match=message):
+        again(make).fetch(infos[1])
+
+
+def test_restoring_downloads_once(make, source, storage):
+    info = commit(make(), 0, source)
+    store = make()
+    storage.calls.clear()
+    found, _ = store.newest_whole([info])
+    store.fetch(found)
+    assert [key for name, key in storage.calls if name == "get_file"].count("checkpoint_000000/weights.bin") == 1
+
+
+def test_a_storage_that_cannot_be_reached_says_nothing_about_a_checkpoint(make, source, storage):
+    info = commit(make(), 0, source)
+    storage.before = unavailable
+    with pytest.raises(StorageUnavailableError):
+        make().newest_whole([info])
+
+
+def test_a_refusal_of_the_storage_is_no_damage(make, source, storage):
+    info = commit(make(), 0, source)
+    storage.before = fail_on("get_file", "weights", StorageError, times=9)
+    with pytest.raises(StorageError, match="failed"):
+        make().newest_whole([info])
+
+
+def test_what_is_being_fetched_is_not_deleted(make, source, storage):
+    store = make()
+    info = commit(store, 0, source)
+    reader = make()
+    refused = []
+
+    def delete_meanwhile(name, key):
+        if name == "get_file" and not refused:
+            with pytest.raises(CheckpointError, match="is being read"):
+                reader.delete(info.name)
+            refused.append(key)
+
+    storage.before = delete_meanwhile
+    assert content(reader.fetch(info)) == content(source)
+    assert refused
+    reader.delete(info.name)
+    assert storage.values == {}
+
+
+def test_a_manifest_of_a_newer_format_is_refused_with_what_to_do(make, source, storage):
+    info = commit(make(), 0, source)
+    key = f"{info.name}/{MANIFEST}"
+    body = storage.values[key].rsplit(b'"crc32"', 1)[0].removeprefix(b'{"manifest":').rstrip(b",")
+    newer = body.replace(b'"format":1', b'"format":99')
+    storage.values[key] = b'{"manifest":%s,"crc32":%d}' % (newer, zlib.crc32(newer))
+    with pytest.raises(CheckpointError, match=r"format 99 .* update trialpod"):
+        make().fetch(info)
+
+
+def test_a_process_that_died_in_the_middle_leaves_the_checkpoint_before(make, source, storage):
+    first = commit(make(), 0, source)
+    storage.before = fail_on("write_new", MANIFEST, Died)
+    with pytest.raises(Died):
+        commit(make(), 1, source)
+    storage.before = lambda name, key: None
+    assert again(make).committed() == [first]
+    assert again(make).newest_whole([first]) == (first, [])
