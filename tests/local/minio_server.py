@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ACCESS_KEY, SECRET_KEY = "trialpod-test", "trialpod-test-secret"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+# The kernel sends the signal when the *thread* that forked ends, so one that lives as long as the process does it.
+_starter = ThreadPoolExecutor(1, "minio-starter")
 
 
 @cache

@@ -6,6 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -27,11 +28,13 @@ class CuttingProxy:
         self._left = after
         self._then = then
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
         self._open: list[socket.socket] = []
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._serve, daemon=True)
+        self._acceptor.start()
 
     def __enter__(self) -> CuttingProxy:
         return self
@@ -39,8 +42,12 @@ class CuttingProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
         self._listener.close()
         self._cut_all()
+        with self._lock:
+            assert self._ended.wait_for(lambda: not self._open, 20)
 
     def _serve(self) -> None:
         while True:
@@ -55,8 +62,18 @@ class CuttingProxy:
                 continue
             with self._lock:
                 self._open += [client, server]
-            threading.Thread(target=self._pass, args=(client, server, True), daemon=True).start()
-            threading.Thread(target=self._pass, args=(server, client, False), daemon=True).start()
+            threading.Thread(target=self._join, args=(client, server), daemon=True).start()
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        back = threading.Thread(target=self._pass, args=(server, client, False), daemon=True)
+        back.start()
+        self._pass(client, server, True)
+        back.join()
+        with self._lock:
+            self._open = [end for end in self._open if end not in (client, server)]
+            client.close()
+            server.close()
+            self._ended.notify_all()
 
     def _pass(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
         try:
@@ -67,13 +84,11 @@ class CuttingProxy:
                     return
                 target.sendall(data)
         except OSError:
-            pass
+            return  # an end is gone; so is the other now
         finally:
             for end in (source, target):
-                try:
+                with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
 
     def _is_time(self, count: int) -> bool:
         with self._lock:
@@ -85,12 +100,9 @@ class CuttingProxy:
 
     def _cut_all(self) -> None:
         with self._lock:
-            open_now, self._open = self._open, []
-        for end in open_now:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
+            for end in self._open:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
 
 
 Rule = Callable[[str, str, Callable[[], object]], tuple[int, str] | None]
