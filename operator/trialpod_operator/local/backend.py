@@ -20,7 +20,6 @@ from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.plans import plan_from_request
-from trialpod_operator.local.reading import ReadExperiment
 from trialpod_operator.local.summary import RunCommand, summarize
 from trialpod_operator.local.view import ExperimentView
 
@@ -90,6 +89,8 @@ class LocalBackend:
 
     def load(self, path: str) -> ExperimentOutcome:
         """Read what is known of the experiment in the directory `path`."""
+        from trialpod_operator.local.reading import ReadExperiment
+
         experiment = ReadExperiment(Path(path))
         state = experiment.engine.state
         settings = state.settings

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import open_storage
@@ -15,8 +16,11 @@ from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
 from trialpod_operator.local.display.base import Display
-from trialpod_operator.local.shell import LocalShell, RunOutcome
+from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
+
+if TYPE_CHECKING:
+    from trialpod_operator.local.shell import RunOutcome
 
 LOCK_TIMEOUT_S = 10.0
 """How long to wait for the processes of an earlier run to be gone."""
@@ -64,18 +68,26 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         mirror = Mirror(directory, storage) if storage is not None else None
         if mirror is not None and mirror.pull():
             plan = _checked_plan(make_plan, directory, slots)
-        write_stored(directory, plan.document)
-        shell = LocalShell(
-            plan,
-            directory,
-            lock.fileno(),
-            slots,
-            display,
-            retry_errors=options.retry_errors,
-            drop_unfinished=options.drop_unfinished,
-            mirror=mirror,
-        )
-        return shell.run()
+        fork_server = ForkServer(env={**os.environ, **slots.thread_env(plan.resources)}, keep_fd=lock.fileno())
+        try:
+            write_stored(directory, plan.document)
+            # Imported while the fork server starts, which takes as long.
+            from trialpod_operator.local.shell import LocalShell
+
+            shell = LocalShell(
+                plan,
+                directory,
+                lock.fileno(),
+                slots,
+                display,
+                retry_errors=options.retry_errors,
+                drop_unfinished=options.drop_unfinished,
+                mirror=mirror,
+                fork_server=fork_server,
+            )
+            return shell.run()
+        finally:
+            fork_server.end()
     finally:
         lock.release()
 

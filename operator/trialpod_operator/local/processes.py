@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ from trialpod.runner.zygote_protocol import (
     Started,
     frame,
 )
+from trialpod_operator.local.fork_server import ForkServer
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,7 @@ class ProcessPool:
         keep_fd: a descriptor that all processes keep open (the experiment's lock).
         preloader: what the fork server calls to import the user's code, ``module:function``.
         function: what a trial process calls, ``module:function``.
+        server: a fork server that has been started already, with the same `env`, `cwd` and `keep_fd`.
     """
 
     def __init__(
@@ -133,12 +134,12 @@ class ProcessPool:
         keep_fd: int | None = None,
         preloader: str = DEFAULT_PRELOADER,
         function: str = DEFAULT_FUNCTION,
+        server: ForkServer | None = None,
     ) -> None:
-        self._env = dict(os.environ if env is None else env)
-        # Lets `torch.cuda.is_available()` in the user's module answer without a CUDA context, which no fork survives.
-        self._env.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        self._env = env
         self._cwd = cwd
         self._keep_fd = keep_fd
+        self._prepared = server
         self._preloader = preloader
         self._function = function
         self._processes: dict[str, Process] = {}
@@ -275,23 +276,10 @@ class ProcessPool:
     async def _launch(self) -> None:
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
-        ours, theirs = socket.socketpair()
-        keep = [] if self._keep_fd is None else [self._keep_fd]
-        command = [sys.executable, "-P", "-m", "trialpod.runner.zygote", str(theirs.fileno())]
-        for descriptor in keep:
-            command += ["--keep-fd", str(descriptor)]
-        with theirs:
-            self._server = subprocess.Popen(  # noqa: ASYNC220 - a vfork; this process is watched by its socket
-                command,
-                env=self._env,
-                cwd=self._cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # What the user's module prints while it is imported must not mix with our own output.
-                pass_fds=(theirs.fileno(), *keep),
-                start_new_session=True,
-            )
-        ours.setblocking(False)
-        transport, _ = await loop.create_connection(lambda: _Link(self._on_event, self._on_lost), sock=ours)
+        prepared, self._prepared = self._prepared, None
+        server = prepared or ForkServer(env=self._env, cwd=self._cwd, keep_fd=self._keep_fd)
+        self._server = server.process
+        transport, _ = await loop.create_connection(lambda: _Link(self._on_event, self._on_lost), sock=server.control)
         self._transport = transport
         if self._ref is not None:
             transport.write(frame(Preload(ref=self._ref, preloader=self._preloader, function=self._function)))

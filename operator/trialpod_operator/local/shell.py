@@ -57,6 +57,7 @@ from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.words import plural
 from trialpod_operator.local.exits import describe_exit
+from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.processes import ExitInfo, ProcessPool
 from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.view import ExperimentView, TrialRow
@@ -126,6 +127,7 @@ class LocalShell:
         retry_errors: str = "",
         drop_unfinished: bool = False,
         mirror: Mirror | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -136,6 +138,7 @@ class LocalShell:
         self._retry_errors = retry_errors
         self._drop_unfinished = drop_unfinished
         self._mirror = mirror
+        self._fork_server = fork_server
         self._service = ReportService(self)
         self._workers: dict[str, _Worker] = {}
         self._queue: deque[tuple[Trial, int]] = deque()  # attempts that wait for resources
@@ -199,7 +202,7 @@ class LocalShell:
     async def _run(self) -> RunOutcome:
         self._changed = asyncio.Event()
         env = {**os.environ, **self._slots.thread_env(self._plan.resources)}
-        self._pool = ProcessPool(env=env, keep_fd=self._lock_fd)
+        self._pool = ProcessPool(env=env, keep_fd=self._lock_fd, server=self._fork_server)
         with tempfile.TemporaryDirectory(prefix="trialpod-") as folder:
             server = ReportServer(self._handle)
             socket_path = str(Path(folder, "reports.sock"))
