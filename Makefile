@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest lint types layers format bench clean
+.PHONY: help demo test test-oldest test-newest lint types layers format bench minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ format: $(VENV)/$(STAMP) ## Format the code
 
 bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (installs it into a scratch environment)
 	benchmarks/run $(BENCH_ARGS)
+
+minio: ## Build MinIO (once, minutes) and run it on 127.0.0.1 for your own experiments
+	@tools/build_minio --serve
 
 clean: ## Remove environments, caches and results
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis trialpod-results

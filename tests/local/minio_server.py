@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,10 +41,21 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on now, below those that the kernel gives to clients.
+
+    A client that tries again and again to reach a port of those, while the server is down, at some time connects to
+    itself, and the server can never have its port again.
+    """
+    import random
+
+    while True:
+        port = random.SystemRandom().randrange(15_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class FixedKeys:
@@ -119,6 +131,7 @@ class MinioServer:
         self.domain = domain
         self.port = free_port()
         self.keys = FixedKeys()  # the server's own; a change counts from its next start
+        self._lock = threading.RLock()
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -192,17 +205,19 @@ class MinioServer:
 
     def kill(self) -> None:
         """End it by SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                process.wait()
 
     def stop(self) -> None:
         """End it by SIGTERM."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process = None
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                process.terminate()
+                process.wait(30)
 
     def restart(self) -> None:
         """Kill it and start it again."""

@@ -50,6 +50,7 @@ class Waits:
             heal, self._heal = self._heal, None
             if heal is not None:
                 heal()
+        time.sleep(min(seconds, 0.05))  # the delay itself, shortened: without any, six threads starve the rest
 
 
 def reach(

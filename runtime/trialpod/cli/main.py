@@ -33,6 +33,14 @@ BUILT_IN = {
     ),
     "results": ("trialpod_operator.local.commands.results:command", "show the trials of an experiment directory"),
     "best": ("trialpod_operator.local.commands.best:command", "show the best trial of an experiment directory"),
+    "checkpoints": (
+        "trialpod_operator.local.commands.checkpoints:command",
+        "list the checkpoints of an experiment or a trial",
+    ),
+    "download": (
+        "trialpod_operator.local.commands.download:command",
+        "copy checkpoints to this machine, verified",
+    ),
 }
 """The sub-commands of this distribution: entry point and help line."""
 

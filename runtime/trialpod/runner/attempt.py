@@ -314,7 +314,9 @@ class Attempt:
         )
 
     def close(self) -> None:
-        """Remove local copies of checkpoints."""
+        """End the writing of checkpoints, and remove local copies."""
+        if self._writer_or_none is not None:
+            self._writer_or_none.close()
         if self._store_or_none is not None and not self.cut_off:
             self._store_or_none.close()
 

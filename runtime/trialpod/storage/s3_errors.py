@@ -23,6 +23,7 @@ _TRANSIENT_CODES = frozenset(
     (
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "RequestTimeOut", "OperationAborted",
         "ConditionalRequestConflict", "Throttling", "ThrottlingException", "IncompleteBody", "BadDigest",
+        "XAmzContentChecksumMismatch",
         "XMinioServerNotInitialized", "SlowDownRead", "SlowDownWrite", "XMinioBackendDown",
     )
 )  # fmt: skip

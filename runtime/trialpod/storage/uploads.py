@@ -149,12 +149,18 @@ class CheckpointWriter:
         left = self.pending
         if not left:
             return True
-        self._stop.set()
+        self.close()
         log.warning(
             "%s cannot be stored in the time that is left; the trial goes on from the checkpoint before",
             " and ".join(info.name for info in left),
         )
         return False
+
+    def close(self) -> None:
+        """End the thread; what is not committed is not committed any more."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
 
     def _pending(self) -> list[CheckpointInfo]:
         current = [] if self._current is None else [self._current]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -122,10 +123,8 @@ class Histories(RuleBasedStateMachine):
         info = self.known[:-1][which % len(self.known[:-1])]
         if calls is not None:
             self.dies_after(calls)
-        try:
+        with contextlib.suppress(Died):
             self.store.delete(info.name, attempt=self.attempt)
-        except Died:
-            pass
         self.storage.before = lambda name, key: None
         present = f"{info.name}/.trialpod-manifest.json" in self.storage.values
         if not present:
@@ -152,6 +151,7 @@ class Histories(RuleBasedStateMachine):
         except CheckpointError:
             assert left[0] < 0
         else:
+            old_storage.before = lambda name, key: None
             if left[0] >= 0:  # nobody took over: an ordinary commit
                 self.index += 1
                 self.known.append(info)
@@ -172,7 +172,7 @@ class Histories(RuleBasedStateMachine):
             manifest = self.store._manifest(info.name)
             needed |= {entry.at or f"{info.name}/{entry.path}" for entry in manifest.files}
         for key in self.storage.values:
-            name, _, path = key.partition("/")
+            path = key.partition("/")[2]
             assert key in needed or path in (".trialpod-manifest.json", ".trialpod-claim"), key
 
     @invariant()
@@ -190,6 +190,6 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHistories = Histories.TestCase
