@@ -174,16 +174,20 @@ class MinioServer:
             if os.getppid() != parent:
                 os._exit(1)
 
-        with open(self.folder / "minio.log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--certs-dir", str(certificates), str(self.data)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                preexec_fn=bind_to_parent,
-            )
-        self._wait()
+        def spawn() -> subprocess.Popen[bytes]:
+            with open(self.folder / "minio.log", "ab") as log:
+                return subprocess.Popen(
+                    [*command, "--certs-dir", str(certificates), str(self.data)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    preexec_fn=bind_to_parent,
+                )
+
+        with self._lock:  # not while it is being killed
+            self._process = _starter.submit(spawn).result()
+            self._wait()
         return self
 
     def _wait(self) -> None:

@@ -76,19 +76,20 @@ class CuttingProxy:
             self._ended.notify_all()
 
     def _pass(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
-        try:
+        with suppress(OSError):  # an end is gone; so is the other soon
             while data := source.recv(65536):
                 if counted and self._is_time(len(data)):
                     self._then()
                     self._cut_all()
                     return
                 target.sendall(data)
-        except OSError:
-            return  # an end is gone; so is the other now
-        finally:
-            for end in (source, target):
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
+        # Only this direction has ended: an answer on its way back must arrive.
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+        if counted:
+            return
+        with suppress(OSError):
+            source.shutdown(socket.SHUT_RD)
 
     def _is_time(self, count: int) -> bool:
         with self._lock:

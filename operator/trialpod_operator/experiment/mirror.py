@@ -88,8 +88,11 @@ class Mirror:
         """Where the copy is."""
         return self._storage.uri
 
-    def pull(self) -> bool:
+    def pull(self, *, journal_only: bool = False) -> bool:
         """Bring the directory up to what the storage holds; return True when anything was fetched.
+
+        Args:
+            journal_only: leave the files of the trials where they are: enough to read, not to go on.
 
         Raises:
             FencedError: directory and storage hold different histories.
@@ -103,7 +106,7 @@ class Mirror:
         newer = [name for name in pieces.snapshots if name > max(local, default="")]
         self._check_history(pieces, local)
         if ahead or newer:
-            self._fetch(pieces, folder)
+            self._fetch(pieces, folder, journal_only=journal_only)
             local = _local_sizes(folder)
         self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
         self._snapshots = set(pieces.snapshots)
@@ -289,11 +292,13 @@ class Mirror:
                     f"move {self._directory} away to go on with the one in the storage"
                 )
 
-    def _fetch(self, pieces: _Pieces, folder: Path) -> None:
+    def _fetch(self, pieces: _Pieces, folder: Path, *, journal_only: bool) -> None:
         logger.info("fetching the experiment from %s", self.uri)
         folder.mkdir(parents=True, exist_ok=True)
-        keys = [key for key in self._storage.list() if "/checkpoint_" not in key and not key.startswith(_JOURNAL)]
-        files = [key for key in keys if key.count("/") == 1]
+        files = [f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}", f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"]
+        if not journal_only:
+            keys = (key for key in self._storage.list() if "/checkpoint_" not in key)
+            files += [key for key in keys if key.count("/") == 1 and not key.startswith(TRIALPOD_DIR)]
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
             list(executor.map(self._fetch_file, files))
         for name in os.listdir(folder):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ class ReadExperiment:
         stored = _stored(directory)
         self.directory = directory
         self.name: str = stored.get("name", directory.name)
+        self._storage_uri: str = stored.get("storage", "")
         self.engine = Engine(_RecordedSearch(stored.get("total")), FIFOScheduler())
         self._names: dict[str, str] = {}
         dirnames: dict[str, str] = {}
@@ -88,6 +91,10 @@ class ReadExperiment:
         """Return the directory of a trial."""
         return str(self._files.path(trial))
 
+    def checkpoint_uri(self, trial: Trial) -> str:
+        """Return where the trial's checkpoints are, when that is not its directory; else ""."""
+        return f"{self._storage_uri}/{self._files.path(trial).name}" if self._storage_uri else ""
+
     def trial_name(self, trial: Trial) -> str:
         """Return the readable name of a trial."""
         return self._names.get(trial.trial_id) or f"{self._trainable_name}_{trial.trial_id}"
@@ -97,14 +104,48 @@ class ReadExperiment:
         settings = self.engine.state.settings or Settings(name=self.name, trainable_name="")
 
         def row(trial: Trial) -> TrialRow:
-            return build_row(trial, path=self.path(trial), name=self.trial_name(trial), now=now)
+            return build_row(
+                trial,
+                path=self.path(trial),
+                name=self.trial_name(trial),
+                now=now,
+                checkpoints=self.checkpoint_uri(trial),
+            )
 
         return build_view(self.engine, settings, path=str(self.directory), now=now, rows=rows, row=row)
 
 
-def read_view(path: Path, *, rows: int | None) -> ExperimentView:
-    """Return the experiment in the directory `path` for display, with at most `rows` trials (None = all)."""
-    return ReadExperiment(path).view(rows, time.time())
+def read_view(place: str | Path, *, rows: int | None) -> ExperimentView:
+    """Return an experiment for display.
+
+    Args:
+        place: its directory, or the URI where it is kept ("s3://bucket/prefix/name").
+        rows: at most so many trials; None = all.
+    """
+    uri = str(place)
+    if "://" not in uri or uri.startswith("file://"):
+        return ReadExperiment(Path(uri.removeprefix("file://"))).view(rows, time.time())
+    from trialpod.storage.base import open_storage
+    from trialpod_operator.experiment.mirror import Mirror
+
+    storage = open_storage(uri.rstrip("/"))
+    with tempfile.TemporaryDirectory(prefix="trialpod-") as folder:
+        directory = Path(folder)
+        if not Mirror(directory, storage).pull(journal_only=True):
+            raise InvalidInputError(f"there is no experiment at {uri}; give the URI that `trialpod run` was given, "
+                                    "followed by the experiment's name")  # fmt: skip
+        view = ReadExperiment(directory).view(rows, time.time())
+        return _moved(view, folder, uri.rstrip("/"))
+
+
+def _moved(view: ExperimentView, folder: str, uri: str) -> ExperimentView:
+    """Return the view with the URI in the place of the folder into which it was fetched."""
+
+    def moved(row: TrialRow) -> TrialRow:
+        return replace(row, path=row.path.replace(folder, uri, 1))
+
+    best = moved(view.best) if view.best is not None else None
+    return replace(view, path=uri, rows=[moved(row) for row in view.rows], best=best)
 
 
 def is_experiment(path: Path) -> bool:

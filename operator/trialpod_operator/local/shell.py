@@ -539,7 +539,13 @@ class LocalShell:
 
     def _row(self, trial: Trial) -> TrialRow:
         host = self._host
-        return build_row(trial, path=str(host.files.path(trial)), name=host.trial_name(trial), now=self._clock())
+        return build_row(
+            trial,
+            path=str(host.files.path(trial)),
+            name=host.trial_name(trial),
+            now=self._clock(),
+            checkpoints=host.checkpoint_uri(trial),
+        )
 
     def _view(self, rows: int | None = 0) -> ExperimentView:
         engine = self._host.engine

@@ -29,8 +29,16 @@ def best_trial(engine: Engine) -> Trial | None:
     return best
 
 
-def build_row(trial: Trial, *, path: str, name: str, now: float) -> TrialRow:
-    """Return one trial as it is at `now`, in seconds since the epoch."""
+def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: str = "") -> TrialRow:
+    """Return one trial as it is at `now`.
+
+    Args:
+        trial: the trial.
+        path: its directory.
+        name: its readable name.
+        now: seconds since the epoch.
+        checkpoints: where its checkpoints are, when that is not `path`.
+    """
     checkpoint = trial.checkpoint
     return TrialRow(
         trial_id=trial.trial_id,
@@ -46,7 +54,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float) -> TrialRow:
         disruptions=trial.disruptions,
         error=trial.error,
         stop_reason=trial.stop_reason,
-        checkpoint=f"{path}/{checkpoint.name}" if checkpoint else None,
+        checkpoint=f"{checkpoints or path}/{checkpoint.name}" if checkpoint else None,
         checkpoint_iteration=checkpoint.iteration if checkpoint else None,
         last_result=trial.last_result,
     )

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import sys
-from pathlib import Path
 
 from trialpod.cli.command import Command
 from trialpod_operator.local.display.json_lines import strict, trial_data
@@ -39,7 +38,7 @@ def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("directory", metavar="DIR", help="the experiment's directory")
+    parser.add_argument("directory", metavar="DIR|URI", help="the experiment's directory, or where it is kept (s3://...)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the trial as one JSON object")
     form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the best trial; exit status 1 when there is none (yet)."""
     from trialpod_operator.local.reading import read_view
 
-    view = read_view(Path(options.directory), rows=None)
+    view = read_view(options.directory, rows=None)
     metric = options.metric or view.metric
     mode = options.mode or view.mode
     if metric is not None and (metric, mode) != (view.metric, view.mode):

@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from trialpod.cli.command import Command
@@ -131,7 +130,7 @@ def results_json(view: ExperimentView, rows: Sequence[TrialRow]) -> str:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("directory", metavar="DIR", help="the experiment's directory")
+    parser.add_argument("directory", metavar="DIR|URI", help="the experiment's directory, or where it is kept (s3://...)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON document")
     form.add_argument("--csv", action="store_true", help="CSV, one line per trial")
@@ -148,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
     from trialpod_operator.local.reading import read_view
 
-    view = read_view(Path(options.directory), rows=None)
+    view = read_view(options.directory, rows=None)
     rows = ordered(view, options.sort)
     if options.failed:
         rows = [row for row in rows if row.status == "ERROR"]
