@@ -103,7 +103,8 @@ class Mirror:
         remote = {name: self._segment_size(name, offsets) for name, offsets in pieces.segments.items()}
         local = _local_sizes(folder)
         ahead = [name for name, size in remote.items() if size > local.get(name, 0)]
-        newer = [name for name in pieces.snapshots if name > max(local, default="")]
+        newest_here = max((_number(name) for name in local), default=0)
+        newer = [name for name in pieces.snapshots if _number(name) > newest_here]
         self._check_history(pieces, local)
         if ahead or newer:
             self._fetch(pieces, folder, journal_only=journal_only)
@@ -263,11 +264,11 @@ class Mirror:
                 ) from None
 
     def _forget_before(self, snapshot: str) -> None:
-        number = snapshot.partition(".")[0]
-        for name in [name for name in self._snapshots if name < snapshot]:
+        number = _number(snapshot)
+        for name in [name for name in self._snapshots if _number(name) < number]:
             self._storage.delete(f"{_JOURNAL}/{name}")
             self._snapshots.discard(name)
-        for name in [name for name in self._sent if name.partition(".")[0] < number]:
+        for name in [name for name in self._sent if _number(name) < number]:
             self._storage.delete_tree(f"{_JOURNAL}/{name}")
             del self._sent[name]
 
@@ -341,10 +342,15 @@ def _pieces(keys: list[str]) -> _Pieces:
             found.snapshots.append(name)
     if found.snapshots:
         # Older ones are about to be removed, perhaps by a process that died before it got to it.
-        number = found.snapshots[-1].partition(".")[0]
+        number = _number(found.snapshots[-1])
         found.snapshots = found.snapshots[-1:]
-        found.segments = {name: offsets for name, offsets in found.segments.items() if name >= number}
+        found.segments = {name: offsets for name, offsets in found.segments.items() if _number(name) >= number}
     return found
+
+
+def _number(name: str) -> int:
+    """Return the number of a segment or snapshot."""
+    return int(name.partition(".")[0])
 
 
 def _local_sizes(folder: Path) -> dict[str, int]:

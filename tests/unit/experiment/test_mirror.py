@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trialpod.errors import StorageError
@@ -161,8 +161,9 @@ def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Pa
 STEPS = st.lists(st.sampled_from(["append", "snapshot", "copy", "crash", "move"]), max_size=30)
 
 
-@settings(max_examples=30)
+@settings(max_examples=50)
 @given(steps=STEPS)
+@example(steps=["snapshot", "copy", "append", "crash"])
 def test_whatever_happens_the_storage_holds_a_whole_prefix(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
