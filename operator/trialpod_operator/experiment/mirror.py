@@ -102,8 +102,10 @@ class Mirror:
         folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
         remote = {name: self._segment_size(name, offsets) for name, offsets in pieces.segments.items()}
         local = _local_sizes(folder)
-        ahead = [name for name, size in remote.items() if size > local.get(name, 0)]
-        newest_here = max((_number(name) for name in local), default=0)
+        numbers = [_number(name) for name in local]
+        oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
+        # Segments older than all that are here are covered by the snapshot that is here.
+        ahead = [name for name, size in remote.items() if size > local.get(name, 0) and _number(name) >= oldest_here]
         newer = [name for name in pieces.snapshots if _number(name) > newest_here]
         self._check_history(pieces, local)
         if ahead or newer:
@@ -171,7 +173,7 @@ class Mirror:
                 return
             except (StorageError, OSError) as error:
                 self._failed(error)
-                self._pause(min(2.0 ** min(self._failures, 10), BACKOFF_MAX_S) if not closing else 0.5)
+                self._pause(min(0.25 * 2.0 ** min(self._failures, 10), BACKOFF_MAX_S) if not closing else 0.5)
                 continue
             self._recovered()
             if closing:

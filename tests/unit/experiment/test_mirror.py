@@ -164,6 +164,7 @@ STEPS = st.lists(st.sampled_from(["append", "snapshot", "copy", "crash", "move"]
 @settings(max_examples=50)
 @given(steps=STEPS)
 @example(steps=["snapshot", "copy", "append", "crash"])
+@example(steps=["copy", "append", "snapshot", "crash"])
 def test_whatever_happens_the_storage_holds_a_whole_prefix(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
