@@ -27,11 +27,11 @@ test: lint test-oldest test-newest ## Lint, types, and the fast tests on the old
 
 test-oldest: $(VENV)/$(STAMP)
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
-	$(BIN)/pytest -q -n 2 --dist loadgroup tests
+	$(BIN)/pytest -q -n 3 --dist loadgroup tests
 
 test-newest: $(NEWEST_VENV)/$(STAMP)
-	@echo "== unit, contract and local tests on Python $(NEWEST)"
-	$(NEWEST_VENV)/bin/pytest -q -n 2 --dist loadgroup tests
+	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once" tests
 
 lint: $(VENV)/$(STAMP) types layers ## Style, types and import layers
 	$(BIN)/ruff check .

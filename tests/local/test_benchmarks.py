@@ -13,7 +13,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 
 def figures_of(script: str, folder: Path, **sizes: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.storage.s3 import S3Storage
 from trialpod.storage.uploads import CheckpointWriter
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 
 @pytest.fixture(scope="module")

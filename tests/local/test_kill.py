@@ -180,6 +180,7 @@ def check_files(shell: Shell) -> None:
     assert count == results["results"]
 
 
+@pytest.mark.once
 def test_a_run_of_classes_with_asha_survives_being_killed_at_any_moment(shell: Shell, notes: Path) -> None:
     shell.write("train.py", CLASS)
     shell.manifest(
@@ -195,6 +196,7 @@ def test_a_run_of_classes_with_asha_survives_being_killed_at_any_moment(shell: S
     run_with_kills(shell, notes, [1, 2, 3, 4, 5, 6])
 
 
+@pytest.mark.once
 def test_a_run_of_functions_survives_and_finds_what_an_undisturbed_one_finds(shell: Shell, notes: Path) -> None:
     shell.write("train.py", FUNCTION)
     shell.manifest(searchSpace={"x": {"uniform": [0, 1]}}, metric="score", mode="max", numSamples=8, seed=3)

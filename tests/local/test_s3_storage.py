@@ -16,7 +16,7 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import KeyExistsError, KeyMissingError, StorageUnavailableError, open_storage
 from trialpod.storage.s3 import S3Storage
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 MEBIBYTE = 1024 * 1024
 SMALL_PARTS = {"part_bytes": 5 * MEBIBYTE, "multipart_bytes": 6 * MEBIBYTE}

@@ -19,7 +19,7 @@ from trialpod.storage.journal import Journal
 from trialpod.storage.lock import ExperimentLock
 from trialpod.storage.trial_log import TrialLog
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 JOURNAL_WRITER = """
 import os, struct, sys

@@ -178,6 +178,35 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count < 10_000_000_000 else f"{count / 1e9:.1f} GB"
 
 
+def local_folder(uri: str) -> Path | None:
+    """Return the folder that `uri` names, a plain path or ``file:///path``; None for ``s3://bucket/prefix``.
+
+    Raises:
+        StorageError: for a scheme that is not supported.
+        InvalidInputError: for an empty path or a URI that does not name a place.
+    """
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
+        if not uri.strip():
+            raise InvalidInputError("the storage path is empty; give a folder, e.g. '~/trialpod_results'")
+        return Path(uri).expanduser()
+    if scheme.lower() == "s3":
+        return None
+    if scheme.lower() == "file":
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidInputError(
+                f"storage {uri!r} names the host {parts.netloc!r}; write file:///absolute/path (three slashes)"
+            )
+        if not parts.path:
+            raise InvalidInputError(f"storage {uri!r} has no path; write file:///absolute/path")
+        return Path(unquote(parts.path))
+    raise StorageError(
+        f"storage {uri!r}: the scheme {scheme!r} is not supported; use a plain path, file:///absolute/path or "
+        "s3://bucket/prefix"
+    )
+
+
 def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
     """Return the storage that `uri` names: a plain path, ``file:///path`` or ``s3://bucket/prefix``.
 
@@ -192,27 +221,11 @@ def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
         StorageUnavailableError: the S3 server cannot be reached.
         InvalidInputError: for an empty path or a URI that does not name a place.
     """
-    from trialpod.storage.directory import DirectoryStorage
+    folder = local_folder(uri)
+    if folder is not None:
+        from trialpod.storage.directory import DirectoryStorage
 
-    scheme, separator, _ = uri.partition("://")
-    if not separator:
-        if not uri.strip():
-            raise InvalidInputError("the storage path is empty; give a folder, e.g. '~/trialpod_results'")
-        return DirectoryStorage(Path(uri).expanduser())
-    if scheme.lower() == "s3":
-        from trialpod.storage.s3 import S3Storage
+        return DirectoryStorage(folder)
+    from trialpod.storage.s3 import S3Storage
 
-        return S3Storage.open(uri, options)
-    if scheme.lower() == "file":
-        parts = urlsplit(uri)
-        if parts.netloc not in ("", "localhost"):
-            raise InvalidInputError(
-                f"storage {uri!r} names the host {parts.netloc!r}; write file:///absolute/path (three slashes)"
-            )
-        if not parts.path:
-            raise InvalidInputError(f"storage {uri!r} has no path; write file:///absolute/path")
-        return DirectoryStorage(Path(unquote(parts.path)))
-    raise StorageError(
-        f"storage {uri!r}: the scheme {scheme!r} is not supported; use a plain path, file:///absolute/path or "
-        "s3://bucket/prefix"
-    )
+    return S3Storage.open(uri, options)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from trialpod.errors import InvalidInputError, nearest
@@ -39,6 +38,7 @@ class ExperimentRequest:
 
     name: str
     storage_path: str  # absolute local path, without the experiment's name
+    storage_uri: str = ""  # "s3://bucket/prefix/name": the experiment is kept there, its directory is a copy
     trainable: TrainableRef
     trainable_name: str
     is_class: bool
@@ -81,11 +81,12 @@ class TrialOutcome:
     name: str
     config: dict[str, Any]
     status: str  # PENDING, RUNNING, PAUSED, TERMINATED, ERROR
-    path: str  # its directory
+    path: str  # its directory, or its URI when the experiment was read from a storage elsewhere
     last_result: dict[str, Any] | None = None  # flattened, with the static keys (trial_id, config, ...)
     error: str = ""  # one line; empty when there is none
     traceback: str = ""
     checkpoints: list[CheckpointInfo] = field(default_factory=list)  # committed and still there, oldest first
+    checkpoint_uri: str = ""  # where they are when that is not `path`
 
 
 @dataclass(kw_only=True)
@@ -113,7 +114,7 @@ class Backend(Protocol):
         ...
 
     def load(self, path: str) -> ExperimentOutcome:
-        """Read what is known of the experiment in the directory `path`, whether or not it has ended.
+        """Read what is known of the experiment in the directory or at the URI `path`, whether or not it has ended.
 
         Raises:
             TrialpodError: there is no experiment that can be read.
@@ -121,7 +122,7 @@ class Backend(Protocol):
         ...
 
     def can_restore(self, path: str) -> bool:
-        """Return whether the directory `path` holds an experiment that `run` could go on with."""
+        """Return whether the directory or URI `path` holds an experiment that `run` could go on with."""
         ...
 
 
@@ -168,17 +169,14 @@ def _unknown(wanted: str, found: Iterable[str], *, from_variable: bool) -> str:
 
 
 def local_directory(storage_path: str | os.PathLike[str]) -> str:
-    """Return a storage path as an absolute path of this machine.
+    """Return a storage path, plain or ``file://``, as an absolute path of this machine.
 
     Raises:
         InvalidInputError: it is the address of another kind of storage.
     """
-    path = os.fspath(storage_path)
-    if path.startswith("file://"):
-        path = path.removeprefix("file://")
-    elif "://" in path:
-        raise InvalidInputError(
-            f"storage_path={path!r}: a Tuner can store experiments only in directories yet; "
-            "give a path, which may be on a shared file system"
-        )
-    return str(Path(path).expanduser().absolute())
+    from trialpod.tune.places import resolve
+
+    place = resolve(storage_path)
+    if place.uri:
+        raise InvalidInputError(f"{place.uri!r} is no directory of this machine; give a path or file:///absolute/path")
+    return place.directory

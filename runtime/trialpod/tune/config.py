@@ -135,7 +135,9 @@ class RunConfig:
     Args:
         name: the experiment's name, which is its directory below `storage_path`; None makes one from the
             Trainable's name and the date.
-        storage_path: where experiments are stored; None means ``~/trialpod-results``.
+        storage_path: where experiments are stored, a path, ``file:///path`` or ``s3://bucket/prefix``; None means
+            ``~/trialpod-results``. With a bucket the experiment's directory is in ``~/trialpod-results``, or in the
+            folder that the variable TRIALPOD_WORK_DIR names, and what it holds is copied to the bucket all the time.
         storage_filesystem: not supported yet.
         failure_config: what happens when a trial fails.
         checkpoint_config: which checkpoints are made and kept.
@@ -181,7 +183,7 @@ class RunConfig:
         if self.storage_path is not None and (
             not isinstance(self.storage_path, (str, os.PathLike)) or not os.fspath(self.storage_path)
         ):
-            refuse(where, "storage_path", self.storage_path, "a path, or None")
+            refuse(where, "storage_path", self.storage_path, "a path or URI, or None")
         if self.storage_filesystem is not None:
             _not_supported(where, "storage_filesystem", "give storage_path a path instead")
         if self.sync_config is not None:

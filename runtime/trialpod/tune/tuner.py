@@ -19,13 +19,8 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.packed import pack
-from trialpod.tune.backends import (
-    Backend,
-    ExperimentOutcome,
-    ExperimentRequest,
-    get_backend,
-    local_directory,
-)
+from trialpod.storage.base import KeyMissingError
+from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend
 from trialpod.tune.config import (
     CheckpointConfig,
     FailureConfig,
@@ -36,6 +31,7 @@ from trialpod.tune.config import (
     stop_numbers,
 )
 from trialpod.tune.environment import Overrides
+from trialpod.tune.places import DEFAULT_STORAGE, Place, experiment_place, resolve
 from trialpod.tune.resources import resources_of
 from trialpod.tune.result import TrialFailedError
 from trialpod.tune.result_grid import ResultGrid
@@ -50,7 +46,6 @@ from trialpod.tune.tuner_arguments import (
     trial_namer,
 )
 
-DEFAULT_STORAGE = "~/trialpod-results"
 TUNER_FILE = "tuner.pkl"
 OUR_FOLDER = ".trialpod"
 _FORMAT = 1
@@ -58,7 +53,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class _Resume:
-    directory: str
+    place: Place
     unfinished: bool = True
     errored: bool = False
     restart: bool = False
@@ -126,10 +121,11 @@ class Tuner:
         param_space: Mapping[str, Any] | None = None,
         backend: Backend | str | None = None,
     ) -> Tuner:
-        """Return a Tuner whose `fit` goes on with the experiment in a directory.
+        """Return a Tuner whose `fit` goes on with an experiment.
 
         Args:
-            path: the experiment's directory.
+            path: the experiment's directory, or where it is kept: ``s3://bucket/prefix/name``. Then `fit` works in
+                ``~/trialpod-results/name``, or in the folder that the variable TRIALPOD_WORK_DIR names.
             trainable: the experiment's Trainable; its code may have changed, its name may not.
             resume_unfinished: whether trials that had not ended go on.
             resume_errored: whether failed trials go on from their newest checkpoints.
@@ -140,24 +136,26 @@ class Tuner:
         Raises:
             InvalidInputError: there is no experiment that a Tuner started, or the arguments do not fit it.
             TrainableError: its ``tuner.pkl`` cannot be read by this version of Python.
+            StorageError: the storage cannot be read.
         """
-        directory = local_directory(path)
-        file = Path(directory, TUNER_FILE)
+        place = experiment_place(path)
         if resume_errored and restart_errored:
             raise InvalidInputError(
                 "Tuner.restore(resume_errored=True, restart_errored=True): failed trials can go on from their "
                 "checkpoints or start anew, not both; choose one"
             )
-        if not file.is_file():
+        try:
+            state = place.storage().read(TUNER_FILE)
+        except KeyMissingError:
             raise InvalidInputError(
-                f"Tuner.restore(path={directory!r}): no {TUNER_FILE} there, so no Tuner started an experiment in it; "
-                "path must be the experiment's directory, {storage_path}/{name}"
-            )
-        saved = unpickled(file.read_bytes(), str(file))
+                f"Tuner.restore(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment in it; "
+                "path must be the experiment's directory or URI, {storage_path}/{name}"
+            ) from None
+        saved = unpickled(state, f"{place}/{TUNER_FILE}")
         name = inspect_trainable(trainable).name
         if name != saved["trainable_name"]:
             raise InvalidInputError(
-                f"Tuner.restore(trainable={name}): the experiment in {directory} is of the Trainable "
+                f"Tuner.restore(trainable={name}): the experiment in {place} is of the Trainable "
                 f"{saved['trainable_name']!r}; pass that one (its code may have changed)"
             )
         space = saved["param_space"] if param_space is None else checked_space(param_space)
@@ -169,14 +167,14 @@ class Tuner:
             run_config=saved["run_config"],
             backend=backend,
         )
-        tuner._resume = _Resume(directory, resume_unfinished, resume_errored, restart_errored)
+        tuner._resume = _Resume(place, resume_unfinished, resume_errored, restart_errored)
         return tuner
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], *, backend: Backend | str | None = None) -> bool:
-        """Return whether `restore` would find an experiment in the directory `path`."""
-        directory = local_directory(path)
-        return os.path.isfile(os.path.join(directory, TUNER_FILE)) and _backend(backend).can_restore(directory)
+        """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
+        place = experiment_place(path)
+        return place.storage().exists(TUNER_FILE) and _backend(backend).can_restore(str(place))
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end and return the results of its trials.
@@ -190,12 +188,13 @@ class Tuner:
         overrides = Overrides.read()
         backend = _backend(self._backend)
         code, state = packed_trainable(self._trainable, name=self._facts.name), self._state()
-        directory, resume = self._place(overrides, backend)
+        place, resume = self._place(overrides, backend)
+        place.check_directory()
         if not resume:
-            directory = _claim(directory, exact=self._is_named(overrides))
-        os.makedirs(os.path.join(directory, OUR_FOLDER), exist_ok=True)
-        write_atomically(Path(directory, TUNER_FILE), state)
-        outcome = backend.run(self._request(directory, code, overrides, resume))
+            place = _claim(place, exact=self._is_named(overrides))
+        os.makedirs(os.path.join(place.directory, OUR_FOLDER), exist_ok=True)
+        write_atomically(Path(place.directory, TUNER_FILE), state)
+        outcome = backend.run(self._request(place, code, overrides, resume))
         self._grid = self._results(outcome)
         if self._failure.fail_fast == "raise":
             _raise_first_error(outcome)
@@ -211,7 +210,7 @@ class Tuner:
             return self._grid
         if self._resume is None:
             raise InvalidInputError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
-        return self._results(_backend(self._backend).load(self._resume.directory))
+        return self._results(_backend(self._backend).load(str(self._resume.place)))
 
     def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
         # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
@@ -238,33 +237,32 @@ class Tuner:
     def _is_named(self, overrides: Overrides) -> bool:
         return bool(overrides.run_name or self._run_config.name)
 
-    def _place(self, overrides: Overrides, backend: Backend) -> tuple[str, _Resume | None]:
+    def _place(self, overrides: Overrides, backend: Backend) -> tuple[Place, _Resume | None]:
         if self._resume is not None:
-            return self._resume.directory, self._resume
+            return self._resume.place, self._resume
         if overrides.run_name:
             name = _run_names.next(overrides.run_name)
         else:
             name = self._run_config.name or default_name(self._facts.name, time.time())
-        storage = overrides.storage_path or self._run_config.storage_path or DEFAULT_STORAGE
-        directory = os.path.join(local_directory(storage), name)
+        place = resolve(overrides.storage_path or self._run_config.storage_path or DEFAULT_STORAGE).named(name)
         if not self._is_named(overrides):
             if overrides.resume:
                 raise InvalidInputError(
                     "TRIALPOD_RESUME=1: the experiment has no name to find it by; give the one to go on with, in "
                     "RunConfig(name=...) or the variable TRIALPOD_RUN_NAME"
                 )
-            return directory, None
-        if not os.path.isdir(directory) or not backend.can_restore(directory):
-            return directory, None
+            return place, None
+        if not backend.can_restore(str(place)):
+            return place, None
         if overrides.resume:
-            return directory, _Resume(directory)
+            return place, _Resume(place)
         raise InvalidInputError(
-            f"{directory} holds an experiment already. Go on with it: Tuner.restore({directory!r}, trainable).fit(), "
-            "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...), or remove the directory"
+            f"{place} holds an experiment already. Go on with it: Tuner.restore({str(place)!r}, trainable).fit(), "
+            "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...), or remove it"
         )
 
     def _request(
-        self, directory: str, code: bytes, overrides: Overrides, resume: _Resume | None
+        self, place: Place, code: bytes, overrides: Overrides, resume: _Resume | None
     ) -> ExperimentRequest:
         tuning, running, facts = self._tune_config, self._run_config, self._facts
         resources, resources_fn = resources_of(self._trainable)
@@ -284,9 +282,10 @@ class Tuner:
                 "restart_errored": resume.restart,
             }
         return ExperimentRequest(
-            name=os.path.basename(directory),
-            storage_path=os.path.dirname(directory),
-            trainable=write_trainable(code, Path(directory, OUR_FOLDER)),
+            name=os.path.basename(place.directory),
+            storage_path=os.path.dirname(place.directory),
+            storage_uri=place.uri,
+            trainable=write_trainable(code, Path(place.directory, OUR_FOLDER)),
             trainable_name=facts.name,
             is_class=facts.is_class,
             param_space=self._param_space,
@@ -345,11 +344,12 @@ def _check_config(argument: str, value: object, expected: type) -> None:
         )
 
 
-def _claim(directory: str, *, exact: bool) -> str:
+def _claim(place: Place, *, exact: bool) -> Place:
     """Make the experiment's directory; a generated name gets a number when another experiment has it."""
     number = 1
     while True:
-        path = directory if number == 1 else f"{directory}_{number}"
+        ending = "" if number == 1 else f"_{number}"
+        path = place.directory + ending
         try:
             os.makedirs(path, exist_ok=exact)
         except FileExistsError:
@@ -362,9 +362,9 @@ def _claim(directory: str, *, exact: bool) -> str:
         except OSError as error:
             raise InvalidInputError(
                 f"the experiment's directory {path} cannot be made: {error.strerror}; "
-                "choose another RunConfig(storage_path=...)"
+                f"choose another {'TRIALPOD_WORK_DIR' if place.uri else 'RunConfig(storage_path=...)'}"
             ) from error
-        return path
+        return Place(path, place.uri and place.uri + ending)
 
 
 def _raise_first_error(outcome: ExperimentOutcome) -> None:

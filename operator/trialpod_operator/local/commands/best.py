@@ -38,7 +38,9 @@ def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("directory", metavar="DIR|URI", help="the experiment's directory, or where it is kept (s3://...)")
+    parser.add_argument(
+        "directory", metavar="DIR|URI", help="the experiment's directory, or where it is kept (s3://...)"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the trial as one JSON object")
     form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")

@@ -1,0 +1,107 @@
+"""Where an experiment of a `Tuner` is: always in a directory of this machine, and maybe kept in a storage elsewhere.
+
+Invariant: a directory that belongs to another place is never written to. ``experiment.json`` in it says whose it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.storage.base import Storage, local_folder, open_storage
+from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+
+DEFAULT_STORAGE = "~/trialpod-results"
+WORK_DIR = "TRIALPOD_WORK_DIR"
+"""Environment variable: the folder for the directories of experiments that are kept in a storage elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an experiment is, or the parent of experiments.
+
+    Attributes:
+        directory: absolute path on this machine.
+        uri: where it is kept elsewhere ("s3://bucket/prefix"), without "/" at the end; "" = only in the directory.
+    """
+
+    directory: str
+    uri: str = ""
+
+    def __str__(self) -> str:
+        return self.uri or self.directory
+
+    def named(self, name: str) -> Place:
+        """Return the place of the experiment `name` below this one."""
+        return Place(os.path.join(self.directory, name), f"{self.uri}/{name}" if self.uri else "")
+
+    def storage(self) -> Storage:
+        """Open where the experiment is kept.
+
+        Raises:
+            StorageError: the bucket is missing, or the server refuses.
+            StorageUnavailableError: the server cannot be reached.
+        """
+        return open_storage(str(self))
+
+    def check_directory(self) -> None:
+        """Refuse a directory that has another experiment in it: of the same name, and kept somewhere else.
+
+        Raises:
+            InvalidInputError: it has.
+        """
+        kept = kept_at(self.directory)
+        if kept is not None and kept != self.uri:
+            raise InvalidInputError(
+                f"{self.directory} holds an experiment of this name that is kept "
+                f"{f'in {kept}' if kept else 'only there'}, not {f'in {self.uri}' if self.uri else 'only there'}; "
+                f"choose another RunConfig(name=...), set the variable {WORK_DIR} to another folder, or move that "
+                "directory away"
+            )
+
+
+def resolve(storage: str | os.PathLike[str]) -> Place:
+    """Return the parent of experiments that a storage path names: a plain path, ``file://`` or ``s3://``.
+
+    Raises:
+        InvalidInputError: it names no place, or a kind of storage that is not supported.
+    """
+    text = os.fspath(storage)
+    try:
+        folder = local_folder(text)
+    except StorageError as error:
+        raise InvalidInputError(str(error)) from error
+    if folder is not None:
+        return Place(str(folder.absolute()))
+    work = Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().absolute()
+    return Place(str(work), text.rstrip("/"))
+
+
+def experiment_place(path: str | os.PathLike[str]) -> Place:
+    """Return the place of an experiment, given its directory or its URI.
+
+    Raises:
+        InvalidInputError: as of `resolve`, or a URI without an experiment's name.
+    """
+    place = resolve(path)
+    if not place.uri:
+        return place
+    parent, _, name = place.uri.rpartition("/")
+    if parent.count("/") < 2 or not name:
+        raise InvalidInputError(f"{os.fspath(path)!r} names no experiment; give s3://bucket/prefix/name")
+    return Place(os.path.join(place.directory, name), place.uri)
+
+
+def kept_at(directory: str | os.PathLike[str]) -> str | None:
+    """Return the URI where the experiment in a directory is kept, "" if only there, None if there is none.
+
+    A directory whose ``experiment.json`` cannot be read is left to whoever opens the experiment.
+    """
+    try:
+        stored = json.loads(Path(directory, TRIALPOD_DIR, EXPERIMENT_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return str(stored.get("storage") or "") if isinstance(stored, dict) else None
