@@ -29,6 +29,7 @@ from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
 from trialpod.storage.journal_format import FRAME, SEGMENT_HEADER_BYTES
 from trialpod.storage.layout import (
     ERROR_FILE,
+    EVENT_FILE_PREFIX,
     EXPERIMENT_FILE,
     JOURNAL_DIR,
     LOG_FILE,
@@ -48,6 +49,7 @@ PARALLEL = 8
 BACKOFF_MAX_S = 30.0
 
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
+_TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
 _SEGMENT = re.compile(r"(\d{8})\.log")
 _SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
 _JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
@@ -79,6 +81,8 @@ class Mirror:
         self._closing = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._tell_end: Callable[[], None] = lambda: None
+        self._ended_copying = False
         self._failures = 0
         self._broken: FencedError | None = None
         self._looked_at_live = 0.0
@@ -139,29 +143,45 @@ class Mirror:
             self._ended.add(dirname)
         self._wake.set()
 
-    def close(self, timeout_s: float) -> str:
-        """Copy what is left and stop; return "" or what could not be copied and why.
-
-        Args:
-            timeout_s: how long to try.
-        """
-        if self._thread is None:
-            return ""
+    def finish(self, ended: Callable[[], None]) -> None:
+        """Copy what is left and stop; returns at once. `ended` is called from the copying thread."""
+        self._tell_end = ended
         with self._lock:
             self._ended |= self._live
             self._live.clear()
             self._closing = True
         self._wake.set()
-        self._thread.join(timeout_s)
+
+    @property
+    def done(self) -> bool:
+        """True when everything is copied, or nothing can be any more."""
+        return self._thread is None or self._ended_copying
+
+    def problem(self) -> str:
+        """Return what could not be copied and why, or ""."""
         if self._broken is not None:
             return str(self._broken)
-        if self._thread.is_alive():
+        if not self.done:
             return f"not everything is copied to {self.uri} yet; run again to copy the rest from {self._directory}"
         return ""
+
+    def close(self, timeout_s: float) -> str:
+        """Finish and wait for it for so many seconds; return what could not be copied and why, or ""."""
+        self.finish(lambda: None)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self.problem()
 
     # -- the thread --
 
     def _run(self) -> None:
+        try:
+            self._copy_until_finished()
+        finally:
+            self._ended_copying = True
+            self._tell_end()
+
+    def _copy_until_finished(self) -> None:
         while True:
             with self._lock:
                 closing = self._closing
@@ -203,25 +223,34 @@ class Mirror:
 
         Called by the background thread; call it yourself only when that was not started.
         """
-        self._copy_if_changed(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
-        self._copy_if_changed(f"{TRIALPOD_DIR}/{TRAINABLE_FILE}")
+        # First what finds out that somebody else writes here; then what would replace something of theirs.
         self._copy_journal()
+        for key in (f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}", f"{TRIALPOD_DIR}/{TRAINABLE_FILE}", _TUNER_FILE):
+            self._copy_if_changed(key)
         with self._lock:
             ended, live = list(self._ended), list(self._live)
         if ended:
-            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-                list(executor.map(self._copy_trial, ended))
+            self._copy_trials(ended)
             with self._lock:
                 self._ended.difference_update(ended)
         if live and not everything and time.monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
             self._looked_at_live = time.monotonic()
             for dirname in live:
-                for name in _TRIAL_FILES:
+                for name in self._trial_files(dirname):
                     self._copy_if_changed(f"{dirname}/{name}", growth=GROWTH)
 
+    def _copy_trials(self, dirnames: list[str]) -> None:
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+            list(executor.map(self._copy_trial, dirnames))
+
     def _copy_trial(self, dirname: str) -> None:
-        for name in _TRIAL_FILES:
+        for name in self._trial_files(dirname):
             self._copy_if_changed(f"{dirname}/{name}")
+
+    def _trial_files(self, dirname: str) -> list[str]:
+        folder = self._directory / dirname
+        names = os.listdir(folder) if folder.is_dir() else []
+        return [*_TRIAL_FILES, *(name for name in names if name.startswith(EVENT_FILE_PREFIX))]
 
     def _copy_if_changed(self, key: str, growth: float = 0.0) -> None:
         path = self._directory / key
@@ -240,6 +269,11 @@ class Mirror:
         folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
+        if any(name not in self._snapshots for name in snapshots):
+            # It says how long the trials' files are, and the records that they could be made from go away with it.
+            with self._lock:
+                dirnames = [*self._ended, *self._live]
+            self._copy_trials(dirnames)
         for name in snapshots:
             if name not in self._snapshots:
                 self._create(f"{_JOURNAL}/{name}", _read(folder / name, 0))
@@ -317,6 +351,8 @@ class Mirror:
 
     def _fetch_file(self, key: str) -> None:
         path = self._directory / key
+        if key.endswith(f"/{TRAINABLE_FILE}") and path.exists():
+            return  # what this start brought: the code may have changed
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             path.write_bytes(self._storage.read(key))

@@ -1,5 +1,7 @@
 """The files of the trials that the operator's side writes: params.json, result.json, progress.csv, error.txt.
 
+A TensorBoard event file is one of them when the package google-crc32c is installed.
+
 They follow from the journal: results go to the journal first and to these files right after. After a crash the files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
 ever missing or there twice.
@@ -10,14 +12,18 @@ somebody removed is made again, and `warn` is told once per trial.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import storage_error
-from trialpod.storage.layout import ERROR_FILE, trial_dirname
-from trialpod.storage.trial_log import TrialLog
+from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, trial_dirname
+from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
+from trialpod.storage.trial_log import EventFile, TrialLog
 from trialpod_operator.engine.trial import Trial
 
 Offsets = dict[str, int]
@@ -30,14 +36,20 @@ class TrialFiles:
         directory: the experiment's.
         trainable_name: for the names of the trials' directories.
         warn: takes a trial's id, and what is wrong with its files, in one sentence.
+        host: for the names of event files.
     """
 
     def __init__(
-        self, directory: Path, trainable_name: str, warn: Callable[[str, str], None] = lambda _id, _message: None
+        self,
+        directory: Path,
+        trainable_name: str,
+        warn: Callable[[str, str], None] = lambda _id, _message: None,
+        host: str = "",
     ) -> None:
         self._directory = directory
         self._trainable_name = trainable_name
         self._warn = warn
+        self._host = host or socket.gethostname()
         self._warned: set[str] = set()
         self._logs: dict[str, TrialLog] = {}
         self._paths: dict[str, Path] = {}  # of those
@@ -137,12 +149,38 @@ class TrialFiles:
     def _open(self, trial: Trial) -> TrialLog:
         path = self.path(trial)
         offsets = self.resumed.pop(trial.trial_id, {})
-        log = TrialLog.resume(path, static_fields(trial), offsets)
+        log = TrialLog.resume(path, static_fields(trial), offsets, self._event_file(trial, path, offsets))
         self._logs[trial.trial_id] = log
         self._paths[trial.trial_id] = path
         for warning in log.warnings:
             self._warn(trial.trial_id, warning)
         return log
+
+    @cached_property
+    def _encoder(self) -> EventEncoder | None:
+        checksum = crc32c()
+        return EventEncoder(checksum) if checksum is not None else None
+
+    def _event_file(self, trial: Trial, path: Path, offsets: Offsets) -> EventFile | None:
+        if self._encoder is None:
+            return None
+        name = next((name for name in offsets if name.startswith(EVENT_FILE_PREFIX)), None)
+        if name is None:
+            name = file_name(trial.created_at, self._host)
+            self._remove_other_event_files(trial, path, name)
+        return EventFile(name, trial.created_at, self._encoder)
+
+    def _remove_other_event_files(self, trial: Trial, path: Path, name: str) -> None:
+        """Remove what this trial wrote before a crash on another machine: all of it is written again."""
+        ours = file_name(trial.created_at, "").removesuffix("localhost")
+        try:
+            for other in os.listdir(path):
+                if other.startswith(ours) and other != name:
+                    os.unlink(path / other)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._complain(trial.trial_id, storage_error(error, "cannot remove an old event file in", path))
 
 
 def static_fields(trial: Trial) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import params_decoder
-from trialpod.storage.layout import LOG_FILE, TRIALPOD_DIR
+from trialpod.storage.base import local_folder, open_storage
+from trialpod.storage.layout import EXPERIMENT_FILE, LOG_FILE, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
@@ -65,9 +66,10 @@ class LocalBackend:
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
             if stored is not None and not request.resume:
+                place = request.storage_uri or str(directory)
                 raise InvalidInputError(
-                    f"{directory} holds an experiment already; go on with it by "
-                    f"Tuner.restore({str(directory)!r}, ...), or choose another name: RunConfig(name=...)"
+                    f"{place} holds an experiment already; go on with it by "
+                    f"Tuner.restore({place!r}, ...), or choose another name: RunConfig(name=...)"
                 )
             return plan_from_request(request, stored)
 
@@ -88,39 +90,46 @@ class LocalBackend:
         return self.load(str(directory))
 
     def load(self, path: str) -> ExperimentOutcome:
-        """Read what is known of the experiment in the directory `path`."""
-        from trialpod_operator.local.reading import ReadExperiment
+        """Read what is known of the experiment in the directory or at the URI `path`."""
+        from trialpod_operator.local.reading import reading
 
-        experiment = ReadExperiment(Path(path))
-        state = experiment.engine.state
-        settings = state.settings
-        return ExperimentOutcome(
-            name=experiment.name,
-            path=str(experiment.directory),
-            state=state.flags.state,
-            message=state.flags.message,
-            metric=settings.metric if settings else None,
-            mode=settings.mode if settings else None,
-            trials=[
-                TrialOutcome(
-                    trial_id=trial.trial_id,
-                    name=experiment.trial_name(trial),
-                    config=cast("dict[str, Any]", params_decoder.decode(trial.params)),
-                    status=trial.status,
-                    path=experiment.path(trial),
-                    last_result=_last_result(trial.last_result, trial),
-                    error=trial.error,
-                    traceback=trial.traceback,
-                    checkpoints=trial.checkpoints,
-                )
-                for trial in state.trials.values()
-            ],
-        )
+        with reading(path) as experiment:
+            state = experiment.engine.state
+            settings = state.settings
+            return ExperimentOutcome(
+                name=experiment.name,
+                path=experiment.place,
+                state=state.flags.state,
+                message=state.flags.message,
+                metric=settings.metric if settings else None,
+                mode=settings.mode if settings else None,
+                trials=[
+                    TrialOutcome(
+                        trial_id=trial.trial_id,
+                        name=experiment.trial_name(trial),
+                        config=cast("dict[str, Any]", params_decoder.decode(trial.params)),
+                        status=trial.status,
+                        path=experiment.path(trial),
+                        last_result=_last_result(trial.last_result, trial),
+                        error=trial.error,
+                        traceback=trial.traceback,
+                        checkpoints=trial.checkpoints,
+                        checkpoint_uri=experiment.checkpoint_uri(trial),
+                    )
+                    for trial in state.trials.values()
+                ],
+            )
 
     def can_restore(self, path: str) -> bool:
-        """Return whether there is an experiment that `run` could go on with."""
-        directory = Path(path)
-        return (directory / TRIALPOD_DIR).is_dir() and read_stored(directory) is not None
+        """Return whether there is an experiment that `run` could go on with.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+        folder = local_folder(path)
+        if folder is None:
+            return open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+        return (folder / TRIALPOD_DIR).is_dir() and read_stored(folder) is not None
 
 
 def _last_result(result: dict[str, Any], trial: Trial) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from trialpod.storage.lock import ExperimentLock
 from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
+from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
@@ -64,7 +65,11 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     storage = open_storage(remote.uri, remote.options) if remote is not None else None
     lock = ExperimentLock(directory)
     lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait, for_orphans_only=True)
+    claim = WriterClaim(storage) if storage is not None else None
     try:
+        if claim is not None:
+            claim.acquire(options.wait)
+            claim.keep()
         mirror = Mirror(directory, storage) if storage is not None else None
         if mirror is not None and mirror.pull():
             plan = _checked_plan(make_plan, directory, slots)
@@ -89,6 +94,8 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         finally:
             fork_server.end()
     finally:
+        if claim is not None:
+            claim.release()
         lock.release()
 
 

@@ -124,7 +124,10 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         resources_of=request.resources_fn,
         trial_name=request.trial_name,
         trial_dirname=request.trial_dirname,
-        document={"name": request.name, "seed": seed, "total": search.total},
+        remote=RemoteStorage(uri=request.storage_uri, options=StorageOptions().resolved())
+        if request.storage_uri
+        else None,
+        document={"name": request.name, "storage": request.storage_uri, "seed": seed, "total": search.total},
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -54,16 +56,22 @@ class _RecordedSearch(SearchAlgorithm):
 class ReadExperiment:
     """The state of an experiment as its journal tells it.
 
+    Args:
+        directory: where the journal is.
+        uri: where the experiment is, when the directory is a passing copy of its journal.
+
     Raises:
         InvalidInputError: `directory` holds no experiment.
         JournalError: its journal is damaged, or of a newer version.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, uri: str = "") -> None:
         stored = _stored(directory)
         self.directory = directory
+        self.place = uri or str(directory)
         self.name: str = stored.get("name", directory.name)
-        self._storage_uri: str = stored.get("storage", "")
+        # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
+        self._storage_uri: str = uri or stored.get("storage", "")
         self.engine = Engine(_RecordedSearch(stored.get("total")), FIFOScheduler())
         self._names: dict[str, str] = {}
         dirnames: dict[str, str] = {}
@@ -88,8 +96,8 @@ class ReadExperiment:
         self._files.dirnames = {key: value for key, value in dirnames.items() if value}
 
     def path(self, trial: Trial) -> str:
-        """Return the directory of a trial."""
-        return str(self._files.path(trial))
+        """Return the directory of a trial, or its URI."""
+        return f"{self.place}/{self._files.path(trial).name}"
 
     def checkpoint_uri(self, trial: Trial) -> str:
         """Return where the trial's checkpoints are, when that is not its directory; else ""."""
@@ -112,7 +120,7 @@ class ReadExperiment:
                 checkpoints=self.checkpoint_uri(trial),
             )
 
-        return build_view(self.engine, settings, path=str(self.directory), now=now, rows=rows, row=row)
+        return build_view(self.engine, settings, path=self.place, now=now, rows=rows, row=row)
 
 
 def read_view(place: str | Path, *, rows: int | None) -> ExperimentView:
@@ -122,30 +130,34 @@ def read_view(place: str | Path, *, rows: int | None) -> ExperimentView:
         place: its directory, or the URI where it is kept ("s3://bucket/prefix/name").
         rows: at most so many trials; None = all.
     """
-    uri = str(place)
-    if "://" not in uri or uri.startswith("file://"):
-        return ReadExperiment(Path(uri.removeprefix("file://"))).view(rows, time.time())
-    from trialpod.storage.base import open_storage
+    with reading(place) as experiment:
+        return experiment.view(rows, time.time())
+
+
+@contextlib.contextmanager
+def reading(place: str | Path) -> Iterator[ReadExperiment]:
+    """Yield the experiment in a directory or at a URI.
+
+    Raises:
+        InvalidInputError: there is none.
+        StorageError: the storage cannot be read.
+    """
+    folder = local_folder(str(place))
+    if folder is not None:
+        yield ReadExperiment(folder)
+        return
     from trialpod_operator.experiment.mirror import Mirror
 
-    storage = open_storage(uri.rstrip("/"))
-    with tempfile.TemporaryDirectory(prefix="trialpod-") as folder:
-        directory = Path(folder)
+    uri = str(place).rstrip("/")
+    storage = open_storage(uri)
+    with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
+        directory = Path(copy)
         if not Mirror(directory, storage).pull(journal_only=True):
-            raise InvalidInputError(f"there is no experiment at {uri}; give the URI that `trialpod run` was given, "
-                                    "followed by the experiment's name")  # fmt: skip
-        view = ReadExperiment(directory).view(rows, time.time())
-        return _moved(view, folder, uri.rstrip("/"))
-
-
-def _moved(view: ExperimentView, folder: str, uri: str) -> ExperimentView:
-    """Return the view with the URI in the place of the folder into which it was fetched."""
-
-    def moved(row: TrialRow) -> TrialRow:
-        return replace(row, path=row.path.replace(folder, uri, 1))
-
-    best = moved(view.best) if view.best is not None else None
-    return replace(view, path=uri, rows=[moved(row) for row in view.rows], best=best)
+            raise InvalidInputError(
+                f"there is no experiment at {uri}; give the URI that `trialpod run` was given, followed by the "
+                "experiment's name"
+            )
+        yield ReadExperiment(directory, uri)
 
 
 def is_experiment(path: Path) -> bool:

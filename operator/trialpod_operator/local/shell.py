@@ -18,13 +18,11 @@ import signal
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from trialpod.errors import InvalidInputError
-from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd, ReportAnswer
+from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.engine.actions import (
     Action,
@@ -37,8 +35,6 @@ from trialpod_operator.engine.actions import (
 )
 from trialpod_operator.engine.events import (
     AnyEvent,
-    AttemptEnded,
-    AttemptStarted,
     CapacityObserved,
     Recovered,
     ResumeRequested,
@@ -56,12 +52,12 @@ from trialpod_operator.local.announce import announce
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.words import plural
-from trialpod_operator.local.exits import describe_exit
 from trialpod_operator.local.fork_server import ForkServer
-from trialpod_operator.local.processes import ExitInfo, ProcessPool
+from trialpod_operator.local.processes import ProcessPool
 from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.view import ExperimentView, TrialRow
 from trialpod_operator.local.views import build_row, build_view
+from trialpod_operator.local.workers import Workers
 from trialpod_operator.reports.http import Peer, ReportServer
 from trialpod_operator.reports.service import Reply, ReportService, refuse
 
@@ -71,26 +67,10 @@ HEARTBEAT_S = 2.0
 FLUSH_S = 1.0
 TICK_S = 60.0
 """While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
-CLEANUP_GRACES = 2
-"""A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
 _SERVICE_NAME = "experiment"
 """What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
 MIRROR_TIMEOUT_S = 300.0
 """How long the end of a run waits for the copy in the storage to be complete."""
-IDLE_WORKER_S = 5.0
-"""A reused process without work is let go after this time."""
-
-
-@dataclass
-class _Worker:
-    """One trial process, and the attempt that it has."""
-
-    key: str
-    trial: Trial
-    attempt: int
-    waiting: asyncio.Future[tuple[Trial, int] | None] | None = None
-    given: bool = False  # it has fetched the assignment of this attempt
-    signals: set[int] = field(default_factory=set)  # sent to it
 
 
 @dataclass(frozen=True)
@@ -140,16 +120,11 @@ class LocalShell:
         self._mirror = mirror
         self._fork_server = fork_server
         self._service = ReportService(self)
-        self._workers: dict[str, _Worker] = {}
-        self._queue: deque[tuple[Trial, int]] = deque()  # attempts that wait for resources
-        self._serial = 0
-        self._address = ""
         self._interrupts = 0
         self._failure: BaseException | None = None
-        self._killing = False  # from now on processes end because they are killed from here
         self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
         self._host: ExperimentHost
-        self._pool: ProcessPool
+        self._workers: Workers
         self._changed: asyncio.Event
         self._wakeup: asyncio.TimerHandle | None = None
 
@@ -187,30 +162,51 @@ class LocalShell:
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a process its attempt; one that has done its own gets another, when there is one."""
-        worker = self._workers.get(request.runner)
-        if worker is None:
-            return AssignmentAnswer(reason=f"no process '{request.runner}' was started here")
-        current = worker.trial.running and worker.trial.attempt == worker.attempt
-        if current:
-            return self._give(worker, request)
-        if not self._plan.settings.reuse or self._host.engine.finished:
-            return AssignmentAnswer(reason="there is no more work")
-        return self._give_next(worker, request)
+        return self._workers.assign(request)
+
+    # -- for the processes' keeper --
+
+    @property
+    def finished(self) -> bool:
+        """True when the experiment has no more work."""
+        return self._host.engine.finished
+
+    @property
+    def failing(self) -> bool:
+        """True when nothing can be recorded any more."""
+        return self._failure is not None
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call in the loop's next round; an exception ends the run."""
+        asyncio.get_running_loop().call_soon(self.guarded, call)
+
+    def assignment(self, trial: Trial) -> Assignment:
+        """Return the assignment of the trial's current attempt."""
+        return self._host.assignment(trial)
+
+    def log_path(self, trial: Trial) -> str:
+        """Return the file for what the trial prints."""
+        return str(self._host.files.path(trial) / LOG_FILE)
+
+    def process_ended(self) -> None:
+        """A process is gone."""
+        self._changed.set()
 
     # -- the run --
 
     async def _run(self) -> RunOutcome:
         self._changed = asyncio.Event()
         env = {**os.environ, **self._slots.thread_env(self._plan.resources)}
-        self._pool = ProcessPool(env=env, keep_fd=self._lock_fd, server=self._fork_server)
+        pool = ProcessPool(env=env, keep_fd=self._lock_fd, server=self._fork_server)
         with tempfile.TemporaryDirectory(prefix="trialpod-") as folder:
             server = ReportServer(self._handle)
             socket_path = str(Path(folder, "reports.sock"))
-            self._address = f"unix:{socket_path}"
+            address = f"unix:{socket_path}"
+            self._workers = Workers(self._plan, self._slots, pool, self, address=address, service=_SERVICE_NAME)
             await server.start_unix(socket_path)
             try:
-                await self._pool.start()
-                preload = asyncio.ensure_future(self._pool.preload(self._plan.trainable))
+                await pool.start()
+                preload = asyncio.ensure_future(pool.preload(self._plan.trainable))
                 preload.add_done_callback(_log_preload)
                 self._host = ExperimentHost(
                     self._plan, self._directory, self._clock, self._perform, heartbeat_s=HEARTBEAT_S
@@ -219,7 +215,7 @@ class LocalShell:
                 with self._signals():
                     return await self._drive()
             finally:
-                await self._pool.close()
+                await pool.close()
                 await server.close()
                 if hasattr(self, "_host"):
                     self._host.close()
@@ -240,7 +236,7 @@ class LocalShell:
                     last_flush = now
                     self._host.flush()
                     self._host.sync()
-                if now - last_tick >= TICK_S and self._workers:
+                if now - last_tick >= TICK_S and self._workers.any:
                     last_tick = now
                     self.apply(TimerFired())
                 if now - last_shown >= self._display.interval_s:
@@ -249,7 +245,7 @@ class LocalShell:
         except Exception as error:  # noqa: BLE001 - raised again below, once no process is left
             self._fail(error)
         if self._failure is not None:
-            await self._kill_all()
+            await self._workers.kill_all()
             raise self._failure
         self._host.flush()
         await self._wait_for_exits()
@@ -278,10 +274,18 @@ class LocalShell:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""
         if self._mirror is None:
             return
-        copying = asyncio.ensure_future(asyncio.to_thread(self._mirror.close, MIRROR_TIMEOUT_S))
-        while not copying.done() and self._interrupts < 2:
-            await asyncio.wait([copying], timeout=0.2)
-        if copying.done() and (problem := copying.result()):
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.call_soon_threadsafe(self._changed.set)
+
+        self._mirror.finish(ended)
+        deadline = time.monotonic() + MIRROR_TIMEOUT_S
+        while not self._mirror.done and time.monotonic() < deadline and self._interrupts < 2:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.5)
+        if problem := self._mirror.problem():
             self._display.event(events.warning(problem))
 
     def _begin(self) -> None:
@@ -333,40 +337,29 @@ class LocalShell:
         return engine.state.flags.suspended and not engine.state.running
 
     async def _wait_for_exits(self) -> None:
-        for worker in list(self._workers.values()):
-            if worker.waiting is not None and not worker.waiting.done():
-                worker.waiting.set_result(None)
+        self._workers.release_idle()
         deadline = time.monotonic() + self._plan.grace_s
-        while self._workers and time.monotonic() < deadline and self._interrupts < 2:
+        while self._workers.any and time.monotonic() < deadline and self._interrupts < 2:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), 0.2)
-        if self._workers:
-            await self._kill_all()
-
-    async def _kill_all(self) -> None:
-        self._killing = True
-        await self._pool.kill_all()
-        await asyncio.sleep(0)  # the loop tells of the last exits in its next round
+        if self._workers.any:
+            await self._workers.kill_all()
 
     # -- carrying out actions --
 
     def _perform(self, action: Action) -> None:
         match action:
             case StartAttempt(trial=trial, attempt=attempt):
-                self._queue.append((trial, attempt))
-                self._soon(self._pump)
+                self._workers.start(trial, attempt)
                 if self._mirror is not None:
                     self._mirror.trial_started(self._host.files.path(trial).name)
             case TrialEnded(trial=trial) if self._mirror is not None:
                 self._mirror.trial_ended(self._host.files.path(trial).name)
             case StopAttempt(trial=trial, attempt=attempt):
-                self._stop(trial, attempt)
+                self._workers.stop(trial, attempt)
             case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
-                # That was its last result. The code has time to clean up, but not for ever.
-                worker = self._worker_of(trial, attempt)
-                if worker is not None:
-                    self._force(worker, CLEANUP_GRACES * self._plan.grace_s)
+                self._workers.expect_end(trial, attempt)
             case ExperimentFinished():
                 self._changed.set()
         if self._recovering is not None and isinstance(action, TrialRequeued):
@@ -375,124 +368,6 @@ class LocalShell:
         announcement = announce(action, self._row, self._plan.settings.metric)
         if announcement is not None:
             self._display.event(announcement)
-
-    def _pump(self) -> None:
-        """Start what waits, as far as the resources go."""
-        while self._queue:
-            trial, attempt = self._queue[0]
-            if not trial.running or trial.attempt != attempt:
-                self._queue.popleft()
-                continue
-            idle = next((w for w in self._workers.values() if w.waiting and not w.waiting.done()), None)
-            if idle is not None and idle.waiting is not None:
-                self._queue.popleft()
-                idle.waiting.set_result((trial, attempt))
-                continue
-            try:
-                if not self._spawn(trial, attempt):
-                    return
-            except InvalidInputError as error:  # the resources of this one trial, computed from its config
-                end = AttemptEnd(cause="failed", error=str(error), retry=False)
-                self.apply(AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end))
-            self._queue.popleft()
-
-    def _spawn(self, trial: Trial, attempt: int) -> bool:
-        resources = self._plan.resources_for(trial.config)
-        if not self._slots.fits(resources):
-            return False
-        self._serial += 1
-        key = f"{trial.trial_id}.{attempt}.{self._serial}"
-        allocation = self._slots.acquire(key, resources)
-        path = self._host.files.path(trial)
-        self._workers[key] = _Worker(key, trial, attempt)
-        self._pool.spawn(
-            key,
-            runner=key,
-            address=self._address,
-            experiment=_SERVICE_NAME,
-            log_path=str(path / LOG_FILE) if self._plan.log_output else os.devnull,
-            env=allocation.env,
-            python_path=self._plan.trainable.path,
-            on_exit=self._exited,
-        )
-        return True
-
-    def _give(self, worker: _Worker, request: AssignmentRequest) -> AssignmentAnswer:
-        trial = worker.trial
-        if not worker.given:
-            worker.given = True
-            self.apply(
-                AttemptStarted(
-                    trial_id=trial.trial_id,
-                    attempt=worker.attempt,
-                    pid=request.pid,
-                    hostname=request.hostname,
-                    node_ip=request.node_ip,
-                )
-            )
-        return AssignmentAnswer(assignment=self._host.assignment(trial))
-
-    async def _give_next(self, worker: _Worker, request: AssignmentRequest) -> AssignmentAnswer:
-        worker.waiting = asyncio.get_running_loop().create_future()
-        self._pump()
-        try:
-            work = await asyncio.wait_for(worker.waiting, IDLE_WORKER_S)
-        except TimeoutError:
-            work = None
-        finally:
-            worker.waiting = None
-        if work is None:
-            return AssignmentAnswer(reason="there is no more work")
-        worker.trial, worker.attempt = work
-        worker.given = False
-        return self._give(worker, request)
-
-    def _stop(self, trial: Trial, attempt: int) -> None:
-        """See to it that the attempt ends: it is told with its next answer, later by SIGTERM, at last by SIGKILL."""
-        worker = self._worker_of(trial, attempt)
-        if worker is None:
-            end = AttemptEnd(cause="paused" if trial.decision == "pause" else "stopped")
-            self._soon(lambda: self.apply(AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)))
-            return
-
-        self._force(worker, self._plan.grace_s)
-
-    def _force(self, worker: _Worker, grace_s: float) -> None:
-        """End the worker's attempt by force if it is still there after `grace_s` seconds, and again as long."""
-        trial, attempt = worker.trial, worker.attempt
-
-        def send(signum: int) -> None:
-            if trial.running and trial.attempt == attempt and self._workers.get(worker.key) is worker:
-                self._signal(worker, signum)
-
-        loop = asyncio.get_running_loop()
-        loop.call_later(grace_s, send, signal.SIGTERM)
-        loop.call_later(grace_s + self._plan.grace_s + 1.0, send, signal.SIGKILL)
-
-    def _exited(self, exit_info: ExitInfo) -> None:
-        """A process is gone: free what it had; an attempt of which it said no last word has ended by this."""
-        worker = self._workers.pop(exit_info.key, None)
-        self._slots.release(exit_info.key)
-        if worker is not None:
-            if worker.waiting is not None and not worker.waiting.done():
-                worker.waiting.cancel()
-            trial = worker.trial
-            if trial.running and trial.attempt == worker.attempt:
-                self._ended_silently(worker, exit_info)
-        if not self._killing:
-            self._soon(self._pump)
-        self._changed.set()
-
-    def _ended_silently(self, worker: _Worker, exit_info: ExitInfo) -> None:
-        if self._failure is not None:
-            return  # nothing can be recorded any more; the next start finds the attempt lost
-        end = describe_exit(exit_info)
-        if self._killing:
-            end = AttemptEnd(cause="lost", error="trialpod was told to end at once")
-        elif -exit_info.status in worker.signals or (worker.signals and exit_info.status == 0):
-            end = AttemptEnd(cause="preempted", error="it was ended before it could save its state")
-        event = AttemptEnded(trial_id=worker.trial.trial_id, attempt=worker.attempt, end=end)
-        self._guarded(lambda: self.apply(event))
 
     # -- small parts --
 
@@ -504,12 +379,6 @@ class LocalShell:
                 raise
             return refuse(503, "the experiment is being ended by an error")  # which `run` raises
 
-    def _worker_of(self, trial: Trial, attempt: int) -> _Worker | None:
-        for worker in self._workers.values():
-            if worker.trial is trial and worker.attempt == attempt:
-                return worker
-        return None
-
     def _after_event(self) -> None:
         if self._over():
             self._changed.set()
@@ -520,13 +389,11 @@ class LocalShell:
         if at is not None:
             delay = max(0.0, at - self._clock())
             self._wakeup = asyncio.get_running_loop().call_later(
-                delay, self._guarded, lambda: self.apply(TimerFired())
+                delay, self.guarded, lambda: self.apply(TimerFired())
             )
 
-    def _soon(self, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(self._guarded, call)
-
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def guarded(self, call: Callable[[], None]) -> None:
+        """Call now; an exception ends the run."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - `_drive` raises it
@@ -575,16 +442,11 @@ class LocalShell:
         if self._interrupts == 1:
             what = "stopping: running trials finish their step and checkpoint"
             self._display.event(events.interrupted(what, "press Ctrl-C again to end at once"))
-            self._soon(self._suspend)
+            self.soon(self._suspend)
 
     def _suspend(self) -> None:
         self.apply(SuspendRequested())
-        for worker in self._workers.values():
-            self._signal(worker, signal.SIGTERM)
-
-    def _signal(self, worker: _Worker, signum: int) -> None:
-        worker.signals.add(signum)
-        self._pool.terminate(worker.key, signum)
+        self._workers.terminate_all()
 
 
 def _log_preload(preload: asyncio.Future[str]) -> None:

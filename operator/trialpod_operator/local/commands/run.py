@@ -14,7 +14,9 @@ from typing import Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.storage.base import local_folder
 from trialpod.tune.environment import MAX_CONCURRENT, RESUME, RUN_NAME, STORAGE
+from trialpod.tune.places import WORK_DIR
 from trialpod_operator.api.loader import display_name, load_file
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.experiment.plan import ExperimentPlan
@@ -90,6 +92,7 @@ def _run_script(args: argparse.Namespace) -> int:
     if args.sets:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
     os.environ[STORAGE] = args.storage or os.environ.get(STORAGE) or DEFAULT_STORAGE
+    os.environ.setdefault(WORK_DIR, DEFAULT_STORAGE)
     os.environ[RUN_NAME] = args.name or script.stem
     os.environ[RESUME] = "1"
     if args.max_concurrent:
@@ -139,11 +142,12 @@ def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
 def _places(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
     """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
     uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
-    if uri.startswith("file://"):
-        uri = uri.removeprefix("file://")
-    if "://" in uri:
-        return Path(DEFAULT_STORAGE).resolve() / experiment.name, uri.rstrip("/")
-    return Path(uri).expanduser().resolve() / experiment.name, ""
+    folder = local_folder(uri)
+    if folder is None:
+        return Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().resolve() / experiment.name, uri.rstrip(
+            "/"
+        )
+    return folder.resolve() / experiment.name, ""
 
 
 def _verbosity(args: argparse.Namespace) -> int:
