@@ -35,8 +35,31 @@ class Workload:
     script: str
     figures: tuple[Figure, ...]
     timeout_s: float = 120.0
-    sizes: dict[str, float] = field(default_factory=dict)
+    sizes: dict[str, float | str] = field(default_factory=dict)
+    needs_s3: bool = False
 
+
+def _checkpoints(name: str, kind: str, count: int, *figures: Figure) -> Workload:
+    blocked = (
+        Figure("blocked_s", "blocked in tune.report", "s"),
+        Figure("blocked_to_copy", "... of the time of one local copy", "", target=1.0),
+        Figure("committed_s", "from tune.report until committed", "s"),
+        Figure("mb_per_s", "... bytes by that time", " MB/s", more_is_better=True),
+    )
+    moved = Figure("moved_mb", "bytes that the server read", "MB")
+    sizes: dict[str, float | str] = {"kind": kind, "count": count}
+    return Workload(name, "checkpoints.py", (*blocked, *figures, moved), 180.0, sizes, needs_s3=True)
+
+
+_RAW = (
+    Figure("minio_py_mb_per_s", "raw rate of minio-py", " MB/s", more_is_better=True),
+    Figure("obstore_mb_per_s", "raw rate of obstore", " MB/s", more_is_better=True),
+    Figure("of_raw", "rate behind the report, of the better raw one", "", target=0.85, more_is_better=True),
+    Figure("of_raw_with_copy", "rate with the blocked time, of the better raw one", "", more_is_better=True),
+)
+_SMALL_FIRST = Figure("first_committed_s", "... the first of five", "s")
+_SMALL_LATER = Figure("later_committed_s", "... the later ones", "s", target=0.2)
+_CHANGED = Figure("moved_to_changed", "bytes read to bytes changed", "", target=1.2)
 
 WORKLOADS = (
     Workload(
@@ -99,4 +122,9 @@ WORKLOADS = (
             Figure("end_s", "start of the script to the end of fit()", "s"),
         ),
     ),
+    _checkpoints("checkpoints_1gb", "one", 1, *_RAW),
+    _checkpoints("checkpoints_10x100mb", "ten", 1, *_RAW),
+    _checkpoints("checkpoints_1000x10kb", "small", 5, _SMALL_FIRST, _SMALL_LATER, *_RAW),
+    _checkpoints("checkpoints_near", "near", 10, _CHANGED),
+    _checkpoints("checkpoints_near_file", "near_file", 10, _CHANGED),
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 from measuring import Measured, measure
 from ray_environment import RAY, ray_python
 from rows import WORKLOADS, Workload
+from s3_environment import make_s3_environment
 from table import render
 from workloads.leftovers import adopt_orphans
 
@@ -30,6 +31,8 @@ def main() -> int:
     systems = {"trialpod": Path(sys.executable)}
     if not args.no_ray:
         systems["ray"] = ray_python(ROOT)
+    if any(workload.needs_s3 for workload in chosen):
+        make_s3_environment(ROOT)
     adopt_orphans()
     machine = facts(args)
     print(machine, flush=True)
@@ -67,7 +70,9 @@ def _measure_loudly(workload: Workload, system: str, python: Path, repeat: int) 
     start = time.monotonic()
     measured = measure(workload, system, python, ROOT / ".cache" / "bench-ray" / "work")
     shown = measured.problem or ", ".join(
-        f"{figure.key} {measured.figures[figure.key]:.6g}" for figure in workload.figures
+        f"{figure.key} {measured.figures[figure.key]:.6g}"
+        for figure in workload.figures
+        if figure.key in measured.figures
     )
     print(f"{shown} ({time.monotonic() - start:.1f} s)", file=sys.stderr, flush=True)
     return measured

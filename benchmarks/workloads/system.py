@@ -20,19 +20,26 @@ if SYSTEM == "ray":
 else:
     from trialpod import tune
 
-__all__ = ["STORAGE", "begin", "count_lines", "finish", "size", "started_at", "timed_fit", "tune"]
+__all__ = ["STORAGE", "begin", "count_lines", "finish", "setting", "size", "started_at", "timed_fit", "tune"]
 
 STORAGE = os.path.abspath("storage")
 CPUS = 2
 """What both systems share out, so that the same number of trials runs at once on every machine."""
 
-_sizes: dict[str, float] = json.loads(os.environ.get("BENCH_SIZES", "{}"))
+_sizes: dict[str, Any] = json.loads(os.environ.get("BENCH_SIZES", "{}"))
 _figures: dict[str, Any] = {}
 
 
 def size(name: str, default: float) -> float:
     """Return a size of the workload, which BENCH_SIZES (a JSON object) can change."""
-    return _sizes.get(name, default)
+    found: float = _sizes.get(name, default)
+    return found
+
+
+def setting(name: str, default: str) -> str:
+    """Return a word that tells workloads of one script apart, from BENCH_SIZES too."""
+    found: str = _sizes.get(name, default)
+    return found
 
 
 def started_at() -> float:

@@ -27,8 +27,10 @@ from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
 from trialpod_operator.experiment.trial_files import TrialFiles
 
-SNAPSHOT_MIN_BYTES = 4 * 1024 * 1024
-"""The journal grows at least this much between two snapshots, and at least twice the size of the last one."""
+SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024
+"""The journal grows at least this much between two snapshots, and at least twice the size of the last one.
+
+Replaying as much takes about half a second."""
 
 
 class ExperimentHost:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import open_storage
+from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.lock import ExperimentLock
 from trialpod_operator.experiment.mirror import Mirror
-from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
 from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.local.display.base import Display
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT_S = 10.0
 """How long to wait for the processes of an earlier run to be gone."""
+
+STORAGE_PATIENCE_S = 5.0
+"""How long one operation on the storage is tried again. What copies there tries for ever, and tells the user."""
 
 MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
 
@@ -62,7 +67,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
     plan = _checked_plan(make_plan, directory, slots)
     remote = plan.remote
-    storage = open_storage(remote.uri, remote.options) if remote is not None else None
+    storage = _opened(remote) if remote is not None else None
     lock = ExperimentLock(directory)
     lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait, for_orphans_only=True)
     claim = WriterClaim(storage) if storage is not None else None
@@ -97,6 +102,10 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         if claim is not None:
             claim.release()
         lock.release()
+
+
+def _opened(remote: RemoteStorage) -> Storage:
+    return open_storage(remote.uri, msgspec.structs.replace(remote.options, retry_s=STORAGE_PATIENCE_S))
 
 
 def _checked_plan(make_plan: MakePlan, directory: Path, slots: Slots) -> ExperimentPlan:

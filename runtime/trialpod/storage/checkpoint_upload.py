@@ -33,6 +33,9 @@ PACK_PREFIX = ".trialpod-pack-"
 
 _LARGE_BYTES = 8 * 1024 * 1024
 """From this size on, a file is hashed while it is sent."""
+_SMALL_BYTES = 64 * 1024
+_BATCH = 1000
+"""How many files below `_SMALL_BYTES` one thread compares."""
 
 
 class Upload:
@@ -93,7 +96,7 @@ class Upload:
 
         tick()
         if not self._compared:
-            run_all([partial(self._compare, path) for path in self._sizes], threads, tick=tick)
+            self._compare_all(threads, tick)
             self._compared = True
         missing = [(path, size) for path, size in self._sizes.items() if path not in self._entries]
         alone, together = packs(missing, self._packing)
@@ -105,10 +108,23 @@ class Upload:
             run_all(jobs, threads, tick=tick)
         return [self._entries[path] for path in self._sizes]
 
+    def _compare_all(self, threads: int, tick: Callable[[], None]) -> None:
+        candidates = [path for path, size in self._sizes.items() if self._stored.has_size(size)]
+        # Small files one after another: threads would spend their time on handing over the interpreter's lock.
+        small = [path for path in candidates if self._sizes[path] < _SMALL_BYTES]
+        jobs: list[Callable[[], None]] = [
+            partial(self._compare, path) for path in candidates if self._sizes[path] >= _SMALL_BYTES
+        ]
+        jobs += [partial(self._compare_each, small[start : start + _BATCH]) for start in range(0, len(small), _BATCH)]
+        if jobs:
+            run_all(jobs, threads, tick=tick)
+
+    def _compare_each(self, paths: list[str]) -> None:
+        for path in paths:
+            self._compare(path)
+
     def _compare(self, path: str) -> None:
         size = self._sizes[path]
-        if not self._stored.has_size(size):
-            return
         local = os.path.join(self._folder, path)
         candidates = self._stored.candidates(size, content.probe(local, size))
         if not candidates:
@@ -162,8 +178,7 @@ class Upload:
             for path in paths:
                 name = os.path.join(self._folder, path)
                 try:
-                    with open(name, "rb", buffering=0) as file:
-                        data = file.read()
+                    data = content.read(name, self._sizes[path])
                 except OSError as error:
                     raise CheckpointError(f"cannot read {name}: {error.strerror or error}") from error
                 try:

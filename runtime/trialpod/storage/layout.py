@@ -19,6 +19,8 @@ RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.csv"
 LOG_FILE = "log.txt"
 ERROR_FILE = "error.txt"
+EVENT_FILE_PREFIX = "events.out.tfevents."
+"""TensorBoard reads every file whose name begins so."""
 
 MANIFEST_FILE = ".trialpod-manifest.json"
 STAGING_PREFIX = ".trialpod-staging-"

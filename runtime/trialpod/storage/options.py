@@ -42,7 +42,8 @@ class StorageOptions(Message):
 
         Args:
             environment: instead of the process's; AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION,
-                AWS_DEFAULT_REGION, AWS_CA_BUNDLE, AWS_SHARED_CREDENTIALS_FILE and AWS_PROFILE are read.
+                AWS_DEFAULT_REGION, AWS_CA_BUNDLE, AWS_SHARED_CREDENTIALS_FILE and AWS_PROFILE are read, and
+                TRIALPOD_CREATE_BUCKET=1.
 
         Raises:
             InvalidInputError: a value cannot work.
@@ -66,7 +67,7 @@ class StorageOptions(Message):
             credentials_file=credentials_file,
             credentials_dir=self.credentials_dir,
             profile=self.profile or env.get("AWS_PROFILE", "") or "default",
-            create_bucket=self.create_bucket,
+            create_bucket=self.create_bucket or env.get("TRIALPOD_CREATE_BUCKET", "") == "1",
             connect_timeout_s=self.connect_timeout_s,
             timeout_s=self.timeout_s,
             retry_s=self.retry_s,

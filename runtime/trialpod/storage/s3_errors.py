@@ -77,7 +77,10 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
     if code == "NoSuchBucket":
         return Failure(
             "permanent",
-            StorageError(f"{doing}: the bucket does not exist; make it, or set `createBucket: true` in the storage"),
+            StorageError(
+                f"{doing}: the bucket does not exist; make it, or set `createBucket: true` in the manifest's "
+                "storage or the variable TRIALPOD_CREATE_BUCKET=1"
+            ),
             code,
         )
     if code == "RequestTimeTooSkewed":

@@ -1,4 +1,4 @@
-"""A trial's ``params.json``, ``result.json`` and ``progress.csv``, in the form that Ray Tune's tools read.
+"""A trial's ``params.json``, ``result.json``, ``progress.csv`` and TensorBoard events, as Ray Tune writes them.
 
 Invariants:
 
@@ -9,8 +9,10 @@ Invariants:
 * What `offsets` returned is in the files. `resume` with these offsets continues as if nothing had come after.
 * No file stays open: a thousand trials need no descriptors.
 
+* The event file is written when an encoder for it is given; see `tensorboard`.
+
 Resuming never refuses to go on because of a file that a user shortened or removed: the file is continued behind its
-last whole line, or begun anew, and `warnings` says so.
+last whole line or record, or begun anew, and `warnings` says so.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from trialpod.errors import StorageError
 from trialpod.protocol.values import plain
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
+from trialpod.storage.tensorboard import EventEncoder, end_of_last_record
 
 _SIMPLE = frozenset((str, int, float, bool, type(None)))
 _FLUSH_BYTES = 64 * 1024
@@ -36,11 +40,25 @@ _CSV_END = "\r\n"  # so that the csv module quotes both characters; the file get
 _fast = msgspec.json.Encoder()
 
 
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """A TensorBoard event file of a trial that was created at `created_at`, in seconds since the epoch."""
+
+    name: str
+    created_at: float
+    encoder: EventEncoder
+
+
 class TrialLog:
     """The log files of one trial. Results are buffered up to 64 kB; call `flush` when readers should see them."""
 
     def __init__(
-        self, directory: Path, static: Mapping[str, Any], *, offsets: Mapping[str, int] | None = None
+        self,
+        directory: Path,
+        static: Mapping[str, Any],
+        *,
+        offsets: Mapping[str, int] | None = None,
+        events: EventFile | None = None,
     ) -> None:
         """Begin new logs, replacing what is there; with `offsets`, see `resume`.
 
@@ -48,6 +66,7 @@ class TrialLog:
             directory: the trial's directory; made if needed.
             static: what every result carries besides its own values; ``config`` is the trial's parameters.
             offsets: None, or where to go on in each file.
+            events: the TensorBoard event file to write, None for none.
 
         Raises:
             StorageError: a file cannot be read or written.
@@ -55,6 +74,8 @@ class TrialLog:
         self._directory = os.fspath(directory)
         self._results: list[bytes] = []
         self._rows: list[bytes] = []
+        self._events = events
+        self._records: list[bytes] = []  # of the event file
         self._buffered = 0
         self._columns: list[str] | None = None  # of progress.csv
         self._own: list[str] = []  # the columns that come from each result
@@ -66,7 +87,7 @@ class TrialLog:
         self._set_static(static)
         self._sizes = {
             name: self._continue(name, 0 if offsets is None else offsets.get(name, 0))
-            for name in (RESULT_FILE, PROGRESS_FILE)
+            for name in (RESULT_FILE, PROGRESS_FILE, *([events.name] if events is not None else []))
         }
         if self._sizes[PROGRESS_FILE]:
             self._set_columns(self._read_header())
@@ -74,18 +95,25 @@ class TrialLog:
             self._write_params()
 
     @classmethod
-    def resume(cls, directory: Path, static: Mapping[str, Any], offsets: Mapping[str, int]) -> TrialLog:
+    def resume(
+        cls,
+        directory: Path,
+        static: Mapping[str, Any],
+        offsets: Mapping[str, int],
+        events: EventFile | None = None,
+    ) -> TrialLog:
         """Continue the logs of a trial, dropping everything behind `offsets`.
 
         Args:
             directory: the trial's directory.
             static: as for a new log.
             offsets: what `offsets` returned at the time to go back to; a missing file name means 0.
+            events: as for a new log; with the name that it had.
 
         Raises:
             StorageError: a file cannot be read or written.
         """
-        return cls(directory, static, offsets=offsets)
+        return cls(directory, static, offsets=offsets, events=events)
 
     def update_static(self, static: Mapping[str, Any]) -> None:
         """Use other static values from the next result on (a new attempt's pid, a new config)."""
@@ -106,6 +134,10 @@ class TrialLog:
             if not self._static_names.isdisjoint(result):
                 result = {key: value for key, value in result.items() if key not in self._static_names}
             self._append_row(result, self._append_json(result))
+            if self._events is not None:
+                record = self._events.encoder.encode(result)
+                self._records.append(record)
+                self._buffered += len(record)
         if self._buffered > _FLUSH_BYTES:
             self.flush()
 
@@ -121,6 +153,11 @@ class TrialLog:
         if self._rows:
             self._write_out(PROGRESS_FILE, b"".join(self._rows), sync)
             self._rows.clear()
+        if self._records and self._events is not None:
+            name = self._events.name
+            begin = b"" if self._sizes[name] else self._events.encoder.header(self._events.created_at)
+            self._write_out(name, begin + b"".join(self._records), sync)
+            self._records.clear()
         self._buffered = 0
 
     def offsets(self) -> dict[str, int]:
@@ -240,15 +277,17 @@ class TrialLog:
         except OSError as error:
             raise storage_error(error, "cannot read", path) from error
         if size < offset:
-            offset = self._end_of_last_line(path)
-            self.warnings.append(f"{path} is shorter than it was; it goes on behind its last whole line")
+            binary = name not in (RESULT_FILE, PROGRESS_FILE)
+            offset = self._end_of_whole(path, end_of_last_record if binary else _end_of_last_line)
+            what = "record" if binary else "line"
+            self.warnings.append(f"{path} is shorter than it was; it goes on behind its last whole {what}")
         self._cut(name, offset)
         return offset
 
-    def _end_of_last_line(self, path: str) -> int:
+    def _end_of_whole(self, path: str, end: Callable[[bytes], int]) -> int:
         try:
             with open(path, "rb") as file:
-                return file.read().rfind(b"\n") + 1
+                return end(file.read())
         except OSError as error:
             raise storage_error(error, "cannot read", path) from error
 
@@ -261,6 +300,10 @@ class TrialLog:
             raise storage_error(error, "cannot read", path) from error
         except (StopIteration, UnicodeDecodeError, csv.Error) as error:
             raise StorageError(f"{path} has no readable header; move the file away to begin a new one") from error
+
+
+def _end_of_last_line(data: bytes) -> int:
+    return data.rfind(b"\n") + 1
 
 
 def _flatten(prefix: str, value: Mapping[Any, Any], into: dict[str, Any]) -> None:

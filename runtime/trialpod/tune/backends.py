@@ -178,5 +178,7 @@ def local_directory(storage_path: str | os.PathLike[str]) -> str:
 
     place = resolve(storage_path)
     if place.uri:
-        raise InvalidInputError(f"{place.uri!r} is no directory of this machine; give a path or file:///absolute/path")
+        raise InvalidInputError(
+            f"{place.uri!r} is no directory of this machine; give a path or file:///absolute/path"
+        )
     return place.directory

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trialpod.protocol.messages import CheckpointInfo
+    from trialpod.storage.base import Storage
     from trialpod.tune.backends import TrialOutcome
     from trialpod.tune.checkpoint import Checkpoint
 
@@ -90,9 +91,9 @@ class Result:
     Attributes:
         metrics: its last result; None when it reported none. The names are flattened ("loss/train"), and
             ``metrics["loss"]["train"]`` works too.
-        checkpoint: its newest checkpoint, or None.
+        checkpoint: its newest checkpoint, or None. One in a bucket is downloaded when it is used first.
         error: why it failed, or None.
-        path: its directory.
+        path: its directory; its URI when it was read from a bucket.
         best_checkpoints: every checkpoint still there, with the metrics of its result, oldest first.
     """
 
@@ -120,34 +121,35 @@ class Result:
         error = None
         if trial.status == "ERROR" or trial.error:
             error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
-        saved = _checkpoints(trial.path, trial.checkpoints)
+        saved = _checkpoints(trial.checkpoint_uri or trial.path, trial.checkpoints)
         newest = saved[-1][0] if saved else None
         return cls(trial.last_result, newest, error, trial.path, saved, config=trial.config)
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str]) -> Result:
-        """Return the Result of the trial in a directory, from its files alone.
+        """Return the Result of the trial in a directory or at a URI, from its files alone.
 
         Raises:
             InvalidInputError: the directory is not a trial's.
-            TrialpodError: a file in it is damaged.
+            TrialpodError: a file in it is damaged, or the storage cannot be read.
         """
-        from trialpod.storage.base import open_storage
         from trialpod.storage.checkpoints import CheckpointStore
-        from trialpod.tune.backends import local_directory
+        from trialpod.tune.places import resolve
 
-        directory = local_directory(path)
-        config = _read_params(directory)
-        rows = read_rows(directory)
+        place = resolve(path)
+        directory = str(place)
+        storage = place.storage()
+        config = _read_params(storage, directory)
+        rows = read_rows(directory, storage)
         if config is None and not rows:
             raise InvalidInputError(
                 f"Result.from_path({directory!r}): neither {_PARAMS_FILE} nor result.json there; "
-                "give the directory of one trial, {storage_path}/{experiment}/{trial}"
+                "give the directory of one trial, or its URI, {storage_path}/{experiment}/{trial}"
             )
-        saved = _checkpoints(directory, CheckpointStore(open_storage(directory)).committed())
+        saved = _checkpoints(directory, CheckpointStore(storage).committed())
         newest = saved[-1][0] if saved else None
         last = rows[-1] if rows else None
-        return cls(last, newest, _read_error(directory), directory, saved, config=config)
+        return cls(last, newest, _read_error(storage, directory), directory, saved, config=config)
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -260,31 +262,36 @@ def import_pandas() -> Any:
     return pd
 
 
-def _checkpoints(directory: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+def _checkpoints(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+    ordered = sorted(infos, key=lambda info: info.index)
+    if "://" in place:
+        from trialpod.tune.stored_checkpoint import StoredCheckpoint
+
+        return [(StoredCheckpoint(place, info), Metrics(info.metrics)) for info in ordered]
     from trialpod.tune.checkpoint import Checkpoint
 
-    ordered = sorted(infos, key=lambda info: info.index)
-    return [(Checkpoint(os.path.join(directory, info.name)), Metrics(info.metrics)) for info in ordered]
+    return [(Checkpoint(os.path.join(place, info.name)), Metrics(info.metrics)) for info in ordered]
 
 
-def _read_params(directory: str) -> dict[str, Any] | None:
-    path = os.path.join(directory, _PARAMS_FILE)
+def _read_params(storage: Storage, place: str) -> dict[str, Any] | None:
+    from trialpod.storage.base import KeyMissingError
+
     try:
-        with open(path, encoding="utf-8") as stream:
-            params = json.load(stream)
-    except FileNotFoundError:
+        params = json.loads(storage.read(_PARAMS_FILE))
+    except KeyMissingError:
         return None
     except ValueError as error:
-        raise InvalidInputError(f"{path} is not JSON: {error}") from error
+        raise InvalidInputError(f"{place}/{_PARAMS_FILE} is not JSON: {error}") from error
     return params if isinstance(params, dict) else None
 
 
-def _read_error(directory: str) -> TrialFailedError | None:
+def _read_error(storage: Storage, place: str) -> TrialFailedError | None:
+    from trialpod.storage.base import KeyMissingError
+
     try:
-        with open(os.path.join(directory, _ERROR_FILE), encoding="utf-8", errors="replace") as stream:
-            text = stream.read().strip()
-    except FileNotFoundError:
+        text = storage.read(_ERROR_FILE).decode(errors="replace").strip()
+    except KeyMissingError:
         return None
     if not text:
         return None
-    return TrialFailedError(text.splitlines()[-1], os.path.basename(directory), text)
+    return TrialFailedError(text.splitlines()[-1], place.rpartition("/")[2], text)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trialpod.errors import StorageError
+
+if TYPE_CHECKING:
+    from trialpod.storage.base import Storage
 
 RESULT_FILE = "result.json"
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
@@ -20,18 +22,31 @@ SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 Scope = Literal["last", "all", "avg", "last-5-avg", "last-10-avg"]
 
 
-def read_rows(trial_directory: str) -> list[dict[str, Any]]:
+def read_rows(trial: str, storage: Storage | None = None) -> list[dict[str, Any]]:
     """Return the results of a trial, one for each iteration; empty when it reported none.
 
+    Args:
+        trial: its directory, or its URI.
+        storage: that place, opened; None opens it.
+
     Raises:
-        StorageError: a line before the last is no JSON object.
+        StorageError: a line before the last is no JSON object, or the storage cannot be read.
     """
-    path = os.path.join(trial_directory, RESULT_FILE)
+    path = f"{trial.rstrip('/')}/{RESULT_FILE}"
+    if "://" not in trial:
+        try:
+            with open(path, encoding="utf-8") as stream:
+                return without_superseded(list(_parsed(stream, path)))
+        except FileNotFoundError:
+            return []
+    from trialpod.storage.base import KeyMissingError, open_storage
+
     try:
-        with open(path, encoding="utf-8") as stream:
-            return without_superseded(list(_parsed(stream, path)))
-    except FileNotFoundError:
+        data = (storage or open_storage(trial)).read(RESULT_FILE)
+    except KeyMissingError:
         return []
+    lines = (line.decode("utf-8", errors="replace") for line in data.splitlines(keepends=True))
+    return without_superseded(list(_parsed(lines, path)))
 
 
 def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:

@@ -148,7 +148,7 @@ class Tuner:
             state = place.storage().read(TUNER_FILE)
         except KeyMissingError:
             raise InvalidInputError(
-                f"Tuner.restore(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment in it; "
+                f"Tuner.restore(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
                 "path must be the experiment's directory or URI, {storage_path}/{name}"
             ) from None
         saved = unpickled(state, f"{place}/{TUNER_FILE}")
@@ -261,9 +261,7 @@ class Tuner:
             "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...), or remove it"
         )
 
-    def _request(
-        self, place: Place, code: bytes, overrides: Overrides, resume: _Resume | None
-    ) -> ExperimentRequest:
+    def _request(self, place: Place, code: bytes, overrides: Overrides, resume: _Resume | None) -> ExperimentRequest:
         tuning, running, facts = self._tune_config, self._run_config, self._facts
         resources, resources_fn = resources_of(self._trainable)
         stop: Any = running.stop

@@ -200,3 +200,34 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
         snapshot, records = history(here)
         whole = (snapshot.split(b",") if snapshot else []) + records
         assert whole == written
+
+
+def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, storage: DirectoryStorage) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    journal = journal_of(here)
+    journal.append(b"a result")
+    (here / "trial_0").mkdir()
+    (here / "trial_0" / "result.json").write_text('{"loss": 1}\n')
+    (here / "trial_0" / "events.out.tfevents.1700000000.box").write_bytes(b"events")
+    mirror = Mirror(here, storage)
+    mirror.trial_started("trial_0")
+    journal.write_snapshot(b"says how long the files are; the result is only there now")
+    mirror.copy(everything=False)
+    assert Mirror(there, storage).pull()
+    assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
+    assert (there / "trial_0" / "events.out.tfevents.1700000000.box").read_bytes() == b"events"
+
+
+def test_the_code_that_a_start_brings_is_not_replaced_by_the_code_in_the_storage(
+    tmp_path: Path, storage: DirectoryStorage
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    journal_of(here).append(b"one")
+    for directory, code in ((here, b"old"), (there, b"new")):
+        (directory / TRIALPOD_DIR).mkdir(parents=True, exist_ok=True)
+        (directory / TRIALPOD_DIR / "trainable.pkl").write_bytes(code)
+    (here / "tuner.pkl").write_bytes(b"tuner")
+    Mirror(here, storage).copy()
+    assert storage.read("tuner.pkl") == b"tuner"
+    assert Mirror(there, storage).pull()
+    assert (there / TRIALPOD_DIR / "trainable.pkl").read_bytes() == b"new"

@@ -1,0 +1,280 @@
+"""Experiments that are kept in a bucket, on a real MinIO server: killed, fenced, cut off, and resumed elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from command_shell import Running, Shell, read_json_lines
+from minio_server import ACCESS_KEY, SECRET_KEY, MinioServer, environment_keys
+
+from trialpod.storage.base import Storage
+from trialpod.tune.result import Result
+from trialpod_operator.local.commands.checkpoints import listed
+from trialpod_operator.local.reading import read_view
+
+pytestmark = [pytest.mark.local, pytest.mark.once]
+
+TRAIN = """
+import json, os, pathlib, tempfile, time
+from trialpod import tune
+
+def wait_for(name):
+    deadline = time.monotonic() + 30
+    while not os.path.exists(os.path.join(os.environ["GATES"], name)):
+        assert time.monotonic() < deadline, f"the gate {name} was never opened"
+        time.sleep(0.01)
+
+def train(config):
+    done, total = 0, 0.0
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            done, total = json.loads(pathlib.Path(folder, "state.json").read_text())
+    with open(os.environ["GATES"] + "/starts", "a") as notes:
+        notes.write(json.dumps({"done": done}) + "\\n")
+    while done < 6:
+        if done == 3:
+            wait_for("half")
+        done, total = done + 1, total + config["x"]
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "state.json").write_text(json.dumps([done, total]))
+            tune.report({"score": total}, checkpoint=tune.Checkpoint.from_directory(folder))
+"""
+SCRIPT = """
+import json, os, sys
+from train import train
+from trialpod import tune
+from trialpod.tune import Tuner, TuneConfig, RunConfig
+
+def told(**facts):
+    print("told", json.dumps(facts, default=str))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    with MinioServer(tmp_path_factory.mktemp("minio")) as running:
+        yield running
+
+
+@pytest.fixture
+def work(shell: Shell, server: MinioServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    """A shell whose commands reach the server, as this process does."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    gates = shell.folder / "gates"
+    gates.mkdir()
+    shell.env |= {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "GATES": str(gates),
+        "HOME": str(shell.folder / "home"),
+    }
+    shell.write("train.py", TRAIN)
+    with environment_keys():
+        yield shell
+
+
+def open_gate(work: Shell) -> None:
+    (work.folder / "gates" / "half").touch()
+
+
+def starts(work: Shell) -> list[int]:
+    return [note["done"] for note in read_json_lines(work.folder / "gates" / "starts")]
+
+
+def eventually(what: str, holds: Callable[[], bool], running: Running, timeout_s: float = 20.0) -> None:
+    """Return when something is true in the bucket, which tells nobody when it changes."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline or running.process.poll() is not None:
+            pytest.fail(f"{what} did not come true; the command said:\n{running.text}")
+        time.sleep(0.1)
+
+
+def iterations(uri: str) -> list[int]:
+    """Return how far the trials are, by the bucket alone; [] when it holds no experiment yet."""
+    try:
+        return [row.iteration for row in read_view(uri, rows=None).rows]
+    except ValueError:
+        return []
+
+
+def half_done(uri: str, trials: int) -> Callable[[], bool]:
+    """Return the question whether the bucket knows of three results and three checkpoints of each trial."""
+
+    def holds() -> bool:
+        return iterations(uri) == [3] * trials and len(listed(uri, verify=False)) == 3 * trials
+
+    return holds
+
+
+def steps_of_events(data: bytes) -> list[int]:
+    """Return the steps in an event file whose steps are below 128: the byte behind the time."""
+    steps, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        payload = data[at + 12 : at + 12 + length]
+        if payload[9:10] == b"\x10":
+            steps.append(payload[10])
+        at += length + 16
+    return steps
+
+
+def complete(storage: Storage, trials: int) -> None:
+    """Check that the bucket has each result of each trial once, in all its files."""
+    results = [key for key in storage.list() if key.endswith("/result.json")]
+    assert len(results) == trials
+    for key in results:
+        rows = [json.loads(line) for line in storage.read(key).splitlines()]
+        assert [row["training_iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
+        folder = key.rpartition("/")[0]
+        assert len(storage.read(f"{folder}/progress.csv").splitlines()) == 7
+        (events,) = [name for name in storage.list(folder) if "/events.out.tfevents." in name]
+        assert steps_of_events(storage.read(events)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_kill_9_and_a_lost_disk_lose_nothing_that_the_bucket_has(work: Shell, server: MinioServer) -> None:
+    uri = "s3://runs/kill"
+    server.storage(uri)
+    work.manifest(numSamples=2)
+    running = work.start("run", "experiment.yaml", "--storage", uri, "--cpus", "2", "--json")
+    eventually("half of it", half_done(f"{uri}/exp", 2), running)
+    running.signal(signal.SIGKILL)
+    running.wait()
+    work.wait_until_all_gone()
+    shutil.rmtree(work.folder / "trialpod-results")
+    open_gate(work)
+
+    again = work.run("run", "experiment.yaml", "--storage", uri, "--cpus", "2")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert sorted(starts(work)) == [0, 0, 3, 3]
+    complete(server.storage(f"{uri}/exp"), 2)
+    assert all(one.problem == "" for one in listed(f"{uri}/exp", verify=True))
+
+
+def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server: MinioServer) -> None:
+    uri = "s3://runs/two"
+    server.storage(uri)
+    work.manifest(numSamples=1)
+    first = work.start("run", "experiment.yaml", "--storage", uri)
+    eventually("half of it", half_done(f"{uri}/exp", 1), first)
+    other = work.folder / "other"
+    other.mkdir()
+    second = work.run("run", "../experiment.yaml", "--storage", uri, cwd=other)
+    assert second.returncode == 1, second.stdout + second.stderr
+    assert f"process {first.pid} on " in second.stderr
+    assert "is running this experiment" in second.stderr
+    open_gate(work)
+    assert first.wait() == 0, first.text
+    assert starts(work) == [0]
+    complete(server.storage(f"{uri}/exp"), 1)
+
+
+def test_a_missing_bucket_is_named_and_made_on_demand(work: Shell, server: MinioServer) -> None:
+    open_gate(work)
+    work.manifest(numSamples=1, storage={"uri": "s3://not-there-yet/x"})
+    refused = work.run("run", "experiment.yaml")
+    assert refused.returncode == 1, refused.stdout + refused.stderr
+    assert "the bucket does not exist" in refused.stderr
+    assert "createBucket: true" in refused.stderr
+    assert starts(work) == []
+    made = work.run("run", "experiment.yaml", "--set", "spec.storage.createBucket=true")
+    assert made.returncode == 0, made.stdout + made.stderr
+    complete(server.storage("s3://not-there-yet/x/exp"), 1)
+
+
+def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: MinioServer) -> None:
+    uri = "s3://runs/away"
+    server.storage(uri)
+    work.manifest(numSamples=1)
+    running = work.start("run", "experiment.yaml", "--storage", uri, "--json")
+    eventually("half of it", half_done(f"{uri}/exp", 1), running)
+    server.kill()
+    try:
+        open_gate(work)
+        running.wait_event("warning", lambda event: "takes nothing at the moment" in event["message"])
+    finally:
+        server.start()
+    assert running.wait() == 0, running.text
+    assert starts(work) == [0]
+    complete(server.storage(f"{uri}/exp"), 1)
+    found = listed(f"{uri}/exp", verify=True)
+    assert [(one.info.index, one.problem) for one in found] == [(index, "") for index in range(6)]
+
+
+def test_a_tuner_keeps_its_experiment_in_a_bucket_and_is_restored_elsewhere(work: Shell, server: MinioServer) -> None:
+    open_gate(work)
+    uri = "s3://tuners/some/prefix"
+    server.storage(uri)
+    work.write(
+        "script.py",
+        SCRIPT
+        + f"""
+tuner = Tuner(train, param_space={{"x": tune.grid_search([1.0, 2.0])}},
+    tune_config=TuneConfig(metric="score", mode="max"),
+    run_config=RunConfig(name="exp", storage_path={uri!r}, verbose=0))
+best = tuner.fit().get_best_result()
+with best.checkpoint.as_directory() as folder:
+    state = json.load(open(os.path.join(folder, "state.json")))
+told(state=state, repr=repr(best.checkpoint), path=best.path, there=Tuner.can_restore({uri + "/exp"!r}),
+     nowhere=Tuner.can_restore({uri + "/other"!r}), saved=len(best.best_checkpoints),
+     copy=os.listdir(best.best_checkpoints[0][0].to_directory("copy")))
+""",
+    )
+    done = work.python("script.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads(done.stdout.partition("told ")[2])
+    assert facts["state"] == [6, 12.0]
+    assert facts["repr"].startswith(f"Checkpoint(uri='{uri}/exp/train_")
+    assert facts["path"].startswith(str(work.folder / "home" / "trialpod-results" / "exp"))
+    assert (facts["there"], facts["nowhere"], facts["saved"], facts["copy"]) == (True, False, 6, ["state.json"])
+    complete(server.storage(f"{uri}/exp"), 2)
+
+    refused = work.python("script.py", timeout_s=30)
+    assert f"{uri}/exp holds an experiment already" in refused.stderr
+
+    work.env["TRIALPOD_WORK_DIR"] = str(work.folder / "elsewhere")
+    work.write(
+        "restored.py",
+        SCRIPT
+        + f"""
+tuner = Tuner.restore({uri + "/exp"!r}, train)
+before = tuner.get_results()
+grid = tuner.fit()
+told(path=before.get_best_result().path, rows=len(before.get_best_result("score", "max", "all").metrics_dataframe),
+     score=before.get_best_result().metrics["score"], ended=grid.num_terminated, place=grid.experiment_path)
+""",
+    )
+    done = work.python("restored.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads(done.stdout.partition("told ")[2])
+    assert facts["path"].startswith(f"{uri}/exp/train_")
+    assert (facts["rows"], facts["score"], facts["ended"]) == (6, 12.0, 2)
+    assert facts["place"] == str(work.folder / "elsewhere" / "exp")
+    assert starts(work) == [0, 0]
+
+    result = Result.from_path(facts["path"])
+    assert result.metrics is not None
+    assert result.metrics["score"] == 12.0
+    assert result.checkpoint is not None
+    assert json.loads(Path(result.checkpoint.path, "state.json").read_text()) == [6, 12.0]
+
+
+def test_run_gives_a_script_its_bucket(work: Shell, server: MinioServer) -> None:
+    open_gate(work)
+    uri = "s3://tuners/script"
+    server.storage(uri)
+    work.write("search.py", SCRIPT + "Tuner(train, param_space={'x': 1.0}).fit()\n")
+    for _ in range(2):  # the second goes on, with nothing left to do, though the disk is lost
+        done = work.run("run", "search.py", "--storage", uri)
+        assert done.returncode == 0, done.stdout + done.stderr
+        shutil.rmtree(work.folder / "trialpod-results")
+    assert starts(work) == [0]
+    complete(server.storage(f"{uri}/search"), 1)
