@@ -86,24 +86,30 @@ class ReportService:
 
     def _report(self, experiment: Experiment, request: ReportRequest) -> Reply:
         trial_id, attempt = request.trial_id, request.attempt
-        if not experiment.answer(trial_id, attempt).superseded:
-            if request.results:
-                experiment.apply(
-                    ResultsReceived(trial_id=trial_id, attempt=attempt, first=request.first, results=request.results)
-                )
-            if request.checkpoints or request.deleted_checkpoints:
-                experiment.apply(
-                    CheckpointsChanged(
-                        trial_id=trial_id,
-                        attempt=attempt,
-                        committed=request.checkpoints,
-                        deleted=request.deleted_checkpoints,
-                    )
-                )
-            if request.end is not None:
-                experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
+        answer = experiment.answer(trial_id, attempt)
+        if answer.superseded:
+            return 200, _encoder.encode(answer)
+        last = request.first + len(request.results) - 1
+        if request.first <= answer.received + 1 <= last:
+            experiment.apply(
+                ResultsReceived(trial_id=trial_id, attempt=attempt, first=request.first, results=request.results)
+            )
             answer = experiment.answer(trial_id, attempt)
-        return 200, _encoder.encode(answer)
+        if request.results and answer.received < last:
+            # A gap: what follows the results that are missing has to wait for them.
+            return 200, _encoder.encode(answer)
+        if request.checkpoints or request.deleted_checkpoints:
+            experiment.apply(
+                CheckpointsChanged(
+                    trial_id=trial_id,
+                    attempt=attempt,
+                    committed=request.checkpoints,
+                    deleted=request.deleted_checkpoints,
+                )
+            )
+        if request.end is not None:
+            experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
+        return 200, _encoder.encode(experiment.answer(trial_id, attempt))
 
     def _assign(self, experiment: Experiment, request: AssignmentRequest) -> Reply | Awaitable[Reply]:
         answer = experiment.assign(request)
