@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.engine.actions import (
@@ -151,6 +153,8 @@ class LocalShell:
             raise self._failure
         try:
             self._host.apply(event)
+        except msgspec.MsgspecError:
+            raise  # the sender's mistake, which it is told; nothing was changed
         except Exception as error:
             self._fail(error)
             raise
