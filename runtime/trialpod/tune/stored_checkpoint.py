@@ -111,6 +111,7 @@ class _Copies:
         self._lock = threading.Lock()
         self._paths: dict[_Key, str] = {}
         self._folder = ""
+        self._parent: str | None = None  # in which it was made
         self._owner = 0
 
     def get(self, uri: str, info: CheckpointInfo, storage: Callable[[], Storage]) -> str:
@@ -124,8 +125,9 @@ class _Copies:
     def _fetch(self, storage: Storage, info: CheckpointInfo) -> str:
         parent = os.environ.get(SCRATCH_VARIABLE) or None
         try:
-            if self._owner != os.getpid() or not os.path.isdir(self._folder):
-                self._folder, self._owner = tempfile.mkdtemp(prefix="trialpod-fetched-", dir=parent), os.getpid()
+            if (self._owner, self._parent) != (os.getpid(), parent) or not os.path.isdir(self._folder):
+                self._folder = tempfile.mkdtemp(prefix="trialpod-fetched-", dir=parent)
+                self._owner, self._parent = os.getpid(), parent
                 atexit.register(self._remove, self._folder, self._owner)
             target = tempfile.mkdtemp(prefix=f"{info.name}-", dir=self._folder)
         except OSError as error:
