@@ -26,6 +26,7 @@ demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (
 test: lint test-oldest test-newest ## Lint, types, and the fast tests on the oldest and the newest Python
 
 test-oldest: $(VENV)/$(STAMP)
+	@tools/build_minio >/dev/null
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup tests
 
