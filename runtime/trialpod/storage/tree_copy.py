@@ -15,6 +15,7 @@ more than six times without it; what it has to find is damage, not forgery.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,7 +23,7 @@ import shutil
 import stat
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -162,6 +163,15 @@ def copy_file(source: str, target: str, path: str) -> FileEntry:
 
 
 def _copy_file(source: str, target: str, path: str, needed: int) -> FileEntry:
+    with _opened(source, target, needed) as (reader, writer):
+        if _cloned(reader, writer, target, needed):
+            return _checksum(writer, target, path)
+        return _copy_bytes(reader, writer, source, target, path, needed)
+
+
+@contextlib.contextmanager
+def _opened(source: str, target: str, needed: int) -> Iterator[tuple[int, int]]:
+    """Open a file to copy and the new one that it becomes; yield their descriptors."""
     try:
         reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -172,9 +182,7 @@ def _copy_file(source: str, target: str, path: str, needed: int) -> FileEntry:
         except OSError as error:
             raise storage_error(error, "cannot write", target, needed) from error
         try:
-            if _cloned(reader, writer, target, needed):
-                return _checksum(writer, target, path)
-            return _copy_bytes(reader, writer, source, target, path, needed)
+            yield reader, writer
         finally:
             os.close(writer)
     finally:
@@ -198,22 +206,9 @@ def snapshot_tree(source: str, target: str, tree: Tree) -> None:
 
 
 def _snapshot_file(source: str, target: str, needed: int) -> None:
-    try:
-        reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _unreadable(error, source) from error
-    try:
-        try:
-            writer = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise storage_error(error, "cannot write", target, needed) from error
-        try:
-            if not _cloned(reader, writer, target, needed) and not _copied_by_kernel(reader, writer, target, needed):
-                _copy_bytes(reader, writer, source, target, "", needed)
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
+    with _opened(source, target, needed) as (reader, writer):
+        if not _cloned(reader, writer, target, needed) and not _copied_by_kernel(reader, writer, target, needed):
+            _copy_bytes(reader, writer, source, target, "", needed)
 
 
 def _copied_by_kernel(reader: int, writer: int, target: str, needed: int) -> bool:
