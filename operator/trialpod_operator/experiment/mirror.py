@@ -15,6 +15,7 @@ One background thread does the copying; `Mirror`'s public methods may be called 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -47,6 +48,8 @@ LIVE_INTERVAL_S = 15.0
 GROWTH = 1.25
 PARALLEL = 8
 BACKOFF_MAX_S = 30.0
+LISTINGS = 10
+"""How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
 
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
 _TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
@@ -266,6 +269,13 @@ class Mirror:
         self._copied[key] = mark
 
     def _copy_journal(self) -> None:
+        for _ in range(LISTINGS - 1):
+            # A new snapshot removes older files, perhaps between our listing and our reading.
+            with contextlib.suppress(FileNotFoundError):
+                return self._copy_listed_journal()
+        return self._copy_listed_journal()
+
+    def _copy_listed_journal(self) -> None:
         folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
