@@ -20,7 +20,7 @@ from trialpod_operator.experiment.trial_files import static_fields
 from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.local.plans import plan_from_request
+from trialpod_operator.experiment.plans import plan_from_request
 from trialpod_operator.local.summary import RunCommand, summarize
 from trialpod_operator.local.view import ExperimentView
 

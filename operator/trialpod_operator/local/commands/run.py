@@ -24,7 +24,7 @@ from trialpod_operator.local import backend
 from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.local.plans import plan_from_manifest
+from trialpod_operator.experiment.plans import plan_from_manifest
 from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, RunCommand, exit_status, summarize
 
 DEFAULT_STORAGE = "trialpod-results"

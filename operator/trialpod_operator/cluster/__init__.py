@@ -1,0 +1,1 @@
+"""The Kubernetes shell: watches TuneExperiments, runs their trials as pods, and keeps their status."""

@@ -1,0 +1,71 @@
+"""Names, labels, variables and paths that the operator, its pods and its users agree on.
+
+Invariants: every name of a child is a function of its parent and a number that the engine gave, so that creating it
+twice is found out by the API server, and a new operator finds what an earlier one made.
+"""
+
+from __future__ import annotations
+
+GROUP = "trialpod.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+EXPERIMENT_KIND = "TuneExperiment"
+EXPERIMENTS = "tuneexperiments"
+TRIAL_KIND = "TuneTrial"
+TRIALS = "tunetrials"
+
+MAX_EXPERIMENT_NAME = 40
+"""So that a pod's name, which has the trial's id and the attempt's number appended, is a valid host name."""
+
+MANAGER = "trialpod"
+"""Field manager, and the value of the managed-by label."""
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+NAME_LABEL = "app.kubernetes.io/name"
+TRIAL_POD_NAME = "trialpod-trial"
+EXPERIMENT_LABEL = f"{GROUP}/experiment"
+TRIAL_ID_LABEL = f"{GROUP}/trial-id"
+ATTEMPT_LABEL = f"{GROUP}/attempt"
+
+STORAGE_FINALIZER = f"{GROUP}/storage"
+"""On an experiment whose stored data is to be deleted with it."""
+
+CONTAINER = "trial"
+TOKEN_AUDIENCE = GROUP
+TOKEN_SECONDS = 3600
+CA_CONFIG_MAP = "trialpod-ca"
+CA_KEY = "ca.crt"
+
+IDENTITY_DIR = "/var/run/trialpod"
+TOKEN_FILE = f"{IDENTITY_DIR}/token"
+CA_FILE = f"{IDENTITY_DIR}/ca.crt"
+STORAGE_SECRET_DIR = "/var/run/trialpod-storage"
+CODE_DIR = "/var/run/trialpod-code"
+WORK_DIR = "/trialpod"
+
+ADDRESS_VARIABLE = "TRIALPOD_ADDRESS"
+EXPERIMENT_VARIABLE = "TRIALPOD_EXPERIMENT"
+RUNNER_VARIABLE = "TRIALPOD_RUNNER"
+TOKEN_VARIABLE = "TRIALPOD_TOKEN_FILE"
+CA_VARIABLE = "TRIALPOD_CA_FILE"
+NODE_IP_VARIABLE = "TRIALPOD_NODE_IP"
+
+
+def trial_name(experiment: str, trial_id: str) -> str:
+    """Return the name of a trial's TuneTrial."""
+    return f"{experiment}-{trial_id.replace('_', '-')}"
+
+
+def pod_name(experiment: str, trial_id: str, attempt: int) -> str:
+    """Return the name of the pod that was made for an attempt."""
+    return f"{trial_name(experiment, trial_id)}-{attempt}"
+
+
+def runner_id(trial_id: str, attempt: int) -> str:
+    """Return the identity with which the pod made for an attempt asks for work."""
+    return f"{trial_id}/{attempt}"
+
+
+def labels(experiment: str, trial_id: str) -> dict[str, str]:
+    """Return the labels of everything that belongs to a trial."""
+    return {MANAGED_BY_LABEL: MANAGER, EXPERIMENT_LABEL: experiment, TRIAL_ID_LABEL: trial_id}
