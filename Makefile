@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest lint types layers format bench minio clean
+.PHONY: help demo test test-oldest test-newest test-cluster cluster cluster-down cluster-image lint types layers \
+	format bench minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +51,19 @@ format: $(VENV)/$(STAMP) ## Format the code
 
 bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (installs it into a scratch environment)
 	benchmarks/run $(BENCH_ARGS)
+
+cluster: $(VENV)/$(STAMP) ## Run a real two-node Kubernetes cluster with this tree's image (root; first time 10 to 20 minutes)
+	@tools/cluster/up
+
+cluster-down: $(VENV)/$(STAMP) ## Stop it and remove all that it made
+	@tools/cluster/down
+
+cluster-image: $(VENV)/$(STAMP) ## Build the image trialpod/trialpod:test and give it to the cluster's nodes
+	@tools/cluster/image
+
+test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses
+	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
+	tools/cluster/exec $(BIN)/pytest -m cluster -p no:xdist tests/cluster $(CLUSTER_ARGS)
 
 minio: ## Build MinIO (once, minutes) and run it on 127.0.0.1 for your own experiments
 	@tools/build_minio --serve

@@ -48,7 +48,7 @@ def _checkpoints(name: str, kind: str, count: int, *figures: Figure) -> Workload
     )
     moved = Figure("moved_mb", "bytes that the server read", "MB")
     sizes: dict[str, float | str] = {"kind": kind, "count": count, "raw": float(_CHANGED not in figures)}
-    return Workload(name, "checkpoints.py", (*blocked, *figures, moved), 180.0, sizes, needs_s3=True)
+    return Workload(name, "checkpoints.py", (*blocked, *figures, moved), 420.0, sizes, needs_s3=True)
 
 
 _RAW = (

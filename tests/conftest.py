@@ -1,6 +1,31 @@
-"""For all tests: property tests are judged by what they find, not by how long one example takes on a busy machine."""
+"""For all tests: property tests are judged by what they find, not by how long one example takes on a busy machine.
 
+Tests in tests/cluster need a real cluster, so they run only when they are asked for; a run without them says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("trialpod", deadline=None)
 settings.load_profile("trialpod")
+
+CLUSTER_TESTS = Path(__file__).parent / "cluster"
+
+
+def cluster_tests_asked_for(config: pytest.Config) -> bool:
+    """Whether this run names tests/cluster, or anything in it."""
+    named = (Path(config.invocation_params.dir, str(each).partition("::")[0]).resolve() for each in config.args)
+    return any(path == CLUSTER_TESTS or CLUSTER_TESTS in path.parents for path in named)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path == CLUSTER_TESTS and not cluster_tests_asked_for(config) else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if CLUSTER_TESTS.parent in [Path(config.invocation_params.dir, each).resolve() for each in config.args]:
+        terminalreporter.write_line("tests/cluster was left out: it needs a real cluster (`make test-cluster`)")

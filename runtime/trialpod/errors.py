@@ -32,6 +32,10 @@ class ExperimentLockedError(TrialpodError):
     """Another live process owns the experiment directory."""
 
 
+class NotSupportedError(TrialpodError, NotImplementedError):
+    """Something of another system's API that trialpod has no counterpart for; the message says what to do instead."""
+
+
 class JournalError(TrialpodError):
     """The experiment's journal cannot be read by this version, or is damaged before its end."""
 

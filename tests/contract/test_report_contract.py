@@ -34,7 +34,7 @@ from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.reports.service import ReportService
+from trialpod_operator.reports.service import Caller, ReportService
 
 FATES = (
     "delivered",
@@ -80,6 +80,12 @@ class Operator:
         self.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=request.pid))
         return AssignmentAnswer(assignment=self.host.assignment(trial))
 
+    def permits(self, caller: Caller, trial_id: str) -> str:
+        return ""
+
+    def committed(self) -> None:
+        return None
+
     def _open(self) -> ExperimentHost:
         return ExperimentHost(self._plan(), self.directory, lambda: self.now, lambda action: None)
 
@@ -97,6 +103,8 @@ class Operator:
 
 class FailingTransport:
     """In the place of a connection: each call meets the next fate, and the later ones arrive."""
+
+    retry_after_s = None
 
     def __init__(self, operator: Operator, fates: list[str]) -> None:
         self._operator = operator

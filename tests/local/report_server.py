@@ -33,9 +33,8 @@ class ReportServer:
     an answer, an int answers with that status, None behaves.
     """
 
-    def __init__(self, folder: Path, assignments: list[Assignment] | None = None) -> None:
+    def __init__(self, folder: Path, assignments: list[Assignment] | None = None, *, tcp: bool = False) -> None:
         self.path = folder / "r.sock"
-        self.address = f"unix:{self.path}"
         self.assignments = deque(assignments or [])
         self.faults: deque[str | int | None] = deque()
         self.policy: Policy = lambda request, answer: answer
@@ -50,9 +49,14 @@ class ReportServer:
         self.received = 0
         self.durable_lag = 0
         self.changed = threading.Condition()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.path))
-        self._listener.listen(16)
+        if tcp:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(self.path))
+            self._listener.listen(16)
+            self.address = f"unix:{self.path}"
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)

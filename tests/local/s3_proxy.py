@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,9 +22,19 @@ class CuttingProxy:
         port: where the server listens on this machine.
         after: bytes from clients to pass on before the cut; there is one cut.
         then: is called at the cut.
+        bytes_per_s: what all clients together can send; None is no limit.
     """
 
-    def __init__(self, port: int, *, after: int, then: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        after: int,
+        then: Callable[[], None] = lambda: None,
+        bytes_per_s: float | None = None,
+    ) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
         self._port = port
         self._left = after
         self._then = then
@@ -32,6 +43,9 @@ class CuttingProxy:
         self._open: list[socket.socket] = []
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if bytes_per_s is not None:
+            # What waits in the kernel has been sent, as far as the client can see.
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._acceptor = threading.Thread(target=self._serve, daemon=True)
         self._acceptor.start()
@@ -82,6 +96,8 @@ class CuttingProxy:
                     self._then()
                     self._cut_all()
                     return
+                if counted and self._bytes_per_s is not None:
+                    self._take_turn(len(data) / self._bytes_per_s)
                 target.sendall(data)
         # Only this direction has ended: an answer on its way back must arrive.
         with suppress(OSError):
@@ -90,6 +106,13 @@ class CuttingProxy:
             return
         with suppress(OSError):
             source.shutdown(socket.SHUT_RD)
+
+    def _take_turn(self, seconds: float) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + seconds
+            wait = self._free_at - now
+        time.sleep(wait)
 
     def _is_time(self, count: int) -> bool:
         with self._lock:

@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 pytestmark = [pytest.mark.local, pytest.mark.once]
 
 
-def figures_of(script: str, folder: Path, **sizes: float) -> dict[str, Any]:
+def figures_of(script: str, folder: Path, **sizes: float | str) -> dict[str, Any]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("TRIALPOD_")}
     env |= {"BENCH_SYSTEM": "trialpod", "BENCH_SIZES": json.dumps(sizes)}
     done = subprocess.run(
@@ -76,6 +76,23 @@ def test_the_killed_run_is_resumed_and_counted(tmp_path: Path) -> None:
     figures = figures_of("resume_after_kill.py", tmp_path, trials=16)
     assert figures["next_result_s"] > 0
     assert (figures["ran_again"], figures["lost"]) == (0, 0)
+
+
+def checkpoint_figures(folder: Path, kind: str, count: int) -> dict[str, Any]:
+    return figures_of("checkpoints.py", folder, kind=kind, count=count, scale=0.02, raw=0)
+
+
+def test_a_large_checkpoint_is_timed_and_what_it_moves_is_counted(tmp_path: Path) -> None:
+    figures = checkpoint_figures(tmp_path, "one", 1)
+    assert 0 < figures["blocked_s"] <= figures["committed_s"]
+    assert 20 <= figures["moved_mb"] < 22
+
+
+@pytest.mark.parametrize("kind", ["small", "near", "near_file"])
+def test_checkpoints_of_all_kinds_are_timed(tmp_path: Path, kind: str) -> None:
+    figures = checkpoint_figures(tmp_path, kind, 2)
+    assert figures["later_committed_s"] > 0
+    assert figures["moved_mb"] > 0
 
 
 def test_the_start_is_timed(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ class Blocked:
     def journaled_checkpoints(self) -> int:
         """Return how many checkpoints are in the journal."""
         events = journaled(self.shell)
-        return sum(len(event.committed) for event in events if isinstance(event, CheckpointsChanged))
+        return sum(len(e.committed) for e in events if isinstance(e, (CheckpointsChanged, ResultsReceived)))
 
     def let_go(self) -> None:
         """Let later attempts through; the present one stays where it is."""

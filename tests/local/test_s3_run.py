@@ -15,6 +15,7 @@ from command_shell import Running, Shell, read_json_lines
 from minio_server import ACCESS_KEY, SECRET_KEY, MinioServer, environment_keys
 
 from trialpod.storage.base import Storage
+from trialpod.storage.endpoints import forget
 from trialpod.tune.result import Result
 from trialpod_operator.local.commands.checkpoints import listed
 from trialpod_operator.local.reading import read_view
@@ -175,6 +176,27 @@ def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server
     assert first.wait() == 0, first.text
     assert starts(work) == [0]
     complete(server.storage(f"{uri}/exp"), 1)
+
+
+def test_a_uri_that_names_its_server_is_read_without_the_variable(
+    work: Shell, server: MinioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.storage("s3://named/by-uri")
+    work.manifest(numSamples=1, metric="score", mode="max")
+    open_gate(work)
+    for variables in (work.env.pop, monkeypatch.delenv):
+        variables("AWS_ENDPOINT_URL")
+    named = f"?endpoint={server.endpoint}"
+    done = work.run("run", "experiment.yaml", "--storage", f"s3://named/by-uri{named}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    place = f"s3://named/by-uri/exp{named}"
+    for command in (["results", place], ["best", place], ["checkpoints", place], ["download", place, "copies"]):
+        assert work.run(*command).returncode == 0, command
+    trial = json.loads(work.run("best", place, "--json").stdout)
+    found = Result.from_path(f"s3://named/by-uri/exp/{Path(trial['path']).name}{named}")
+    assert found.metrics is not None
+    assert found.metrics["training_iteration"] == 6
+    forget()
 
 
 def test_a_missing_bucket_is_named_and_made_on_demand(work: Shell, server: MinioServer) -> None:

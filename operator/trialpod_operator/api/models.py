@@ -3,8 +3,12 @@
 Descriptions and bounds live here. Fields are snake_case in Python and camelCase in a manifest. A field whose default
 is None can be left out; null itself is never a value of a typed field. What a bound cannot say is in `rules.py`.
 
-`extra` of a `Meta` serves the validator: `format` names a parser ("duration", "quantity"), `expected` is what a
-pattern wants, in words.
+Every text, list and mapping of bounded length says so: the API server judges the rules of `cel.py` only when it can
+tell beforehand what they may cost. Whole numbers are bounded because JSON's are not.
+
+`extra` of a `Meta` serves validator and schema: `format` names a parser ("duration", "quantity") or a schema of its
+own ("pod-template"), `expected` is what a pattern wants, in words; `defaulted: False` keeps a default out of the
+schema; `keys: "resources"` has the keys of a mapping checked.
 """
 
 from __future__ import annotations
@@ -42,7 +46,21 @@ DnsSubdomain = Annotated[
         },
     ),
 ]
-Text = Annotated[str, Meta(min_length=1)]
+ExperimentName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=40,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        extra={
+            "expected": 'lower-case letters, digits and "-", a letter or digit at both ends; at most 40 characters, '
+            "because the names of its pods begin with it"
+        },
+    ),
+]
+Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+SourceText = Annotated[str, Meta(min_length=1, max_length=262144)]
+MAX_INT = 2**31 - 1
 LabelKey = Annotated[
     str,
     Meta(
@@ -70,9 +88,15 @@ LabelValue = Annotated[
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 Entrypoint = Annotated[
     str,
-    Meta(pattern=f"^{_DOTTED}:{_DOTTED}$", extra={"expected": '"module:name", such as "train:train_digits"'}),
+    Meta(
+        max_length=512,
+        pattern=f"^{_DOTTED}:{_DOTTED}$",
+        extra={"expected": '"module:name", such as "train:train_digits"'},
+    ),
 ]
-Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", extra={"expected": "a Python name"})]
+Identifier = Annotated[
+    str, Meta(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", extra={"expected": "a Python name"})
+]
 Duration = Annotated[int | str, Meta(extra={"format": "duration", "expected": duration.EXPECTED})]
 Quantity = Annotated[int | str, Meta(extra={"format": "quantity", "expected": quantity.EXPECTED})]
 Parameters = dict[str, Any]
@@ -97,7 +121,7 @@ class Metadata(Model, frozen=True, kw_only=True):
         }
     )  # fmt: skip
 
-    name: Annotated[DnsLabel, Meta(description="Name of the experiment; also of its directory in the storage.")]
+    name: Annotated[ExperimentName, Meta(description="Name of the experiment; also of its directory in the storage.")]
     namespace: Annotated[DnsLabel, Meta(description="Namespace of the experiment and its pods.")] | None = None
     labels: Annotated[
         dict[LabelKey, LabelValue], Meta(description="Labels; they are copied to the trials and their pods.")
@@ -143,7 +167,7 @@ class TrainableSpec(Model, frozen=True, kw_only=True):
     entrypoint: (
         Annotated[Entrypoint, Meta(description='A function or class in the image, as "module:name".')] | None
     ) = None
-    source: Annotated[Text, Meta(description="Inline Python.")] | None = None
+    source: Annotated[SourceText, Meta(description="Inline Python.")] | None = None
     attribute: (
         Annotated[
             Identifier,
@@ -166,17 +190,23 @@ class CheckpointSpec(Model, frozen=True, kw_only=True):
     """When trials checkpoint, and which checkpoints are kept."""
 
     frequency: Annotated[
-        int, Meta(ge=0, description="Checkpoint every so many iterations; class Trainables only. 0 = never.")
+        int,
+        Meta(ge=0, le=MAX_INT, description="Checkpoint every so many iterations; class Trainables only. 0 = never."),
     ] = 0
     at_end: Annotated[bool, Meta(description="Checkpoint when a trial ends; class Trainables only.")] = False
     num_to_keep: (
-        Annotated[int, Meta(ge=1, description="How many checkpoints of a trial to keep. Default: all.")] | None
+        Annotated[int, Meta(ge=1, le=MAX_INT, description="How many checkpoints of a trial to keep. Default: all.")]
+        | None
     ) = None
     score_attribute: (
         Annotated[Text, Meta(description="The metric by which checkpoints are kept. Default: the newest.")] | None
     ) = None
     score_order: Annotated[
-        Literal["max", "min"], Meta(description="Whether a large or a small scoreAttribute is good.")
+        Literal["max", "min"],
+        Meta(
+            description="Whether a large or a small scoreAttribute is good. Default: max.",
+            extra={"defaulted": False},  # it says something only beside scoreAttribute
+        ),
     ] = "max"
 
 
@@ -184,7 +214,7 @@ class FailurePolicy(Model, frozen=True, kw_only=True):
     """What happens when a trial fails by its own fault. Disruptions by the cluster never count."""
 
     max_failures: Annotated[
-        int, Meta(ge=-1, description="How often a failed trial is tried again. -1 = without limit.")
+        int, Meta(ge=-1, le=MAX_INT, description="How often a failed trial is tried again. -1 = without limit.")
     ] = 0
     fail_fast: Annotated[bool, Meta(description="End the experiment at the first trial that failed for good.")] = (
         False
@@ -231,10 +261,17 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     ) = None
     num_samples: Annotated[
         int,
-        Meta(ge=-1, description="Samples to draw; each is the whole grid where there is one. -1 = without limit."),
+        Meta(
+            ge=-1,
+            le=MAX_INT,
+            description="Samples to draw; each is the whole grid where there is one. -1 = without limit.",
+        ),
     ] = 1
     max_concurrent_trials: (
-        Annotated[int, Meta(ge=1, description="Trials that may run at once. Default: as many as there is room for.")]
+        Annotated[
+            int,
+            Meta(ge=1, le=MAX_INT, description="Trials that may run at once. Default: as many as there is room for."),
+        ]
         | None
     ) = None
     seed: (
@@ -268,7 +305,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[Component, Meta(description="What stops, pauses or changes running trials. Default: fifo.")] | None
     ) = None
     stop: Annotated[
-        dict[str, float], Meta(description="A trial ends when one of these reported values reaches its number.")
+        dict[str, float],
+        Meta(max_length=64, description="A trial ends when one of these reported values reaches its number."),
     ] = {}
     stoppers: Annotated[list[Component], Meta(max_length=32, description="More rules that end trials.")] = []
     checkpoint: Annotated[CheckpointSpec, Meta(description="When trials checkpoint, and what is kept.")] = (
@@ -281,16 +319,24 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     ) = None
     suspend: Annotated[bool, Meta(description="Checkpoint and stop all trials; false goes on with them.")] = False
     ttl_seconds_after_finished: (
-        Annotated[int, Meta(ge=0, description="Delete the experiment so many seconds after its end.")] | None
+        Annotated[int, Meta(ge=0, le=MAX_INT, description="Delete the experiment so many seconds after its end.")]
+        | None
     ) = None
     image: Annotated[Text, Meta(description="Image of the trial's container.")] | None = None
     resources: Annotated[
         dict[ResourceName, Quantity],
-        Meta(description="Requests and limits of the trial's container, such as cpu, memory and nvidia.com/gpu."),
+        Meta(
+            max_length=32,
+            description="Requests and limits of the trial's container, such as cpu, memory and nvidia.com/gpu.",
+            extra={"keys": "resources"},
+        ),
     ] = {}
     template: Annotated[
         dict[str, Any],
-        Meta(description="A PodTemplateSpec for the trials' pods; image and resources are laid over it."),
+        Meta(
+            description="A PodTemplateSpec for the trials' pods; image and resources are laid over it.",
+            extra={"format": "pod-template"},
+        ),
     ] = {}
 
     @property

@@ -19,8 +19,11 @@ from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
 
 SOURCES = ("entrypoint", "source", "configMapRef", "pickle")
-WITHOUT_METRIC = frozenset({"fifo", "pbtreplay", "resourcechanging"})
+WITHOUT_METRIC = frozenset({"fifo", "pbtreplay"})
 """Built-in schedulers that look at no metric, in canonical form."""
+
+NOT_LEARNING = frozenset({"random", "grid", "variantgenerator"})
+"""Built-in search algorithms that look at no results, in canonical form."""
 
 MANY_TRIALS = 100_000
 _STORAGE_SCHEMES = ("s3", "file")
@@ -149,16 +152,24 @@ class _Rules:
         name = self._get("searchAlgorithm", "name") if self._has("searchAlgorithm") else "random"
         if not isinstance(name, str):
             return
-        from trialpod.tune.search import create_searcher
+        from trialpod.tune.search import create_searcher, prepare
+        from trialpod.tune.search.prepare import needs_metric
 
         searcher = self._make(create_searcher, name, ("searchAlgorithm",))
         if searcher is None or self._space is None or self._misnamed_points():
             return
+        if needs_metric(searcher) and not self._has("metric"):
+            message = f"the search algorithm {name} learns from a metric; set spec.metric and spec.mode"
+            self._report(("searchAlgorithm", "name"), message)
+            return
+        metric, mode = self._get("metric"), self._get("mode")
+        if (self._has("metric") and metric is None) or (metric is not None and mode is None):
+            return  # reported already
         samples = self._get("numSamples") if self._has("numSamples") else 1
-        if isinstance(samples, int) and samples != 0 and hasattr(searcher, "configure"):
+        if isinstance(samples, int) and samples != 0:
             try:
-                searcher.configure(self._space, samples)
-                self.findings.total = searcher.total
+                made = prepare(searcher, space=self._space, num_samples=samples, metric=metric, mode=mode, seed=0)
+                self.findings.total = made.total
             except InvalidInputError as error:
                 parameters: Mapping[str, Any] = self._get("searchAlgorithm", "parameters") or {}
                 self._report(("searchAlgorithm", *_culprit(str(error), name, parameters)), str(error))
@@ -184,11 +195,24 @@ class _Rules:
         from trialpod.tune.schedulers import create_scheduler
 
         scheduler = self._make(create_scheduler, name, ("scheduler",))
+        self._warn_of_two_tuners(scheduler, name)
         if scheduler is None or self._has("metric") or getattr(scheduler, "metric", None):
             return
         if _canonical(name) not in WITHOUT_METRIC and getattr(scheduler, "needs_metric", True):
             message = f"the scheduler {name} compares trials by a metric; set spec.metric and spec.mode"
             self._report(("scheduler", "name"), message)
+
+    def _warn_of_two_tuners(self, scheduler: Any, name: str) -> None:
+        """Warn when the scheduler changes parameters while a search algorithm learns from what it proposed."""
+        search = self._get("searchAlgorithm", "name") if self._has("searchAlgorithm") else None
+        scheduler = getattr(scheduler, "base_scheduler", scheduler)
+        changes = bool(getattr(scheduler, "changes_configs", False))
+        if changes and isinstance(search, str) and _canonical(search) not in NOT_LEARNING:
+            message = (
+                f"{name} changes the parameters of running trials, so {search} would learn from results of others "
+                "than it proposed; leave searchAlgorithm out, or use another scheduler"
+            )
+            self._warn(("searchAlgorithm", "name"), message)
 
     def stoppers(self) -> None:
         stoppers = self._document.value["spec"].get("stoppers")
@@ -230,7 +254,7 @@ class _Rules:
             self._report(("storage", "uri"), f'"{uri}" is not supported{advice}; use s3://bucket/prefix or a folder')
             return
         if scheme == "s3" and colon:
-            if not urlsplit(uri).netloc:
+            if not _names_a_bucket(uri):
                 self._report(("storage", "uri"), f'"{uri}" names no bucket; write s3://bucket/prefix')
         else:
             for name in ("endpoint", "credentialsSecret", "createBucket"):
@@ -261,6 +285,13 @@ class _Rules:
             image, resources = self._get("image"), self._get("resources") or {}
             for path, message in check_template(template, image, resources):
                 self._report(("template", *path), message)
+
+
+def _names_a_bucket(uri: str) -> bool:
+    try:
+        return bool(urlsplit(uri).netloc)
+    except ValueError:  # a bracket, which is kept for addresses of IPv6
+        return False
 
 
 def _canonical(name: str) -> str:

@@ -18,7 +18,7 @@ from msgspec import inspect
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.duration import parse_duration
-from trialpod_operator.api.models import Model, TuneExperiment
+from trialpod_operator.api.models import MAX_INT, Model, TuneExperiment
 from trialpod_operator.api.paths import Path, format_path, parse_path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
@@ -247,6 +247,8 @@ class Walker:
         if not isinstance(value, dict):
             self._wrong_type(value, path, "a mapping")
             return
+        if kind.max_length is not None and len(value) > kind.max_length:
+            self._report(path, f"{len(value)} entries; at most {kind.max_length} are allowed")
         for key, part in value.items():
             self.check(kind.key_type, key, (*path, key))
             self.check(kind.value_type, part, (*path, key))
@@ -273,7 +275,7 @@ class Walker:
 
     def _number(self, kind: inspect.IntType | inspect.FloatType, value: Any, path: Path) -> None:
         whole = isinstance(kind, inspect.IntType)
-        allowed = ("a whole number" if whole else "a number") + _range(kind)
+        allowed = ("a whole number" if whole else "a number") + _range(kind, value)
         right = isinstance(value, int) if whole else isinstance(value, int | float)
         if not right or isinstance(value, bool):
             self._wrong_type(value, path, allowed)
@@ -289,7 +291,8 @@ class Walker:
         elif (kind.pattern and not re.fullmatch(kind.pattern, value)) or (
             kind.max_length is not None and len(value) > kind.max_length
         ):
-            limit = f" of at most {kind.max_length} characters" if kind.max_length and len(value) > 40 else ""
+            long = kind.max_length is not None and len(value) > 40 and "at most" not in expected
+            limit = f" of at most {kind.max_length} characters" if long else ""
             self._report(path, f"{describe(value)} is not allowed here; it must be {expected}{limit}")
 
     def _formatted(self, value: Any, path: Path, extra: dict[str, Any]) -> None:
@@ -310,12 +313,15 @@ def _is_quoted(text: str, wanted: str) -> bool:
     return "number" in wanted and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", text) is not None
 
 
-def _range(kind: inspect.IntType | inspect.FloatType) -> str:
-    if kind.ge is not None and kind.le is not None:
-        return f" from {kind.ge} to {kind.le}"
+def _range(kind: inspect.IntType | inspect.FloatType, value: Any) -> str:
+    le = kind.le
+    if le == MAX_INT and not (isinstance(value, int | float) and value > le):
+        le = None  # a bound of form; of interest only to those who go beyond it
+    if kind.ge is not None and le is not None:
+        return f" from {kind.ge} to {le}"
     if kind.ge is not None:
         return f", {kind.ge} or more"
-    return f", {kind.le} or less" if kind.le is not None else ""
+    return f", {le} or less" if le is not None else ""
 
 
 def locate(document: Document, problem: Problem) -> Problem:

@@ -18,7 +18,7 @@ class TrialCreated:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Start a process for the trial's current attempt."""
+    """Start a process for the trial's current attempt, with `Engine.controller.resources` of the trial if given."""
 
     trial: Trial
     attempt: int
@@ -45,7 +45,7 @@ class ResultsApplied:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """A scheduler, stopper or the user decided about a trial; `reason` is the evidence."""
+    """A scheduler, stopper or the user decided about a running trial; `reason` is the evidence."""
 
     trial: Trial
     decision: DecisionKind
@@ -61,10 +61,13 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequeued:
-    """The trial goes on later: paused, retried after a failure, or after a disruption."""
+    """The trial goes on later: paused, retried after a failure or a disruption, or to follow another trial.
+
+    "undone": the checkpoint of another trial that it was to start from is damaged, so it goes on as it was before.
+    """
 
     trial: Trial
-    why: Literal["paused", "failed", "disrupted", "retry"]
+    why: Literal["paused", "failed", "disrupted", "retry", "exploited", "undone"]
     message: str
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import AttemptEnd
+from trialpod_operator.engine import exploits
 from trialpod_operator.engine.actions import TrialEnded, TrialRequeued, Warned
+from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointDamaged,
     CheckpointsChanged,
 )
-from trialpod_operator.engine.results import advance, decide, explain_missing_metric, tell_completion
+from trialpod_operator.engine.results import decide, explain_missing_metric, keep_checkpoints, tell_completion
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, TERMINATED, Trial
 
 if TYPE_CHECKING:
@@ -29,8 +31,13 @@ BROKEN_LIMIT = 3
 FREE_RETRIES = 1
 """Attempts in a row without progress that are retried at once; after them the back-off doubles each time."""
 
+_NO_REASON: dict[str, Any] = {}
+
 MAX_TRACEBACK = 20_000
 """Characters of a traceback that are kept, the last ones."""
+
+MAX_ERROR = 200
+"""Characters of an error that are kept with a decision, the first ones."""
 
 
 def started(engine: Engine, event: AttemptStarted) -> None:
@@ -45,15 +52,12 @@ def checkpoints_changed(engine: Engine, event: CheckpointsChanged) -> None:
     trial = _current(engine, event.trial_id, event.attempt)
     if trial is None:
         return
-    known = {checkpoint.name for checkpoint in trial.checkpoints}
-    fresh = [checkpoint for checkpoint in event.committed if checkpoint.name not in known]
-    gone = set(event.deleted)
-    kept = [c for c in [*trial.checkpoints, *fresh] if c.name not in gone]
-    trial.checkpoints = sorted(kept, key=lambda checkpoint: checkpoint.index)
-    for checkpoint in fresh:
-        trial.next_checkpoint_index = max(trial.next_checkpoint_index, checkpoint.index + 1)
-        advance(trial, checkpoint.iteration)
-        engine.state.flags.sound = True
+    keep_checkpoints(engine, trial, event.committed)
+    if event.unneeded:
+        trial.released = tuple(n for n in event.unneeded if (trial.trial_id, n) not in engine.state.pins)
+    gone = {*event.deleted, *(trial.released if event.unneeded else ())}
+    if gone:
+        trial.checkpoints = [c for c in trial.checkpoints if c.name not in gone]
 
 
 def checkpoint_damaged(engine: Engine, event: CheckpointDamaged) -> None:
@@ -73,12 +77,15 @@ def ended(engine: Engine, event: AttemptEnded, now: float) -> None:
     trial.run_time_s += max(0.0, now - trial.started_at)
     end = event.end
     trial.lost = end.cause == "lost"
+    trial.released = ()
     if trial.decision == "stop" or trial.completion_told or end.cause in ("completed", "stopped"):
         _complete(engine, trial, end, now)
     elif end.cause == "failed":
         _fail(engine, trial, end, now)
-    elif trial.decision == "pause" or end.cause == "paused":
+    elif trial.decision in ("pause", "exploit") or end.cause == "paused":
         _pause(engine, trial)
+    elif end.cause == "damaged":
+        exploits.undo(engine, trial, end.error, now)
     else:
         _disrupt(engine, trial, end, now)
 
@@ -90,14 +97,15 @@ def stop_one(engine: Engine, trial_id: str, reason: dict[str, Any], now: float) 
         return
     if trial.running:
         if trial.decision != "stop":
-            decide(engine, trial, "stop", reason)
+            decide(engine, trial, "stop", reason, now)
         return
-    trial.stop_reason = reason
+    trial.stopped = True
+    note(trial, now, "stop", reason)
     if not trial.completion_told:
         trial.completion_told = True
-        engine.ask(engine.scheduler.on_trial_remove, engine.state, trial)
-        engine.ask(engine.search.on_trial_complete, trial.trial_id, trial.last_result or None)
-    _end(engine, trial, TERMINATED, now)
+        engine.ask(engine.scheduler.on_trial_remove, engine.controller, trial)
+        engine.ask(engine.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
+    end_trial(engine, trial, TERMINATED, now)
 
 
 def _current(engine: Engine, trial_id: str, attempt: int) -> Trial | None:
@@ -107,19 +115,19 @@ def _current(engine: Engine, trial_id: str, attempt: int) -> Trial | None:
 
 def _complete(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
     if trial.decision == "stop":
-        trial.stop_reason = trial.decision_reason
+        trial.stopped = True
     if end.cause == "failed":
         when = "while it was being stopped" if trial.decision == "stop" else "after its last result"
         engine.do(Warned(f"trial {trial.trial_id} failed {when}: {end.error}", trial))
     elif end.cause == "completed":
         engine.state.flags.sound = True
     metric = engine.settings.metric
-    if metric is not None and not trial.measured and not trial.stop_reason:
+    if metric is not None and engine.settings.strict_metric and not trial.measured and not trial.stopped:
         _fail_unmeasured(engine, trial, metric, now)
         return
     tell_completion(engine, trial, trial.last_result)
     trial.error = trial.traceback = ""
-    _end(engine, trial, TERMINATED, now)
+    end_trial(engine, trial, TERMINATED, now)
 
 
 def _fail_unmeasured(engine: Engine, trial: Trial, metric: str, now: float) -> None:
@@ -143,10 +151,12 @@ def _fail(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
     limit = engine.settings.max_failures
     if flags.stopping is None and end.retry and (limit < 0 or trial.failures <= limit):
         flags.sound = True
-        engine.ask(engine.scheduler.on_trial_error, engine.state, trial)
+        engine.ask(engine.scheduler.on_trial_error, engine.controller, trial)
+        exploits.enforce(engine, trial)
         _back_off(trial, now)
+        note(trial, now, "retry", {"source": "failure", "error": _short(trial.error), **_counted(engine, trial)})
         engine.state.move(trial, PENDING)
-        engine.ask(engine.scheduler.on_trial_add, engine.state, trial)
+        engine.ask(engine.scheduler.on_trial_add, engine.controller, trial)
         allowed = "no limit" if limit < 0 else f"of {limit}"
         engine.do(TrialRequeued(trial, "failed", f"retry {trial.failures} ({allowed}): {trial.error}"))
         return
@@ -160,18 +170,24 @@ def _fail(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
 
 
 def _give_up(engine: Engine, trial: Trial, now: float) -> None:
+    note(trial, now, "failure", {"source": "failure", "error": _short(trial.error), **_counted(engine, trial)})
     if not trial.completion_told:
         trial.completion_told = True
-        engine.ask(engine.scheduler.on_trial_error, engine.state, trial)
+        engine.ask(engine.scheduler.on_trial_error, engine.controller, trial)
         engine.ask(engine.search.on_trial_complete, trial.trial_id, error=True)
-    _end(engine, trial, ERROR, now)
+    end_trial(engine, trial, ERROR, now)
     if engine.settings.fail_fast and engine.state.flags.stopping is None:
         engine.stop_all({"source": "fail_fast", "trial_id": trial.trial_id}, now)
 
 
 def _pause(engine: Engine, trial: Trial) -> None:
-    source = str(trial.decision_reason.get("source", "paused"))
-    engine.state.move(trial, PENDING if source == "suspend" else PAUSED)
+    reason = trial.decision_reason
+    source = str(reason.get("source", "paused"))
+    exploits.enforce(engine, trial)
+    if trial.decision == "exploit":
+        engine.state.move(trial, PENDING)
+        return
+    engine.state.move(trial, PENDING if source in ("suspend", "resources") else PAUSED)
     engine.do(TrialRequeued(trial, "paused", source))
 
 
@@ -179,9 +195,18 @@ def _disrupt(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
     trial.disruptions += 1
     _back_off(trial, now)
     engine.state.move(trial, PENDING)
+    note(trial, now, "disruption", {"source": end.cause, "error": _short(end.error)})
     checkpoint = trial.checkpoint
     where = f"from iteration {checkpoint.iteration}" if checkpoint else "from the start"
     engine.do(TrialRequeued(trial, "disrupted", f"{end.error or end.cause}; it goes on {where}"))
+
+
+def _counted(engine: Engine, trial: Trial) -> dict[str, int]:
+    return {"failures": trial.failures, "max_failures": engine.settings.max_failures}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}..."
 
 
 def _back_off(trial: Trial, now: float) -> None:
@@ -191,8 +216,11 @@ def _back_off(trial: Trial, now: float) -> None:
         trial.retry_at = now + min(BACKOFF_BASE_S * 2.0 ** min(doublings, 32), BACKOFF_MAX_S)
 
 
-def _end(engine: Engine, trial: Trial, status: str, now: float) -> None:
+def end_trial(engine: Engine, trial: Trial, status: str, now: float) -> None:
+    """End a trial that does not run; one in ERROR keeps what it would go on from."""
     trial.ended_at = now
+    trial.decision_reason = _NO_REASON
+    engine.state.plant(trial, None, trial.planted if status == ERROR else None)
     engine.state.move(trial, status)
     if engine.on_trial_end is not None:
         engine.ask(engine.on_trial_end, trial.trial_id)

@@ -30,6 +30,7 @@ from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.stopper.stopper import Stopper
 from trialpod_operator.engine import attempts, outcome, results, starts
 from trialpod_operator.engine.actions import Action, StopAttempt, Warned
+from trialpod_operator.engine.controller import Controller
 from trialpod_operator.engine.events import (
     AnyEvent,
     AttemptEnded,
@@ -86,6 +87,9 @@ class Engine:
         self._observe_time: Callable[..., None] | None = getattr(stopper, "observe", None)
         self.on_attempt_start: Callable[[str], None] | None = getattr(stopper, "on_attempt_start", None)
         self.on_trial_end: Callable[[str], None] | None = getattr(stopper, "on_trial_end", None)
+        self.controller = Controller(self)
+        self.resources_of: Callable[[dict[str, Any]], dict[str, float]] = lambda _config: {}
+        """What a trial with this config is given, as long as the scheduler has not changed that."""
         self._recorded: Outputs | None = None
         self._actions: list[Action] = []
         self._breakdown: dict[str, Any] | None = None
@@ -116,6 +120,7 @@ class Engine:
         self._recorded = recorded
         self._breakdown = None
         self._actions = []
+        self.controller.begin()
         self.state.wake(now)
         if not isinstance(event, Recovered):
             self._tell_time(now)
@@ -124,6 +129,7 @@ class Engine:
                 results.receive(self, event, fresh, now)
         else:
             self._dispatch(event, now)
+        self.controller.carry_out(now)
         if self.state.settings is not None:
             self._settle(now)
         return self._actions
@@ -145,7 +151,12 @@ class Engine:
         if not trial.running:
             # Said its last word already, and says it again because the answer was lost.
             return ReportAnswer(received=trial.received, decision="stop")
-        return ReportAnswer(received=trial.received, horizons=self.horizons(trial), decision=trial.decision)
+        decision = trial.decision
+        if decision == "exploit" and trial.change is not None and trial.change.start is None:
+            decision = "pause"  # it goes on from its own state, which is to be saved
+        return ReportAnswer(
+            received=trial.received, horizons=self.horizons(trial), decision=decision, deletable=list(trial.released)
+        )
 
     def horizons(self, trial: Trial) -> list[Horizon]:
         """Return where the trial must next wait for a decision."""
@@ -268,7 +279,7 @@ class Engine:
             case SettingsObserved():
                 self._observe(event.settings, now)
             case CapacityObserved():
-                self.state.flags.slots = event.slots
+                self.state.flags.slots, self.state.flags.resources = event.slots, event.resources
             case TimerFired():
                 pass
             case StopRequested(trial_id=None):
@@ -325,6 +336,7 @@ class Engine:
         while True:
             starts.fill(self, now)
             self._fall_over(self._breakdown, now)
+            self.controller.carry_out(now)
             if not outcome.finish_or_unblock(self, now):
                 break
         if self._recorded is not None and self.outputs.breakdown is None:

@@ -19,9 +19,13 @@ class SettingsObserved(Event, frozen=True):
 
 
 class CapacityObserved(Event, frozen=True):
-    """At most so many attempts fit at once, whatever the spec allows. None = the cluster decides."""
+    """At most so many attempts fit at once, whatever the spec allows. None = the cluster decides.
+
+    `resources` are what all trials together may use, as far as that is known.
+    """
 
     slots: int | None
+    resources: dict[str, float] = {}
 
 
 class AttemptStarted(Event, frozen=True):
@@ -41,15 +45,20 @@ class ResultsReceived(Event, frozen=True):
     attempt: int
     first: int
     results: list[msgspec.Raw]
+    committed: list[CheckpointInfo] = []  # checkpoints that came with them
 
 
 class CheckpointsChanged(Event, frozen=True):
-    """Checkpoints that an attempt committed, and those that it removed by the retention rules."""
+    """Checkpoints that an attempt committed, those that it removed, and those that it no longer needs.
+
+    Of the latter, all that no other trial is to start from are forgotten, and then it may remove them.
+    """
 
     trial_id: str
     attempt: int
     committed: list[CheckpointInfo] = []
     deleted: list[str] = []
+    unneeded: list[str] = []
 
 
 class CheckpointDamaged(Event, frozen=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine.actions import ExperimentFinished, TrialRequeued, Warned
+from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import AttemptEnded, Recovered
 from trialpod_operator.engine.results import decide
 from trialpod_operator.engine.starts import has_room
@@ -68,7 +69,7 @@ def suspend(engine: Engine, now: float) -> None:
     _stand_still(engine, now)
     for trial in engine.state.running_trials():
         if trial.decision is None and not trial.completion_told:
-            decide(engine, trial, "pause", {"source": "suspend"})
+            decide(engine, trial, "pause", {"source": "suspend"}, now)
 
 
 def resume(engine: Engine, now: float) -> None:
@@ -115,14 +116,16 @@ def retry_errors(engine: Engine, from_scratch: bool, now: float) -> None:
     for trial in failed:
         trial.failures = trial.fruitless = 0
         trial.error = trial.traceback = ""
-        trial.stop_reason = {}
+        trial.stopped, trial.unlogged_stop = False, None
         trial.ended_at = 0.0
         trial.completion_told = False
         if from_scratch:
             trial.checkpoints = []
             trial.furthest = 0
+            engine.state.plant(trial, None, None)
+        note(trial, now, "retry", {"source": "user", "from_scratch": from_scratch})
         engine.state.move(trial, PENDING)
-        engine.ask(engine.scheduler.on_trial_add, engine.state, trial)
+        engine.ask(engine.scheduler.on_trial_add, engine.controller, trial)
         engine.do(TrialRequeued(trial, "retry", "asked for by the user"))
 
 

@@ -6,11 +6,12 @@ replay takes these choices from the record, and only the bookkeeping is done aga
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from trialpod.protocol.messages import DecisionKind
+from trialpod_operator.engine.changes import Change
 
 
 class Verdict(msgspec.Struct, array_like=True):
@@ -18,8 +19,20 @@ class Verdict(msgspec.Struct, array_like=True):
 
     trial_id: str
     number: int
-    decision: DecisionKind
+    decision: DecisionKind | Literal["continue"]  # "continue": an exploit that was asked for is not possible
     reason: dict[str, Any]
+    change: Change | None = None  # of an exploit
+
+
+class Command(msgspec.Struct, array_like=True):
+    """What a scheduler decided about another trial than the one that reported."""
+
+    at: int  # after so many steps of this call of `Engine.apply`
+    kind: Literal["stop", "exploit", "resources", "config"]
+    trial_id: str
+    reason: dict[str, Any]
+    change: Change | None = None  # of an exploit or a config
+    resources: dict[str, float] = {}
 
 
 class Created(msgspec.Struct, array_like=True):
@@ -35,6 +48,7 @@ class Outputs(msgspec.Struct, omit_defaults=True):
 
     verdicts: list[Verdict] = []
     created: list[Created] = []
+    commands: list[Command] = []
     started: list[str] = []  # ids of trials, in the order in which the scheduler chose them
     stop_all: dict[str, Any] | None = None  # a stopper ended the experiment, with this reason
     stop_all_at: int = 0  # at this result of the attempt
@@ -43,4 +57,4 @@ class Outputs(msgspec.Struct, omit_defaults=True):
     @property
     def empty(self) -> bool:
         """True when nothing was chosen."""
-        return not (self.verdicts or self.created or self.started or self.stop_all or self.breakdown)
+        return not (self.verdicts or self.created or self.commands or self.started or self.stop_all or self.breakdown)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trialpod.errors import nearest
-from trialpod.protocol.messages import AUTO_RESULT_KEYS, DecisionKind
+from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo, DecisionKind
 from trialpod.protocol.values import opaque_decoder
-from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
+from trialpod_operator.engine import exploits
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
+from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import ResultsReceived
 from trialpod_operator.engine.outputs import Verdict
 from trialpod_operator.engine.trial import Trial
@@ -50,7 +52,9 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
     trial = engine.state.trials[event.trial_id]
     metric = engine.settings.metric
     recorded = engine.recorded
-    silent = engine.silent and (recorded is None or not (recorded.verdicts or recorded.stop_all))
+    silent = engine.silent and (recorded is None or not (recorded.verdicts or recorded.commands or recorded.stop_all))
+    if event.committed:
+        keep_checkpoints(engine, trial, event.committed)
     offset = len(event.results) - len(fresh)
     for number, result in enumerate(fresh, offset):
         trial.received += 1
@@ -79,6 +83,21 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
     engine.do(ResultsApplied(trial, event.attempt, fresh))
 
 
+def keep_checkpoints(engine: Engine, trial: Trial, committed: list[CheckpointInfo]) -> None:
+    """Note checkpoints that the trial's attempt committed."""
+    known = {checkpoint.name for checkpoint in trial.checkpoints}
+    fresh = [checkpoint for checkpoint in committed if checkpoint.name not in known]
+    if not fresh:
+        return
+    trial.checkpoints = sorted([*trial.checkpoints, *fresh], key=lambda checkpoint: checkpoint.index)
+    for checkpoint in fresh:
+        trial.next_checkpoint_index = max(trial.next_checkpoint_index, checkpoint.index + 1)
+        advance(trial, checkpoint.iteration)
+    engine.state.flags.sound = True
+    if trial.planted is not None:
+        engine.state.plant(trial, trial.change, None)
+
+
 def advance(trial: Trial, iteration: int) -> None:
     """Note that the trial came this far."""
     if iteration > trial.furthest:
@@ -86,10 +105,18 @@ def advance(trial: Trial, iteration: int) -> None:
         trial.fruitless = 0
 
 
-def decide(engine: Engine, trial: Trial, decision: DecisionKind, reason: dict[str, Any]) -> None:
+def decide(
+    engine: Engine,
+    trial: Trial,
+    decision: DecisionKind,
+    reason: dict[str, Any],
+    now: float,
+    iteration: int | None = None,
+) -> None:
     """Hold a decision for the running attempt and have the shell carry it out."""
     trial.decision = decision
     trial.decision_reason = reason
+    note(trial, now, decision, reason, iteration)
     engine.do(DecisionMade(trial, decision, reason))
     engine.stop_attempt(trial)
 
@@ -98,8 +125,18 @@ def tell_completion(engine: Engine, trial: Trial, result: dict[str, Any]) -> Non
     """Tell scheduler and searcher, once, that the trial completed with `result`."""
     if not trial.completion_told:
         trial.completion_told = True
-        engine.ask(engine.scheduler.on_trial_complete, engine.state, trial, result)
-        engine.ask(engine.search.on_trial_complete, trial.trial_id, result)
+        engine.ask(engine.scheduler.on_trial_complete, engine.controller, trial, result)
+        stopped = trial.decision == "stop" and _cut_short(trial.decision_reason)
+        tell = engine.search.on_trial_stopped if stopped else engine.search.on_trial_complete
+        engine.ask(tell, trial.trial_id, result)
+
+
+def _cut_short(reason: dict[str, Any]) -> bool:
+    """Return whether a trial that was stopped for this reason has not come to the end that it was meant to have.
+
+    A stopper's rule is such an end, and so is the scheduler's own limit of time.
+    """
+    return reason.get("source") != "stopper" and reason.get("rule") != "max_t"
 
 
 def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was never reported") -> str:
@@ -130,42 +167,69 @@ def _measure(engine: Engine, trial: Trial, result: dict[str, Any], metric: str) 
 
 
 def _judge(engine: Engine, trial: Trial, result: dict[str, Any], done: bool, now: float) -> None:
-    decision, reason = _consult(engine, trial, result, done)
-    dropped = decision == "stop" and reason["source"] == "scheduler"
+    verdict = _consult(engine, trial, result, done)
+    dropped = verdict is not None and verdict.decision == "stop" and verdict.reason["source"] == "scheduler"
     recorded = engine.recorded
     if recorded is not None:
-        decision, reason = None, {}
-        for verdict in recorded.verdicts:
-            if verdict.trial_id == trial.trial_id and verdict.number == trial.received:
-                decision, reason = verdict.decision, verdict.reason
-    if decision is not None:
-        engine.outputs.verdicts.append(Verdict(trial.trial_id, trial.received, decision, reason))
+        known = (item for item in recorded.verdicts if item.trial_id == trial.trial_id)
+        verdict = next((item for item in known if item.number == trial.received), None)
+    decision = None
+    if verdict is not None:
+        decision = verdict.decision
+        engine.outputs.verdicts.append(verdict)
         if not done:
-            decide(engine, trial, decision, reason)
+            _enact(engine, trial, verdict, result, now)
     if decision == "stop":
         trial.completion_told = True
         if not dropped:  # a scheduler that stops a trial is done with it
-            engine.ask(engine.scheduler.on_trial_complete, engine.state, trial, result)
-        engine.ask(engine.search.on_trial_complete, trial.trial_id, result)
+            engine.ask(engine.scheduler.on_trial_complete, engine.controller, trial, result)
+        cut_short = verdict is not None and _cut_short(verdict.reason)
+        tell = engine.search.on_trial_stopped if cut_short else engine.search.on_trial_complete
+        engine.ask(tell, trial.trial_id, result)
     elif not done and engine.search_listens:
         engine.ask(engine.search.on_trial_result, trial.trial_id, result)
+    if decision == "pause" and not done:
+        trial.parked = True
+        engine.ask(engine.search.on_pause, trial.trial_id)
+    engine.controller.carry_out(now)
     stop_everything(engine, trial.received, now)
 
 
-def _consult(
-    engine: Engine, trial: Trial, result: dict[str, Any], done: bool
-) -> tuple[DecisionKind | None, dict[str, Any]]:
+def _enact(engine: Engine, trial: Trial, verdict: Verdict, result: dict[str, Any], now: float) -> None:
+    iteration = result.get("training_iteration")
+    at = iteration if type(iteration) is int else None
+    if verdict.decision == "continue":
+        note(trial, now, "continue", verdict.reason, at)
+        return
+    if verdict.change is not None:
+        engine.state.plant(trial, verdict.change, trial.planted)
+    decide(engine, trial, verdict.decision, verdict.reason, now, at)
+
+
+def _consult(engine: Engine, trial: Trial, result: dict[str, Any], done: bool) -> Verdict | None:
+    """Return what stopper and scheduler decide, None to go on."""
     stopper, scheduler = engine.stopper, engine.scheduler
     if stopper is not None and engine.ask(stopper.__call__, trial.trial_id, result):
-        return "stop", {"source": "stopper", **(engine.ask(stopper.reason) or {})}
+        reason = {"source": "stopper", **(engine.ask(stopper.reason) or {})}
+        return Verdict(trial.trial_id, trial.received, "stop", reason)
     if done:
-        return None, {}
-    verdict = engine.ask(scheduler.on_trial_result, engine.state, trial, result)
-    if verdict == TrialScheduler.STOP:
-        return "stop", {"source": "scheduler", **(engine.ask(scheduler.reason) or {})}
-    if verdict == TrialScheduler.PAUSE:
-        return "pause", {"source": "scheduler", **(engine.ask(scheduler.reason) or {})}
-    return None, {}
+        return None
+    answer = engine.ask(scheduler.on_trial_result, engine.controller, trial, result)
+    if answer is None or answer == TrialScheduler.CONTINUE or answer == TrialScheduler.NOOP:
+        return None
+    reason = {"source": "scheduler", **(engine.ask(scheduler.reason) or {})}
+    if isinstance(answer, Exploit):
+        change, problem = exploits.resolve(engine, trial, answer)
+        if change is None:
+            reason |= {"source_trial": answer.source, "problem": problem}
+            return Verdict(trial.trial_id, trial.received, "continue", reason)
+        return Verdict(trial.trial_id, trial.received, "exploit", exploits.evidence(change, reason), change)
+    if answer == TrialScheduler.STOP:
+        return Verdict(trial.trial_id, trial.received, "stop", reason)
+    if answer == TrialScheduler.PAUSE:
+        return Verdict(trial.trial_id, trial.received, "pause", reason)
+    engine.break_down(f"{type(scheduler).__name__}.on_trial_result returned {answer!r:.60}, which is no decision")
+    return None
 
 
 def stop_everything(engine: Engine, number: int, now: float) -> None:

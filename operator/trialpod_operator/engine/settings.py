@@ -8,7 +8,9 @@ import msgspec
 
 from trialpod.protocol.messages import CheckpointRules, StopRule
 
-BUDGET_FIELDS = frozenset({"num_samples", "max_concurrent", "time_budget_s", "max_failures", "fail_fast"})
+BUDGET_FIELDS = frozenset(
+    {"num_samples", "max_concurrent", "time_budget_s", "max_failures", "fail_fast", "strict_metric"}
+)
 """The settings that may change while an experiment runs, or when it is extended later."""
 
 
@@ -24,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_budget_s: float | None = None
     max_failures: int = 0  # retries of one trial; -1 = no limit
     fail_fast: bool = False
+    strict_metric: bool = True  # a trial that never reports `metric` has failed
     reuse: bool = False
     stop_rules: list[StopRule] = []
     checkpoint_rules: CheckpointRules = msgspec.field(default_factory=CheckpointRules)

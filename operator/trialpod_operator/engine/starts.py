@@ -37,6 +37,7 @@ def fill(engine: Engine, now: float) -> None:
         _create(engine, now)
     if recorded is not None:
         # What a replay under changed algorithms has not come to by itself.
+        engine.controller.carry_out(now, rest=True)
         while len(engine.outputs.created) < len(recorded.created):
             _create(engine, now)
         while (trial := _next_recorded(engine, recorded)) is not None:
@@ -47,7 +48,8 @@ def _choose(engine: Engine, now: float) -> Trial | None:
     state, recorded = engine.state, engine.recorded
     if not state.pending:
         _create(engine, now)
-    view = engine.ask(engine.scheduler.choose_trial_to_run, state)
+    view = engine.ask(engine.scheduler.choose_trial_to_run, engine.controller)
+    engine.controller.carry_out(now)
     chosen = None if view is None else state.pending.get(view.trial_id) or state.paused.get(view.trial_id)
     idle = not state.running and not state.delayed
     if chosen is None and idle and state.pending and engine.breakdown is None:
@@ -93,18 +95,23 @@ def _create(engine: Engine, now: float) -> None:
         created_at=now,
     )
     engine.state.add(trial)
-    engine.ask(engine.scheduler.on_trial_add, engine.state, trial)
+    engine.ask(engine.scheduler.on_trial_add, engine.controller, trial)
+    engine.controller.carry_out(now)
     engine.do(TrialCreated(trial))
 
 
 def _start(engine: Engine, trial: Trial, now: float) -> None:
     engine.outputs.started.append(trial.trial_id)
     engine.state.move(trial, RUNNING)
+    if trial.parked:
+        trial.parked = False
+        engine.ask(engine.search.on_unpause, trial.trial_id)
     trial.attempt += 1
     trial.running = True
     trial.lost = False
     trial.retry_at = 0.0
     trial.received = 0
+    trial.released = ()
     trial.started_at = now
     trial.pid = 0
     trial.decision = None

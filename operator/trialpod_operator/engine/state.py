@@ -7,11 +7,13 @@ Every trial that has not ended is in exactly one queue: `running`, `paused`, `pe
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from trialpod_operator.engine.changes import Change, Planted
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, Trial
 
@@ -20,6 +22,7 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The experiment's own fields beside its trials."""
 
     slots: int | None = None
+    resources: dict[str, float] = {}  # of all trials together, when known
     suspended: bool = False
     stopping: dict[str, Any] | None = None  # why all trials are being stopped
     finished: bool = False
@@ -64,6 +67,7 @@ class State:
         self.paused: dict[str, Trial] = {}
         self.running: dict[str, Trial] = {}
         self.counts: dict[str, int] = {}
+        self.pins: Counter[tuple[str, str]] = Counter()  # (trial_id, name): checkpoints that others start from
         self._ordered: list[Trial] = []
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
 
@@ -121,6 +125,12 @@ class State:
         elif status == RUNNING:
             self.running[trial_id] = trial
 
+    def plant(self, trial: Trial, change: Change | None, planted: Planted | None) -> None:
+        """Change which checkpoints of others a trial starts from; those are pinned as long as it does."""
+        self._pin(trial, -1)
+        trial.change, trial.planted = change, planted
+        self._pin(trial, +1)
+
     def wake(self, now: float) -> None:
         """Queue the trials whose time has come."""
         while self._due and self._due[0][0] <= now:
@@ -150,10 +160,19 @@ class State:
             self.counts[trial.status] = self.counts.get(trial.status, 0) + 1
             if trial.status == RUNNING:
                 self.running[trial.trial_id] = trial
+            self._pin(trial, +1)
         self.pending = {trial_id: self.trials[trial_id] for trial_id in snapshot.pending}
         self.paused = {trial_id: self.trials[trial_id] for trial_id in snapshot.paused}
         for trial_id in snapshot.delayed:
             self._delay(self.trials[trial_id])
+
+    def _pin(self, trial: Trial, count: int) -> None:
+        change, planted = trial.change, trial.planted
+        for start in (change.start if change is not None else None, planted.start if planted is not None else None):
+            if start is not None:
+                self.pins[start.key] += count
+                if not self.pins[start.key]:
+                    del self.pins[start.key]
 
     def _delay(self, trial: Trial) -> None:
         self.delayed[trial.trial_id] = trial

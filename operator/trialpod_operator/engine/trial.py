@@ -12,6 +12,8 @@ import msgspec
 
 from trialpod.protocol.messages import CheckpointInfo, DecisionKind
 from trialpod.protocol.values import opaque_decoder
+from trialpod_operator.engine.changes import Change, Planted
+from trialpod_operator.engine.decisions import decisions
 
 PENDING = "PENDING"
 RUNNING = "RUNNING"
@@ -27,9 +29,10 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     trial_id: str
     index: int  # order of creation, from 0
-    tag: str  # "2_lr=0.0132"
+    tag: str  # "2_lr=0.0132"; an exploit changes it
     params: bytes  # MessagePack of the config
     created_at: float
+    first_tag: str = ""  # the tag it was created with, which names its directory, when that is not `tag`
 
     status: str = PENDING
     attempt: int = 0  # number of the latest attempt; 0 = none yet
@@ -42,6 +45,9 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     node_ip: str = ""
     decision: DecisionKind | None = None  # for that attempt
     decision_reason: dict[str, Any] = {}
+    change: Change | None = None  # an exploit that was decided, while the attempt before it has not ended
+    planted: Planted | None = None  # the exploit in force, as long as the trial has no checkpoint of its own since
+    resources: dict[str, float] | None = None  # of its next attempt, when a scheduler changed them
 
     results: int = 0  # over all attempts
     iteration: int = 0  # training_iteration of the last result
@@ -52,6 +58,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     checkpoints: list[CheckpointInfo] = []  # committed and still there, oldest first
     next_checkpoint_index: int = 0
+    released: tuple[str, ...] = ()  # checkpoints that the attempt asked to remove last, and may
 
     failures: int = 0
     disruptions: int = 0
@@ -61,8 +68,12 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     ended_at: float = 0.0
     error: str = ""
     traceback: str = ""
-    stop_reason: dict[str, Any] = {}
+    stopped: bool = False  # it ended before its own end
+    unlogged_stop: dict[str, Any] | None = msgspec.field(default=None, name="stop_reason")  # of older snapshots
+    decisions: tuple[bytes, ...] = ()  # see `trialpod_operator.engine.decisions`
+    decided: int = 0  # how many there were
     completion_told: bool = False  # scheduler and searcher know that it completed
+    parked: bool = False  # the searcher knows that a scheduler paused it
 
     @property
     def config(self) -> dict[str, Any]:
@@ -77,11 +88,24 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         return result
 
     @property
+    def stop_reason(self) -> dict[str, Any]:
+        """Why it ended before its own end; empty if it did not."""
+        if not self.stopped:
+            return dict(self.unlogged_stop or {})
+        kept = reversed(decisions(self))
+        return next((decision.reason for decision in kept if decision.kind == "stop"), {})
+
+    @property
     def ended(self) -> bool:
         """True when the trial will not run again by itself."""
         return self.status in (TERMINATED, ERROR)
 
     @property
     def checkpoint(self) -> CheckpointInfo | None:
-        """The newest committed checkpoint."""
+        """The checkpoint that it goes on from: its newest committed one, or another trial's after an exploit."""
+        return self.own_checkpoint if self.planted is None else self.planted.start.checkpoint
+
+    @property
+    def own_checkpoint(self) -> CheckpointInfo | None:
+        """The newest committed checkpoint in its own directory."""
         return self.checkpoints[-1] if self.checkpoints else None

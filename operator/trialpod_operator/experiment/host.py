@@ -24,6 +24,7 @@ from trialpod_operator.engine.events import AnyEvent, AttemptStarted
 from trialpod_operator.engine.outputs import Created, Outputs
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.policy_files import PolicyFiles
 from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
 from trialpod_operator.experiment.trial_files import TrialFiles
 
@@ -55,7 +56,9 @@ class ExperimentHost:
         self.plan = plan
         self.directory = directory
         self.engine = Engine(plan.search, plan.scheduler, plan.stopper)
+        self.engine.resources_of = plan.resources_for
         self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn)
+        self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
         self._clock = clock
         self._perform = perform
         self._heartbeat_s = heartbeat_s
@@ -66,6 +69,7 @@ class ExperimentHost:
         self._durable = 0
         self._warnings: list[Action] = []  # about files, to be told with the next event
         self.replayed = self._replay()
+        self._written = self._journal.position
 
     def apply(self, event: AnyEvent) -> None:
         """Apply an event, journal it, and carry out what follows from it.
@@ -87,6 +91,11 @@ class ExperimentHost:
         if self._journal.size_since_snapshot > max(SNAPSHOT_MIN_BYTES, 2 * self._snapshot_size):
             self.write_snapshot()
 
+    @property
+    def position(self) -> int:
+        """Number of the journal's latest record."""
+        return self._written
+
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what an attempt is to know. All that is journaled survives the death of this process: durable."""
         answer = self.engine.answer(trial_id, attempt)
@@ -96,6 +105,9 @@ class ExperimentHost:
     def assignment(self, trial: Trial) -> Assignment:
         """Return the assignment for the trial's current attempt."""
         settings = self.plan.settings
+        engine = self.engine
+        start = trial.planted.start if trial.planted is not None else None
+        source = engine.state.trials[start.trial_id] if start is not None else None
         return Assignment(
             trial_id=trial.trial_id,
             attempt=trial.attempt,
@@ -107,17 +119,22 @@ class ExperimentHost:
             storage_options=msgspec.to_builtins(self.plan.remote.options) if self.plan.remote is not None else {},
             params=msgspec.Raw(trial.params),
             trainable=self.plan.trainable,
-            resources=self.plan.resources_for(trial.config),
+            resources=engine.controller.resources(trial),
             checkpoint=trial.checkpoint,
+            source_dir=str(self.files.path(source)) if source is not None else "",
+            source_uri=self.checkpoint_uri(source) if source is not None else "",
             checkpoints=trial.checkpoints,
             next_checkpoint_index=trial.next_checkpoint_index,
             checkpoint_rules=settings.checkpoint_rules,
             stop_rules=settings.stop_rules,
-            horizons=self.engine.horizons(trial),
+            horizons=engine.horizons(trial),
             metric=settings.metric,
             heartbeat_s=self._heartbeat_s,
             grace_s=self.plan.grace_s,
             reuse=settings.reuse,
+            saves_at_horizon=engine.scheduler.saves_at_horizon,
+            pinned=[name for holder, name in engine.state.pins if holder == trial.trial_id],
+            asks_to_delete=True,
         )
 
     def checkpoint_uri(self, trial: Trial) -> str:
@@ -130,8 +147,9 @@ class ExperimentHost:
         return self._names.get(trial.trial_id) or f"{self.plan.settings.trainable_name}_{trial.trial_id}"
 
     def flush(self) -> None:
-        """Bring the trial files up to date."""
+        """Bring the trial files, and what the scheduler tells of exploits, up to date."""
         self.files.flush()
+        self._policies.flush()
 
     def sync(self) -> None:
         """Make everything journaled so far survive a power loss too."""
@@ -159,6 +177,7 @@ class ExperimentHost:
     def close(self) -> None:
         """Flush and close everything; the host cannot be used afterwards."""
         self.files.close()
+        self._policies.flush()
         self._journal.sync()
         self._journal.close()
 

@@ -10,7 +10,10 @@ copied from here: the attempts put them into the storage by themselves.
   quarter, and at its end; over a trial's life that is at most five times their size.
 * What cannot be copied now is copied later. Nothing here ever stops training.
 
-One background thread does the copying; `Mirror`'s public methods may be called from any thread.
+* With `commits`, whoever writes the journal may wait until the storage has what was written so far: `request` asks
+  for it, `committed` is told. The journal then has a thread of its own, so that the trials' files never delay it.
+
+Background threads do the copying; `Mirror`'s public methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -68,11 +71,17 @@ class Mirror:
     Args:
         directory: the experiment's directory; this process holds its lock.
         storage: the experiment's place in the storage.
+        committed: called from the copying thread with a number that was given to `request`, once everything that
+            the journal held at that call is in the storage; None when nobody waits for it.
     """
 
-    def __init__(self, directory: Path, storage: Storage) -> None:
+    def __init__(self, directory: Path, storage: Storage, committed: Callable[[int], None] | None = None) -> None:
         self._directory = directory
         self._storage = storage
+        self._committed = committed
+        self._requested = 0  # written by the journal's owner, read by the copying thread
+        self._told = 0
+        self._urgent = threading.Event()
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
@@ -86,9 +95,13 @@ class Mirror:
         self._thread: threading.Thread | None = None
         self._tell_end: Callable[[], None] = lambda: None
         self._ended_copying = False
-        self._failures = 0
         self._broken: FencedError | None = None
         self._looked_at_live = 0.0
+        self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
+        self._finishing = threading.Event()
+        self._given_up = False
+        self._files_thread: threading.Thread | None = None
+        self._journal_complete = threading.Event()  # with `commits`: the journal's thread has copied its last
 
     @property
     def uri(self) -> str:
@@ -120,6 +133,7 @@ class Mirror:
             local = _local_sizes(folder)
         self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
         self._snapshots = set(pieces.snapshots)
+        self._pieces = {name: len(offsets) for name, offsets in pieces.segments.items()}
         return bool(ahead or newer)
 
     def start(self, report: Callable[[str], None], fenced: Callable[[FencedError], None]) -> None:
@@ -133,6 +147,25 @@ class Mirror:
         self._fenced = fenced
         self._thread = threading.Thread(target=self._run, name="trialpod-mirror", daemon=True)
         self._thread.start()
+        if self._committed is not None:
+            self._files_thread = threading.Thread(target=self._run_files, name="trialpod-mirror-files", daemon=True)
+            self._files_thread.start()
+
+    def request(self, position: int, *, urgent: bool) -> None:
+        """Ask to be told when the storage has all that the journal holds now.
+
+        Args:
+            position: a number that grows with each call; `committed` gets it back, or a later one.
+            urgent: somebody waits for it; else it is done with the next regular copy, within `INTERVAL_S`.
+        """
+        self._requested = position
+        if urgent:
+            self._urgent.set()
+
+    @property
+    def pieces(self) -> int:
+        """How many objects the journal has in the storage since its latest snapshot: what a restart has to read."""
+        return sum(list(self._pieces.values()))
 
     def trial_started(self, dirname: str) -> None:
         """A trial is running in this directory."""
@@ -153,7 +186,14 @@ class Mirror:
             self._ended |= self._live
             self._live.clear()
             self._closing = True
-        self._wake.set()
+        for event in (self._finishing, self._wake, self._urgent):
+            event.set()
+
+    def abandon(self) -> None:
+        """Copy nothing more; what is under way ends by itself."""
+        self._given_up = True
+        for event in (self._finishing, self._wake, self._urgent):
+            event.set()
 
     @property
     def done(self) -> bool:
@@ -179,47 +219,71 @@ class Mirror:
 
     def _run(self) -> None:
         try:
-            self._copy_until_finished()
+            if self._committed is None:
+                self._repeat(self.copy, self._wake)
+            else:
+                self._repeat(self._commit, self._urgent)
         finally:
+            self._journal_complete.set()
+            if self._files_thread is None:
+                self._ended_copying = True
+                self._tell_end()
+
+    def _run_files(self) -> None:
+        try:
+            self._repeat(self._copy_files, self._wake)
+        finally:
+            self._journal_complete.wait()
             self._ended_copying = True
             self._tell_end()
 
-    def _copy_until_finished(self) -> None:
-        while True:
+    def _commit(self, *, everything: bool) -> None:
+        """Copy the journal and tell how far; `everything` changes nothing here."""
+        position = self._requested
+        if position != self._told or everything:
+            self._copy_journal()
+        if position != self._told and self._committed is not None:
+            self._told = position
+            self._committed(position)
+
+    def _repeat(self, copy: Callable[..., None], wake: threading.Event) -> None:
+        """Copy again and again, until it was told to finish and has copied everything."""
+        failures = 0
+        while self._broken is None and not self._given_up:
             with self._lock:
                 closing = self._closing
             try:
-                self.copy(everything=closing)
+                copy(everything=closing)
             except FencedError as error:
                 self._broken = error
                 self._fenced(error)
                 return
             except (StorageError, OSError) as error:
-                self._failed(error)
-                self._pause(min(0.25 * 2.0 ** min(self._failures, 10), BACKOFF_MAX_S) if not closing else 0.5)
+                failures += 1
+                self._failed(error, failures)
+                # Not woken up by those who wait: the storage needs the time more than they do.
+                seconds = min(0.25 * 2.0 ** min(failures, 10), BACKOFF_MAX_S) if not closing else 0.5
+                self._pause(seconds, self._finishing)
                 continue
-            self._recovered()
+            if failures:
+                self._report(f"{self.uri} is up to date again")
+            failures = 0
             if closing:
                 return
-            self._pause(INTERVAL_S)
+            self._pause(INTERVAL_S, wake)
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, seconds: float, wake: threading.Event) -> None:
         if not self._closing:
-            self._wake.wait(seconds)
-            self._wake.clear()
+            wake.wait(seconds)
+            if wake is not self._finishing:
+                wake.clear()
         else:
             time.sleep(min(seconds, 0.5))
 
-    def _failed(self, error: Exception) -> None:
-        self._failures += 1
-        logger.info("copying to %s failed (%d): %s", self.uri, self._failures, error)
-        if self._failures == 1:
+    def _failed(self, error: Exception, failures: int) -> None:
+        logger.info("copying to %s failed (%d): %s", self.uri, failures, error)
+        if failures == 1:
             self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
-
-    def _recovered(self) -> None:
-        if self._failures:
-            self._report(f"{self.uri} is up to date again")
-        self._failures = 0
 
     def copy(self, *, everything: bool = True) -> None:
         """Copy what the storage does not hold yet; without `everything`, of running trials only what has grown.
@@ -228,6 +292,9 @@ class Mirror:
         """
         # First what finds out that somebody else writes here; then what would replace something of theirs.
         self._copy_journal()
+        self._copy_files(everything=everything)
+
+    def _copy_files(self, *, everything: bool) -> None:
         for key in (f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}", f"{TRIALPOD_DIR}/{TRAINABLE_FILE}", _TUNER_FILE):
             self._copy_if_changed(key)
         with self._lock:
@@ -295,6 +362,7 @@ class Mirror:
                 if data:
                     self._create(f"{_JOURNAL}/{name}/{sent:012d}", data)
                     self._sent[name] = sent + len(data)
+                    self._pieces[name] = self._pieces.get(name, 0) + 1
         if snapshots:
             self._forget_before(snapshots[-1])
 
@@ -317,6 +385,7 @@ class Mirror:
         for name in [name for name in self._sent if _number(name) < number]:
             self._storage.delete_tree(f"{_JOURNAL}/{name}")
             del self._sent[name]
+            self._pieces.pop(name, None)
 
     # -- fetching --
 

@@ -11,10 +11,12 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
+from trialpod.storage.endpoints import endpoint_of
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
-from trialpod.tune.search import BasicVariantGenerator, SearchAlgorithm, create_searcher
+from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
+from trialpod.tune.search.prepare import with_seed
 from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
@@ -32,7 +34,11 @@ def choose_seed() -> int:
 
 
 def plan_from_manifest(
-    experiment: TuneExperiment, folder: Path, stored: Mapping[str, Any] | None, storage_uri: str = ""
+    experiment: TuneExperiment,
+    folder: Path,
+    stored: Mapping[str, Any] | None,
+    storage_uri: str = "",
+    trainable: TrainableRef | None = None,
 ) -> ExperimentPlan:
     """Return the plan for a manifest.
 
@@ -41,6 +47,7 @@ def plan_from_manifest(
         folder: where the manifest is; its modules can be imported from there.
         stored: what an earlier start stored (``experiment.json``), None at the first.
         storage_uri: the ``s3://`` URI below which the experiment is kept; "" = only in its directory.
+        trainable: where the code is, when that is not beside the manifest.
 
     Raises:
         InvalidInputError: it can run in a cluster, but not here.
@@ -76,7 +83,7 @@ def plan_from_manifest(
         search=_searcher(spec, space, seed),
         scheduler=_scheduler(spec, seed),
         stopper=_combined([create_stopper(s.name, **s.parameters) for s in spec.stoppers]),
-        trainable=_trainable_ref(spec.trainable, folder),
+        trainable=trainable or _trainable_ref(spec.trainable, folder),
         resources=spec.resource_amounts,
         suspend=spec.suspend,
         grace_s=_grace_s(spec),
@@ -95,9 +102,14 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
     """Return the plan for what a `Tuner` was given; `stored` as in `plan_from_manifest`."""
     seed = request.seed if request.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
-    search = request.search_alg if request.search_alg is not None else BasicVariantGenerator(random_state=seed)
-    if isinstance(search, BasicVariantGenerator):
-        search.configure(request.param_space, request.num_samples)
+    search = prepare(
+        request.search_alg,
+        space=request.param_space,
+        num_samples=request.num_samples,
+        metric=request.metric,
+        mode=request.mode,
+        seed=seed,
+    )
     stop = request.stop
     rules = [StopRule(key, float(value)) for key, value in stop.items()] if isinstance(stop, dict) else []
     settings = Settings(
@@ -110,6 +122,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         time_budget_s=request.time_budget_s,
         max_failures=request.max_failures,
         fail_fast=request.fail_fast,
+        strict_metric=request.strict_metric,
         reuse=request.reuse,
         stop_rules=rules,
         checkpoint_rules=request.checkpoint_rules,
@@ -124,7 +137,9 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         resources_of=request.resources_fn,
         trial_name=request.trial_name,
         trial_dirname=request.trial_dirname,
-        remote=RemoteStorage(uri=request.storage_uri, options=StorageOptions().resolved())
+        remote=RemoteStorage(
+            uri=request.storage_uri, options=StorageOptions(endpoint=endpoint_of(request.storage_uri)).resolved()
+        )
         if request.storage_uri
         else None,
         document={"name": request.name, "storage": request.storage_uri, "seed": seed, "total": search.total},
@@ -140,12 +155,14 @@ def _grace_s(spec: TuneExperimentSpec) -> float:
 def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> SearchAlgorithm:
     component = spec.search_algorithm
     name, parameters = (component.name, dict(component.parameters)) if component else ("random", {})
-    if name in ("random", "grid", "variant_generator"):
-        parameters.setdefault("random_state", seed)
-    search = create_searcher(name, **parameters)
-    if isinstance(search, BasicVariantGenerator):
-        search.configure(space, spec.num_samples)
-    return search
+    return prepare(
+        create_searcher(name, **with_seed(parameters, name, seed)),
+        space=space,
+        num_samples=spec.num_samples,
+        metric=spec.metric,
+        mode=spec.mode,
+        seed=seed,
+    )
 
 
 def _scheduler(spec: TuneExperimentSpec, seed: int) -> TrialScheduler:
@@ -178,7 +195,7 @@ def _request_stopper(request: ExperimentRequest) -> Stopper | None:
 def _remote(spec: TuneExperimentSpec, uri: str) -> RemoteStorage:
     storage = spec.storage
     options = StorageOptions(
-        endpoint=(storage.endpoint or "") if storage is not None else "",
+        endpoint=(storage.endpoint if storage is not None else "") or endpoint_of(uri),
         create_bucket=storage.create_bucket if storage is not None else False,
     )
     return RemoteStorage(uri=uri, options=options.resolved())

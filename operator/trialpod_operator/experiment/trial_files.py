@@ -61,7 +61,7 @@ class TrialFiles:
         """Return the directory of a trial."""
         name = self.dirnames.get(trial.trial_id)
         if name is None:
-            name = trial_dirname(self._trainable_name, trial.trial_id, trial.tag, trial.created_at)
+            name = trial_dirname(self._trainable_name, trial.trial_id, trial.first_tag or trial.tag, trial.created_at)
         return self._directory / name
 
     def create(self, trial: Trial) -> None:

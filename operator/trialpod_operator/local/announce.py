@@ -32,6 +32,14 @@ def announce(action: Action, row: Callable[[Trial], TrialRow], metric: str | Non
             lost = replace(row(trial), attempts=trial.attempt - trial.running)
             reason = message.partition("; it goes on ")[0]
             return events.trial_retried(lost, reason=reason, disruption=why == "disrupted")
+        case TrialRequeued(trial=trial, why="exploited", message=source):
+            start = trial.checkpoint
+            return events.trial_exploits(
+                row(trial),
+                source=source if source != trial.trial_id else "",
+                iteration=start.iteration if start is not None else None,
+                tag=trial.tag,
+            )
         case Warned(message=message, trial=trial):
             return events.warning(message, trial_id=trial.trial_id if trial is not None else "")
         case DecisionMade():

@@ -11,21 +11,24 @@ from typing import Any, cast
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.base import local_folder, open_storage
-from trialpod.storage.layout import EXPERIMENT_FILE, LOG_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
-from trialpod_operator.engine.trial import Trial
+from trialpod.tune.callback import Callback
+from trialpod.tune.progress_reporter import CLIReporter
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.plans import plan_from_request
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import static_fields
-from trialpod_operator.local.display.base import write_closing
-from trialpod_operator.local.display.choose import choose_display
+from trialpod_operator.local.callbacks import Callbacks
+from trialpod_operator.local.display.base import Display, write_closing
+from trialpod_operator.local.display.choose import can_move_the_cursor, choose_display
+from trialpod_operator.local.display.table_options import table_options
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.experiment.plans import plan_from_request
+from trialpod_operator.local.log_links import LogLinks
 from trialpod_operator.local.summary import RunCommand, summarize
 from trialpod_operator.local.view import ExperimentView
-
-DEFAULT_LOG_FILES = ("stdout", "stderr")
-"""What ``log_to_file=True`` means in Ray; here one file holds both, in the order in which they were written."""
 
 
 @dataclass
@@ -54,15 +57,11 @@ class LocalBackend:
             KeyboardInterrupt: the user stopped it; everything is kept, and `Tuner.restore` goes on.
             TrialpodError: it cannot run.
         """
-        if request.log_files not in (None, DEFAULT_LOG_FILES):
-            raise InvalidInputError(
-                f"RunConfig(log_to_file={request.log_files!r}): names cannot be chosen here; each trial's output "
-                f"is in {LOG_FILE} in its directory; leave log_to_file out or give True"
-            )
         directory = Path(request.directory)
         script = script_run or ScriptRun()
         verbose = script.verbose if script.verbose is not None else request.verbose - 1
-        display = choose_display(sys.stdout, json=script.json, verbose=verbose)
+        callbacks = _callbacks(request, directory)
+        display = _display(request, script.json, verbose, callbacks)
 
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
             if stored is not None and not request.resume:
@@ -79,6 +78,7 @@ class LocalBackend:
             gpus=script.gpus,
             retry_errors=retry,
             drop_unfinished=request.resume and not request.resume_unfinished,
+            callbacks=callbacks,
         )
         outcome = run_experiment(plan, directory, display, options)
         if script_run is not None:
@@ -103,6 +103,7 @@ class LocalBackend:
                 message=state.flags.message,
                 metric=settings.metric if settings else None,
                 mode=settings.mode if settings else None,
+                broken=_broken(experiment.engine),
                 trials=[
                     TrialOutcome(
                         trial_id=trial.trial_id,
@@ -115,6 +116,10 @@ class LocalBackend:
                         traceback=trial.traceback,
                         checkpoints=trial.checkpoints,
                         checkpoint_uri=experiment.checkpoint_uri(trial),
+                        experiment_tag=trial.tag,
+                        trainable_name=settings.trainable_name if settings else "",
+                        failures=trial.failures,
+                        created_at=trial.created_at,
                     )
                     for trial in state.trials.values()
                 ],
@@ -130,6 +135,39 @@ class LocalBackend:
         if folder is None:
             return open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
         return (folder / TRIALPOD_DIR).is_dir() and read_stored(folder) is not None
+
+
+def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:
+    """Return the callbacks to tell, None when nobody wants to hear anything."""
+    callbacks: list[Callback] = [LogLinks(request.log_files)] if request.log_files is not None else []
+    callbacks += request.callbacks
+    if not callbacks and request.progress_reporter is None:
+        return None
+    return Callbacks(callbacks, directory, stop=request.stop, num_samples=request.num_samples)
+
+
+def _display(request: ExperimentRequest, json: bool, verbose: int, callbacks: Callbacks | None) -> Display:
+    """Return the display for a request: the script's reporter has a say where people look at lines or a table."""
+    reporter = request.progress_reporter
+    if reporter is None or callbacks is None or json or verbose < 0:
+        return choose_display(sys.stdout, json=json, verbose=verbose)
+    if type(reporter) is CLIReporter and can_move_the_cursor(sys.stdout):
+        return choose_display(sys.stdout, json=json, verbose=verbose, table=table_options(reporter))
+    from trialpod_operator.local.display.reporter import ReporterDisplay
+
+    return ReporterDisplay(sys.stdout, reporter, callbacks.trials)
+
+
+def _broken(engine: Engine) -> str:
+    """Return why an experiment that has ended could not go on as one; empty when it could."""
+    flags, settings = engine.state.flags, engine.state.settings
+    stopping = flags.stopping or {}
+    if stopping.get("source") in ("metric", "algorithm"):
+        return str(stopping.get("message"))
+    if settings is not None and settings.strict_metric and flags.finished and flags.unmeasured and not flags.measured:
+        failed = (trial.error for trial in engine.state.trials.values() if trial.status == ERROR)
+        return next(failed, "")
+    return ""
 
 
 def _last_result(result: dict[str, Any], trial: Trial) -> dict[str, Any] | None:

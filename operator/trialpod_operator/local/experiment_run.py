@@ -23,6 +23,7 @@ from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
 
 if TYPE_CHECKING:
+    from trialpod_operator.local.callbacks import Callbacks
     from trialpod_operator.local.shell import RunOutcome
 
 LOCK_TIMEOUT_S = 10.0
@@ -39,14 +40,15 @@ class RunOptions:
     """How to run, beside what to run.
 
     `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
-    ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished. `wait`
-    is told once when another process still holds the experiment.
+    ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished.
+    `callbacks` are the script's. `wait` is told once when another process still holds the experiment.
     """
 
     cpus: float | None = None
     gpus: int | None = None
     retry_errors: str = ""
     drop_unfinished: bool = False
+    callbacks: Callbacks | None = None
     wait: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
 
 
@@ -94,6 +96,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 drop_unfinished=options.drop_unfinished,
                 mirror=mirror,
                 fork_server=fork_server,
+                callbacks=options.callbacks,
             )
             return shell.run()
         finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import local_folder, open_storage
+from trialpod.storage.endpoints import plain
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -142,13 +143,14 @@ def reading(place: str | Path) -> Iterator[ReadExperiment]:
         InvalidInputError: there is none.
         StorageError: the storage cannot be read.
     """
-    folder = local_folder(str(place))
+    place = plain(str(place))
+    folder = local_folder(place)
     if folder is not None:
         yield ReadExperiment(folder)
         return
     from trialpod_operator.experiment.mirror import Mirror
 
-    uri = str(place).rstrip("/")
+    uri = place.rstrip("/")
     storage = open_storage(uri)
     with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
         directory = Path(copy)

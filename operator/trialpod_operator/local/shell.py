@@ -26,6 +26,7 @@ import msgspec
 
 from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
+from trialpod.tune.callback_list import CallbackError
 from trialpod_operator.engine.actions import (
     Action,
     ExperimentFinished,
@@ -37,6 +38,7 @@ from trialpod_operator.engine.actions import (
 )
 from trialpod_operator.engine.events import (
     AnyEvent,
+    AttemptEnded,
     CapacityObserved,
     Recovered,
     ResumeRequested,
@@ -51,6 +53,7 @@ from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.mirror import FencedError, Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.announce import announce
+from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.words import plural
@@ -61,7 +64,7 @@ from trialpod_operator.local.view import ExperimentView, TrialRow
 from trialpod_operator.local.views import build_row, build_view
 from trialpod_operator.local.workers import Workers
 from trialpod_operator.reports.http import Peer, ReportServer
-from trialpod_operator.reports.service import Reply, ReportService, refuse
+from trialpod_operator.reports.service import Caller, Reply, ReportService, refuse
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +99,8 @@ class LocalShell:
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
         drop_unfinished: stop the trials that an earlier run left unfinished instead of going on with them.
         mirror: copies the directory to its storage; brought up to date already.
+        fork_server: starts the processes; None starts one.
+        callbacks: the script's, which are told of everything.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class LocalShell:
         drop_unfinished: bool = False,
         mirror: Mirror | None = None,
         fork_server: ForkServer | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -121,6 +127,7 @@ class LocalShell:
         self._drop_unfinished = drop_unfinished
         self._mirror = mirror
         self._fork_server = fork_server
+        self._callbacks = callbacks
         self._service = ReportService(self)
         self._interrupts = 0
         self._failure: BaseException | None = None
@@ -151,8 +158,11 @@ class LocalShell:
         """Apply an event of an attempt."""
         if self._failure is not None:
             raise self._failure
+        if isinstance(event, AttemptEnded) and event.end.asks:
+            self._workers.stays(event.trial_id, event.attempt)
         try:
-            self._host.apply(event)
+            with self._callbacks.step(event) if self._callbacks is not None else contextlib.nullcontext():
+                self._host.apply(event)
         except msgspec.MsgspecError:
             raise  # the sender's mistake, which it is told; nothing was changed
         except Exception as error:
@@ -167,6 +177,13 @@ class LocalShell:
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a process its attempt; one that has done its own gets another, when there is one."""
         return self._workers.assign(request)
+
+    def permits(self, caller: Caller, trial_id: str) -> str:
+        """Everyone who can open the socket is this user; callers have no identity here."""
+        return ""
+
+    def committed(self) -> None:
+        """What is in the journal survives the death of this process: there is nothing to wait for."""
 
     # -- for the processes' keeper --
 
@@ -216,8 +233,13 @@ class LocalShell:
                     self._plan, self._directory, self._clock, self._perform, heartbeat_s=HEARTBEAT_S
                 )
                 self._start_mirror()
+                if self._callbacks is not None:
+                    self._callbacks.begin(self._host)
                 with self._signals():
-                    return await self._drive()
+                    try:
+                        return await self._drive()
+                    finally:
+                        self._end_callbacks()
             finally:
                 await pool.close()
                 await server.close()
@@ -261,6 +283,16 @@ class LocalShell:
         self._display.finish(view)
         return RunOutcome(view, interrupted=stopped_early and self._interrupts > 0)
 
+    def _end_callbacks(self) -> None:
+        if self._callbacks is None:
+            return
+        try:
+            self._callbacks.end()
+        except CallbackError as error:
+            if self._failure is None:
+                raise
+            logger.error("%s", error)  # beside the one that ended the run
+
     def _start_mirror(self) -> None:
         if self._mirror is None:
             return
@@ -299,7 +331,9 @@ class LocalShell:
                 left = [trial.trial_id for trial in self._host.engine.state.get_trials() if not trial.ended]
                 for trial_id in left:
                     self.apply(StopRequested(trial_id=trial_id))
-        self.apply(CapacityObserved(slots=self._capacity()))
+        machine = self._slots.machine
+        total = {"cpu": machine.cpus, "memory": float(machine.memory), "gpu": float(len(machine.gpus))}
+        self.apply(CapacityObserved(slots=self._capacity(), resources={**total, **machine.custom}))
         if self._plan.suspend:
             self.apply(SuspendRequested())
         self.apply(SettingsObserved(settings=self._plan.settings))
@@ -353,6 +387,11 @@ class LocalShell:
     # -- carrying out actions --
 
     def _perform(self, action: Action) -> None:
+        self._carry_out(action)
+        if self._callbacks is not None:
+            self._callbacks.action(action)
+
+    def _carry_out(self, action: Action) -> None:
         match action:
             case StartAttempt(trial=trial, attempt=attempt):
                 self._workers.start(trial, attempt)

@@ -18,6 +18,7 @@ Two rules for the environment of a trial:
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -73,6 +74,9 @@ class Machine:
             root: where ``proc``, ``sys`` and ``dev`` are.
         """
         variables = os.environ if environ is None else environ
+        cpus = _said(variables, "TRIALPOD_CPUS") if cpus is None else cpus
+        if gpus is None and (said := _said(variables, "TRIALPOD_GPUS")) is not None:
+            gpus = int(said)
         groups = _cgroups(root)
         if cpus is None:
             cpus = float(len(os.sched_getaffinity(0)))
@@ -317,6 +321,18 @@ def _memory_limit(root: Path, groups: Mapping[str, str]) -> int | None:
 def _physical_memory(root: Path) -> int:
     found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _said(environ: Mapping[str, str], variable: str) -> float | None:
+    """Return the number in a variable, None if it is not set."""
+    text = environ.get(variable, "").strip()
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        number = -1.0
+    if number is not None and not 0 <= number < math.inf:
+        raise InvalidInputError(f"variable {variable}={text!r}: must be a number of at least 0")
+    return number
 
 
 def _visible_gpus(environ: Mapping[str, str], root: Path) -> tuple[str, ...]:

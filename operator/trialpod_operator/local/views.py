@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outcome import RUNNING as EXPERIMENT_RUNNING
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
+from trialpod_operator.experiment.best import best_trial
 from trialpod_operator.local.view import ExperimentView, TrialRow
 
 RATE_WINDOW = 20
 """Trials per minute are told from the latest this many ended trials."""
-
-
-def best_trial(engine: Engine) -> Trial | None:
-    """Return the trial whose last result has the best finite value of the metric; the earliest of equals."""
-    settings = engine.state.settings
-    if settings is None or settings.metric is None:
-        return None
-    sign = 1.0 if settings.mode == "max" else -1.0
-    best: Trial | None = None
-    best_value = -math.inf
-    for trial in engine.state.trials.values():
-        if trial.value is not None and math.isfinite(trial.value) and sign * trial.value > best_value:
-            best, best_value = trial, sign * trial.value
-    return best
 
 
 def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: str = "") -> TrialRow:
@@ -39,7 +25,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         now: seconds since the epoch.
         checkpoints: where its checkpoints are, when that is not `path`.
     """
-    checkpoint = trial.checkpoint
+    checkpoint = trial.own_checkpoint
     return TrialRow(
         trial_id=trial.trial_id,
         name=name,

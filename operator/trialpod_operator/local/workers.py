@@ -4,6 +4,8 @@ Invariants:
 
 * An attempt that was started either gets a process or is reported as ended; none is forgotten.
 * A process holds its resources until it and its descendants are gone.
+* A process whose trial goes on with another config keeps its place, and gets the trial's next attempt when it asks
+  for it; unless others wait for resources first.
 * Everything here belongs to the event loop of the shell.
 """
 
@@ -80,7 +82,9 @@ class _Worker:
     trial: Trial
     attempt: int
     waiting: asyncio.Future[tuple[Trial, int] | None] | None = None
+    resources: dict[str, float] = field(default_factory=dict)
     given: bool = False  # it has fetched the assignment of this attempt
+    stays: bool = False  # it has said that it asks for its trial's next attempt
     signals: set[int] = field(default_factory=set)  # sent to it
 
     @property
@@ -136,9 +140,24 @@ class Workers:
         if worker is not None:
             self._force(worker, self._plan.grace_s)
             return
-        end = AttemptEnd(cause="paused" if trial.decision == "pause" else "stopped")
+        end = AttemptEnd(cause="stopped" if trial.decision == "stop" else "paused")
         event = AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)
         self._shell.soon(lambda: self._shell.apply(event))
+
+    def stays(self, trial_id: str, attempt: int) -> None:
+        """The attempt ends, and its process asks for the next one of the same trial."""
+        for worker in self._workers.values():
+            if worker.trial.trial_id == trial_id and worker.attempt == attempt:
+                worker.stays = True
+                wait_s = CLEANUP_GRACES * self._plan.grace_s
+                asyncio.get_running_loop().call_later(wait_s, self._give_up_waiting, worker, attempt)
+
+    def _give_up_waiting(self, worker: _Worker, attempt: int) -> None:
+        """End a process that has not asked for the attempt that waits for it."""
+        hangs = worker.stays and worker.attempt == attempt and worker.waiting is None
+        if hangs and self._workers.get(worker.key) is worker:
+            self._signal(worker, signal.SIGKILL)
+            self._shell.soon(self._pump)
 
     def expect_end(self, trial: Trial, attempt: int) -> None:
         """That was the attempt's last result: its code has time to clean up, but not for ever."""
@@ -153,7 +172,7 @@ class Workers:
             return AssignmentAnswer(reason=f"no process '{request.runner}' was started here")
         if worker.busy:
             return self._give(worker, request)
-        if not self._plan.settings.reuse or self._shell.finished:
+        if not (self._plan.settings.reuse or worker.stays) or self._shell.finished:
             return _NO_WORK
         return self._give_next(worker, request)
 
@@ -176,21 +195,52 @@ class Workers:
 
     def _pump(self) -> None:
         """Start what waits, as far as the resources go."""
+        expected: list[tuple[Trial, int]] = []  # their own process is about to ask for them
         while self._queue:
             trial, attempt = self._queue[0]
             if trial.running and trial.attempt == attempt:
-                idle = next((worker for worker in self._workers.values() if worker.idle), None)
-                if idle is not None and idle.waiting is not None:
-                    idle.waiting.set_result((trial, attempt))
-                elif not self._spawn(trial, attempt):
-                    return
+                own = next((one for one in self._workers.values() if one.trial is trial and one.stays), None)
+                if own is not None and own.waiting is None and not own.signals:
+                    expected.append(self._queue.popleft())
+                    continue
+                if not self._hand_over(trial, attempt, own) and not self._spawn(trial, attempt):
+                    break
             self._queue.popleft()
+        self._queue.extendleft(reversed(expected))
+
+    def _hand_over(self, trial: Trial, attempt: int, own: _Worker | None) -> bool:
+        """Give the attempt to a process that waits for work, its trial's own before any other."""
+        resources = self._resources(trial)
+        for worker in ([own] if own is not None else []) + list(self._workers.values()):
+            # A process that waits for its own trial knows no other one.
+            fitting = worker.trial is trial or self._plan.settings.reuse
+            if worker.idle and worker.waiting is not None and fitting and worker.resources == resources:
+                worker.waiting.set_result((trial, attempt))
+                return True
+        return False
+
+    def _resources(self, trial: Trial) -> dict[str, float] | None:
+        """Return what the trial's attempt is given; None when that cannot be computed."""
+        if trial.resources:
+            return trial.resources
+        try:
+            return self._plan.resources_for(trial.config)
+        except InvalidInputError:
+            return None
+
+    def _make_room(self) -> None:
+        """Let a process go that waits for work which is not there."""
+        for worker in self._workers.values():
+            if worker.idle and worker.waiting is not None:
+                worker.waiting.set_result(None)
+                return
 
     def _spawn(self, trial: Trial, attempt: int) -> bool:
         """Start a process; return False when there is no room for it yet."""
         try:
-            resources = self._plan.resources_for(trial.config)
+            resources = trial.resources or self._plan.resources_for(trial.config)
             if not self._slots.fits(resources):
+                self._make_room()
                 return False
         except InvalidInputError as error:  # the resources of this one trial, computed from its config
             end = AttemptEnd(cause="failed", error=str(error), retry=False)
@@ -199,7 +249,7 @@ class Workers:
         self._serial += 1
         key = f"{trial.trial_id}.{attempt}.{self._serial}"
         allocation = self._slots.acquire(key, resources)
-        self._workers[key] = _Worker(key, trial, attempt)
+        self._workers[key] = _Worker(key, trial, attempt, resources=resources)
         self._pool.spawn(
             key,
             runner=key,
@@ -245,7 +295,7 @@ class Workers:
         if work is None:
             return _NO_WORK
         worker.trial, worker.attempt = work
-        worker.given = False
+        worker.given = worker.stays = False
         return self._give(worker, request)
 
     def _force(self, worker: _Worker, grace_s: float) -> None:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trialpod.errors import InvalidInputError
 from trialpod_operator.reports.http_connection import Answer, Connection, Handler, Limits, Peer, error
+from trialpod_operator.reports.tls import Handshake
 
 if TYPE_CHECKING:
     import ssl as ssl_module
@@ -39,8 +42,13 @@ class ReportServer:
         self.handler = handler
         self.limits = limits or Limits()
         self.closing = False
+        self.held_bytes = 0
+        """Bytes of requests that have not been served yet, of all clients together."""
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._handshakes: set[Handshake] = set()
+        self._addresses: Counter[str] = Counter()
+        self._tls: ssl_module.SSLContext | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._sweeper: asyncio.TimerHandle | None = None
         self._unix_paths: list[tuple[str, int]] = []
@@ -75,16 +83,27 @@ class ReportServer:
     ) -> tuple[str, int]:
         """Serve on TCP, with TLS when a context is given; return the address (for port 0)."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(self), host, port, ssl=ssl, backlog=1024)
+        factory: Callable[[], asyncio.Protocol] = lambda: Connection(self)  # noqa: E731
+        if ssl is not None:
+            self._tls = ssl
+            factory = lambda: Handshake(self, self._current_tls)  # noqa: E731
+        server = await loop.create_server(factory, host, port, backlog=1024)
         self._servers.append(server)
         address, bound = server.sockets[0].getsockname()[:2]
         return address, bound
+
+    def replace_tls(self, context: ssl_module.SSLContext) -> None:
+        """Use this context for the connections that come from now on; those that stand are not touched."""
+        self._tls = context
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Stop listening, let requests in progress end for up to `grace_s`, then cancel them."""
         self.closing = True
         for server in self._servers:
             server.close()
+        for handshake in list(self._handshakes):
+            if handshake.task is not None:
+                handshake.task.cancel()
         for connection in list(self._connections):
             connection.close_when_idle()
         if self._connections:
@@ -107,13 +126,43 @@ class ReportServer:
         self._connections.add(connection)
         if self._sweeper is None:
             self._schedule_sweep()
-        return len(self._connections) <= self.limits.connections and not self.closing
+        return self._count(connection.address)
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is gone."""
         self._connections.discard(connection)
+        self._uncount(connection.address)
         if not self._connections:
             self._all_gone.set()
+
+    def admit_handshake(self, handshake: Handshake) -> bool:
+        """Count a client whose handshake begins; False when there are too many."""
+        self._handshakes.add(handshake)
+        if self._count(handshake.address):
+            return True
+        self.forget_handshake(handshake)
+        return False
+
+    def forget_handshake(self, handshake: Handshake) -> None:
+        """Drop a client whose handshake is over, well or not."""
+        self._handshakes.discard(handshake)
+        self._uncount(handshake.address)
+
+    def _count(self, address: str) -> bool:
+        limits = self.limits
+        self._addresses[address] += 1
+        total = len(self._connections) + len(self._handshakes)
+        crowded = address != "unix" and self._addresses[address] > limits.connections_per_address
+        return total <= limits.connections and not crowded and not self.closing
+
+    def _uncount(self, address: str) -> None:
+        self._addresses[address] -= 1
+        if self._addresses[address] <= 0:
+            del self._addresses[address]
+
+    def _current_tls(self) -> ssl_module.SSLContext:
+        assert self._tls is not None
+        return self._tls
 
     def _schedule_sweep(self) -> None:
         # One timer for all connections: a timer for each request would cost more than the request's parsing.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -65,15 +66,35 @@ class Limits:
     head_bytes: int = 16 * 1024
     headers: int = 64
     connections: int = 4096
+    connections_per_address: int = 1024  # many pods may share a node's address; Unix sockets are not counted
+    held_bytes: int = 256 * 1024 * 1024  # of requests that have not been served yet, of all clients together
+    handshake_s: float = 10.0  # for TLS
     idle_s: float = 75.0  # without a request; an attempt's heartbeat comes every 10 s
     request_s: float = 30.0  # from a request's first byte to its last
     write_s: float = 30.0  # without the client reading its answer
     linger_s: float = 2.0  # for the client to read a refusal while what it still sends is thrown away
 
 
-def error(status: int, message: str) -> Answer:
-    """Return the answer that refuses a request: `message` says what was wrong and what to do."""
-    return status, _encode(ErrorAnswer(error=message))
+class _LaterAnswer(tuple[int, bytes]):
+    """An answer with a Retry-After header."""
+
+    retry_after_s: int
+
+
+def error(status: int, message: str, retry_after_s: float = 0.0) -> Answer:
+    """Return the answer that refuses a request.
+
+    Args:
+        status: HTTP status.
+        message: what was wrong and what to do.
+        retry_after_s: above 0, seconds that the client is asked to wait; told in whole seconds, rounded up.
+    """
+    answer = status, _encode(ErrorAnswer(error=message))
+    if retry_after_s <= 0.0:
+        return answer
+    later = _LaterAnswer(answer)
+    later.retry_after_s = math.ceil(retry_after_s)
+    return later
 
 
 def _head(status: int, ending: bytes) -> bytes:
@@ -117,11 +138,12 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
-        self._address = ""
+        self.address = ""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
+        self._held = 0  # bytes of bodies that have not been served
         self._head_bytes = 0
         self._partial_head_bytes = 0  # received since the first read of a head that is not complete
         self._begun = 0  # requests whose first byte has come
@@ -133,6 +155,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._out: list[bytes] = []
         self._ended = False  # no further request is taken from this connection
+        self._unread = False  # it ends in the middle of a request, the rest of which may still come
         self._lost = False
         self.deadline = _FOREVER
         self.write_deadline = _FOREVER
@@ -144,10 +167,10 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peername = transport.get_extra_info("peername")
-        self._address = peername[0] if isinstance(peername, tuple) else "unix"
+        self.address = peername[0] if isinstance(peername, tuple) else "unix"
         self.deadline = self._loop.time() + self._limits.idle_s
         if not self._server.admit(self):
-            self._refuse(error(503, f"more than {self._limits.connections} connections; try again later"))
+            self._refuse(error(503, "too many connections; try again later"))
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come; answer what can be answered at once."""
@@ -179,6 +202,7 @@ class Connection(asyncio.Protocol):
         """Cancel the handler that nobody waits for."""
         self._lost = self._ended = True
         self._queue.clear()
+        self._hold(-self._held)
         self._server.forget(self)
         if self._task is not None:
             self._task.cancel()
@@ -239,6 +263,9 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(body)
         if self._body_bytes > self._limits.body_bytes:
             self._stop(self._body_too_large())
+        if self._server.held_bytes + len(body) > self._limits.held_bytes:
+            self._stop(error(503, "the server holds too many requests; try again", 1.0))
+        self._hold(len(body))
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -252,7 +279,7 @@ class Connection(asyncio.Protocol):
         elif not path.startswith(_ROOT.encode()):
             refusal = error(404, f"no such path; this server knows paths below {_ROOT}")
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        peer = Peer(self._address, self._headers)
+        peer = Peer(self.address, self._headers)
         request = _Request(path.decode("latin-1"), body, peer, parser.should_keep_alive(), refusal)
         self._body = []
         if self._task is None:
@@ -261,6 +288,10 @@ class Connection(asyncio.Protocol):
             self._queue.append(request)
             if len(self._queue) >= _MAX_PIPELINED and self._transport is not None:
                 self._transport.pause_reading()
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._server.held_bytes += size
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -286,6 +317,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: _Request) -> None:
         answer: Answer | Awaitable[Answer]
+        self._hold(-len(request.body))
         if request.refusal is not None:
             answer = request.refusal
         else:
@@ -332,6 +364,13 @@ class Connection(asyncio.Protocol):
         status, body = answer
         if self._ended:
             return
+        if type(answer) is _LaterAnswer:
+            keep = keep_alive and not self._server.closing
+            ending = b"Retry-After: %d\r\n" % answer.retry_after_s + (b"" if keep else b"Connection: close\r\n")
+            self._out += (_head(status, ending) % len(body), body)
+            if not keep:
+                self._end()
+            return
         if keep_alive and not self._server.closing:
             self._out.append(_KEEP_HEADS[status] % len(body))
             self._out.append(body)
@@ -344,6 +383,9 @@ class Connection(asyncio.Protocol):
         """Answer what cannot be parsed, after the requests before it, and take no more."""
         if self._ended:
             return
+        self._unread = self._receiving
+        self._hold(-sum(map(len, self._body)))
+        self._body = []
         self._receiving = self._in_head = False
         if self._task is None:
             self._reply(refusal, False)
@@ -368,7 +410,8 @@ class Connection(asyncio.Protocol):
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        else:
+        elif not self._unread:
+            # TLS has no half-closed state; where more may come, the client closes or `linger_s` ends it.
             self._transport.close()
 
     def _flush(self) -> None:

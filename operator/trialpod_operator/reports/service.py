@@ -1,16 +1,26 @@
 """The report service: turns the calls of attempts into events of their experiment, and its state into answers.
 
-It knows nothing of sockets, processes and pods. A transport hands it path and body; `Experiments` finds the
-experiment, which hands out work. Every call is idempotent: the attempt repeats a call until it has an answer.
+It knows nothing of sockets, processes and pods. A transport hands it path and body, and in a cluster who calls;
+`Experiments` finds the experiment, which hands out work.
+
+Invariants:
+
+* Every call is idempotent: the attempt repeats a call until it has an answer.
+* Nothing of a call that its caller may not make is applied, and nothing is told about an experiment of another
+  namespace, not even whether it exists.
+* An answer leaves only after everything that it is about has been committed.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from typing import Protocol
+from urllib.parse import unquote
 
 import msgspec
 
+from trialpod.errors import StorageError, TrialpodError
 from trialpod.protocol.messages import (
     PROTOCOL_VERSION,
     AssignmentAnswer,
@@ -21,6 +31,8 @@ from trialpod.protocol.messages import (
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
 
+logger = logging.getLogger(__name__)
+
 Reply = tuple[int, bytes]
 
 _encoder = msgspec.msgpack.Encoder()
@@ -28,8 +40,31 @@ _report_decoder = msgspec.msgpack.Decoder(ReportRequest)
 _assignment_decoder = msgspec.msgpack.Decoder(AssignmentRequest)
 
 
+class NotReadyError(TrialpodError):
+    """What was asked for is not known yet, or not for the moment (503): the caller is to try again."""
+
+
+class Caller(Protocol):
+    """Who calls: a pod whose identity has been proven."""
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        ...
+
+    @property
+    def pod_name(self) -> str:
+        """The pod's name."""
+        ...
+
+    @property
+    def pod_uid(self) -> str:
+        """The pod's uid: unlike its name never given to another."""
+        ...
+
+
 class Experiment(Protocol):
-    """What the service needs of one experiment."""
+    """What the service needs of one experiment. Each method may raise `NotReadyError`."""
 
     def apply(self, event: AnyEvent) -> None:
         """Apply and journal an event."""
@@ -43,12 +78,23 @@ class Experiment(Protocol):
         """Return the work of a runner, at once or when there is some."""
         ...
 
+    def permits(self, caller: Caller, trial_id: str) -> str:
+        """Return "" if the caller may speak for the trial, else why not; asked only when the caller is known."""
+        ...
+
+    def committed(self) -> Awaitable[None] | None:
+        """Return None when everything applied so far is durable, else what to await until that is so."""
+        ...
+
 
 class Experiments(Protocol):
     """Where the service finds experiments."""
 
     def find(self, name: str) -> Experiment | None:
-        """Return the experiment of that name ("name", or "namespace/name" in a cluster)."""
+        """Return the experiment of that name ("name", or "namespace/name" in a cluster).
+
+        None refuses the caller for good; for one that is only not loaded yet, raise `NotReadyError`.
+        """
         ...
 
 
@@ -58,67 +104,139 @@ class ReportService:
     def __init__(self, experiments: Experiments) -> None:
         self._experiments = experiments
 
-    def handle(self, path: str, body: bytes) -> Reply | Awaitable[Reply]:
+    def handle(self, path: str, body: bytes, caller: Caller | None = None) -> Reply | Awaitable[Reply]:
         """Answer one call.
 
         Args:
-            path: ``/v1/{experiment}/{call}``.
+            path: ``/v1/{experiment}/{call}``, percent-encoded.
             body: the MessagePack request.
+            caller: who calls, where that is known; it may then speak only for what `Experiment.permits`.
 
         Returns:
-            HTTP status and MessagePack body, or an awaitable of them when there is no work yet.
+            HTTP status and MessagePack body, or an awaitable of them when there is no work yet, or what was applied
+            has to be committed first.
         """
+        if "%" in path:
+            try:
+                path = unquote(path, errors="strict")
+            except UnicodeDecodeError:
+                return refuse(400, "the path is not UTF-8")
         parts = path.strip("/").split("/")
         if len(parts) < 3 or parts[-1] not in ("assignment", "report"):
             return refuse(404, f"unknown path {path}")
         if parts[0] != f"v{PROTOCOL_VERSION}":
             return refuse(404, f"protocol {parts[0]} is not spoken here, only v{PROTOCOL_VERSION}")
+        if caller is not None and parts[1:-2] != [caller.namespace]:
+            return refuse(403, f"pod {caller.pod_name} is in namespace {caller.namespace} and may report only there")
         name = "/".join(parts[1:-1])
-        experiment = self._experiments.find(name)
-        if experiment is None:
-            return refuse(404, f"there is no experiment '{name}' here")
         try:
+            experiment = self._experiments.find(name)
+            if experiment is None:
+                return refuse(404, f"there is no experiment '{name}' here")
             if parts[-1] == "report":
-                return self._report(experiment, _report_decoder.decode(body))
-            return self._assign(experiment, _assignment_decoder.decode(body))
+                return self._report(experiment, _report_decoder.decode(body), caller)
+            return self._assign(experiment, _assignment_decoder.decode(body), caller)
         except msgspec.MsgspecError as error:
             return refuse(400, f"the request cannot be read: {error}")
+        except NotReadyError as error:
+            return refuse(503, str(error))
 
-    def _report(self, experiment: Experiment, request: ReportRequest) -> Reply:
+    def _report(
+        self, experiment: Experiment, request: ReportRequest, caller: Caller | None
+    ) -> Reply | Awaitable[Reply]:
         trial_id, attempt = request.trial_id, request.attempt
-        answer = experiment.answer(trial_id, attempt)
-        if answer.superseded:
+        if caller is not None and (why := experiment.permits(caller, trial_id)):
+            return refuse(403, why)
+        answer = _apply(experiment, request, experiment.answer(trial_id, attempt))
+        committed = experiment.committed()
+        if committed is None:
             return 200, _encoder.encode(answer)
-        last = request.first + len(request.results) - 1
-        if request.first <= answer.received + 1 <= last:
-            experiment.apply(
-                ResultsReceived(trial_id=trial_id, attempt=attempt, first=request.first, results=request.results)
-            )
-            answer = experiment.answer(trial_id, attempt)
-        if request.results and answer.received < last:
-            # A gap: what follows the results that are missing has to wait for them.
-            return 200, _encoder.encode(answer)
-        if request.checkpoints or request.deleted_checkpoints:
-            experiment.apply(
-                CheckpointsChanged(
-                    trial_id=trial_id,
-                    attempt=attempt,
-                    committed=request.checkpoints,
-                    deleted=request.deleted_checkpoints,
-                )
-            )
-        if request.end is not None:
-            experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
-        return 200, _encoder.encode(experiment.answer(trial_id, attempt))
+        return self._report_later(answer, committed)
 
-    def _assign(self, experiment: Experiment, request: AssignmentRequest) -> Reply | Awaitable[Reply]:
+    async def _report_later(self, answer: ReportAnswer, committed: Awaitable[None]) -> Reply:
+        # The answer as it was when it was called committed: what has been decided since may not be.
+        if (refusal := await _outcome(committed)) is not None:
+            return refusal
+        answer.durable = max(answer.durable, answer.received)
+        return 200, _encoder.encode(answer)
+
+    def _assign(
+        self, experiment: Experiment, request: AssignmentRequest, caller: Caller | None
+    ) -> Reply | Awaitable[Reply]:
+        if caller is not None:
+            trial_id, slash, attempt = request.runner.rpartition("/")
+            if not (slash and trial_id and attempt.isascii() and attempt.isdigit()):
+                return refuse(400, f"the runner {request.runner[:100]!r} is not of the form trial/attempt")
+            if why := experiment.permits(caller, trial_id):
+                return refuse(403, why)
         answer = experiment.assign(request)
         if isinstance(answer, AssignmentAnswer):
-            return 200, _encoder.encode(answer)
-        return self._assign_later(answer)
+            committed = experiment.committed()
+            if committed is None:
+                return 200, _encoder.encode(answer)
+            return self._assign_when(answer, committed)
+        return self._assign_later(experiment, answer)
 
-    async def _assign_later(self, answer: Awaitable[AssignmentAnswer]) -> Reply:
-        return 200, _encoder.encode(await answer)
+    async def _assign_later(self, experiment: Experiment, answer: Awaitable[AssignmentAnswer]) -> Reply:
+        try:
+            found = await answer
+            committed = experiment.committed()
+        except NotReadyError as error:
+            return refuse(503, str(error))
+        return await self._assign_when(found, committed)
+
+    async def _assign_when(self, answer: AssignmentAnswer, committed: Awaitable[None] | None) -> Reply:
+        if committed is not None and (refusal := await _outcome(committed)) is not None:
+            return refusal
+        return 200, _encoder.encode(answer)
+
+
+def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
+    """Apply what is new in a report and return the answer to it."""
+    trial_id, attempt = request.trial_id, request.attempt
+    if answer.superseded:
+        return answer
+    last = request.first + len(request.results) - 1
+    if request.first <= answer.received + 1 <= last:
+        experiment.apply(
+            ResultsReceived(
+                trial_id=trial_id,
+                attempt=attempt,
+                first=request.first,
+                results=request.results,
+                committed=request.checkpoints,
+            )
+        )
+        request.checkpoints = []
+        answer = experiment.answer(trial_id, attempt)
+    if request.results and answer.received < last:
+        # A gap: what follows the results that are missing has to wait for them.
+        return answer
+    if request.checkpoints or request.deleted_checkpoints or request.unneeded_checkpoints:
+        experiment.apply(
+            CheckpointsChanged(
+                trial_id=trial_id,
+                attempt=attempt,
+                committed=request.checkpoints,
+                deleted=request.deleted_checkpoints,
+                unneeded=request.unneeded_checkpoints,
+            )
+        )
+    answer = experiment.answer(trial_id, attempt)
+    if request.end is not None:
+        # The trial's next attempt may start at once; this one is told of its own end, not that it is superseded.
+        experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
+    return answer
+
+
+async def _outcome(committed: Awaitable[None]) -> Reply | None:
+    """Wait for the commit; return the refusal if it failed. What was sent is sent again then."""
+    try:
+        await committed
+    except (NotReadyError, StorageError) as error:
+        logger.warning("an attempt waits for its answer: %s", error)
+        return refuse(503, f"the experiment's storage does not take the journal now: {error}")
+    return None
 
 
 def refuse(status: int, message: str) -> Reply:

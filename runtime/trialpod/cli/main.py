@@ -27,6 +27,7 @@ GROUP = "trialpod.commands"
 BUILT_IN = {
     "run": ("trialpod_operator.local.commands.run:command", "run an experiment on this machine, or go on with it"),
     "validate": ("trialpod_operator.local.commands.validate:command", "check manifests without running anything"),
+    "operator": ("trialpod_operator.cluster.command:command", "run the Kubernetes operator"),
     "init": (
         "trialpod_operator.local.commands.init:command",
         "write a small working example: train.py and experiment.yaml",
@@ -36,6 +37,10 @@ BUILT_IN = {
     "checkpoints": (
         "trialpod_operator.local.commands.checkpoints:command",
         "list the checkpoints of an experiment or a trial",
+    ),
+    "explain": (
+        "trialpod_operator.local.commands.explain:command",
+        "say why a trial was stopped, paused, retried or told to follow another one",
     ),
     "download": (
         "trialpod_operator.local.commands.download:command",

@@ -9,8 +9,10 @@ Invariants:
 * What the server says that it received decides from where sending goes on, also when that goes backwards.
 * A checkpoint is never announced before the result that it belongs to, and is announced again if the server forgot
   that result.
+* A result that is held is not sent before its checkpoint is announced, or somebody waits for the answer to it.
 * Memory is bounded: with more than `max_bytes` of undelivered results, publishing waits.
-* After `superseded`, or a refusal, every further call raises; nothing more is sent.
+* After `superseded`, or a refusal, every further call raises; nothing more is sent. Being told that this process is
+  not the trial's (403) is `superseded`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ MAX_BATCH_RESULTS = 2048
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 _GAP = 409
+_NOT_THE_TRIALS = 403
 
 
 class Superseded(BaseException):
@@ -105,6 +108,9 @@ class AttemptLink:
         self._bytes = 0
         self._announcements: list[_Announcement] = []
         self._deleted: list[str] = []
+        self._unneeded: list[str] = []  # checkpoints that no answer has been given about
+        self._told: Callable[[list[str], list[str]], None] | None = None
+        self._held: int | None = None  # neither this result nor later ones are sent yet
         self._end: AttemptEnd | None = None
         self._end_received = False
         self._broken: BaseException | None = None
@@ -136,13 +142,16 @@ class AttemptLink:
         self._thread = threading.Thread(target=self._run, name="trialpod-sender", daemon=True)
         self._thread.start()
 
-    def publish(self, result: bytes, checkpoint: CheckpointInfo | None = None, *, wake: bool = True) -> int:
+    def publish(
+        self, result: bytes, checkpoint: CheckpointInfo | None = None, *, wake: bool = True, hold: bool = False
+    ) -> int:
         """Queue one encoded result and return its number; waits only when too much is queued already.
 
         Args:
             result: the MessagePack map.
             checkpoint: the checkpoint that belongs to it, committed.
             wake: False when `wait_decision` follows at once and sends it.
+            hold: send it only with the checkpoint that is announced next, or when `wait_decision` is called.
 
         Raises:
             Superseded: another attempt has taken over.
@@ -155,6 +164,8 @@ class AttemptLink:
             self._last = number = self._last + 1
             if checkpoint is not None:
                 self._announcements.append(_Announcement(number, checkpoint))
+            if hold:
+                self._held = number
             if self._idle and wake:
                 self._rouse()
         if self._bytes > self._max_bytes:
@@ -165,12 +176,26 @@ class AttemptLink:
         """Queue a checkpoint that belongs to the newest result."""
         with self._lock:
             self._announcements.append(_Announcement(self._last, checkpoint))
+            self._held = None
             self._rouse()
 
     def deleted(self, names: list[str]) -> None:
         """Queue the names of checkpoints that were removed."""
         with self._lock:
             self._deleted += names
+            self._rouse()
+
+    def ask_to_delete(self, names: list[str], told: Callable[[list[str], list[str]], None]) -> None:
+        """Say that these checkpoints are no longer needed.
+
+        Args:
+            names: the checkpoints.
+            told: called with the names that were asked about and those of them that may be removed, by whichever
+                thread receives the answer; it must not call this link.
+        """
+        with self._lock:
+            self._unneeded += names
+            self._told = told
             self._rouse()
 
     def wait_decision(self) -> DecisionKind | None:
@@ -194,6 +219,7 @@ class AttemptLink:
             if self._end is None:
                 self._end = end
             self._closed = True
+            self._held = None
             self._rouse()
         wait_s = 0.002
         known = False
@@ -227,6 +253,7 @@ class AttemptLink:
 
     def _deliver(self) -> None:
         number = self._last
+        self._held = None
         self._until(lambda: self._received >= number)
 
     def _until(self, satisfied: Callable[[], bool]) -> None:
@@ -272,6 +299,7 @@ class AttemptLink:
         """Send the next batch and take in the answer; the caller holds the client's lock. A lost call is no error."""
         with self._lock:
             request, announced, deleted = self._request()
+            told = self._told
             final = request.end is not None
         try:
             data = self._client.call("report", self._client.encode(request))
@@ -284,20 +312,31 @@ class AttemptLink:
                 if error.status == _GAP and self._next > self._first:
                     self._rewind(self._first - 1)
                     return
-                self._broken = error
-            raise
+                if error.status != _NOT_THE_TRIALS:
+                    self._broken = error
+                    raise
+                # This process may no longer speak for the trial: the same as another attempt having taken over.
+                self._broken = Superseded(
+                    f"attempt {self._attempt} of trial {self._trial_id} may not report any more: {error}"
+                )
+            raise self._broken from error
         except msgspec.DecodeError as error:
             self._broken = RefusedError(f"the answer of the report service cannot be read: {error}", 400)
             raise self._broken from error
         with self._lock:
             self._called_at = self._client.clock()
             self._take_in(answer, request, announced, deleted, final)
+        asked = request.unneeded_checkpoints
+        if asked and told is not None and not answer.superseded:
+            allowed = set(answer.deletable)
+            told(asked, [name for name in asked if name in allowed])
         if self._broken is not None:
             raise self._broken
 
     def _request(self) -> tuple[ReportRequest, list[_Announcement], int]:
         start = self._next - self._first
-        batch = self._results[start : start + MAX_BATCH_RESULTS]
+        most = MAX_BATCH_RESULTS if self._held is None else min(MAX_BATCH_RESULTS, self._held - self._next)
+        batch = self._results[start : start + max(0, most)]
         size = 0
         for count, result in enumerate(batch):
             size += len(result)
@@ -314,6 +353,7 @@ class AttemptLink:
             results=[msgspec.Raw(result) for result in batch],
             checkpoints=[item.info for item in announced],
             deleted_checkpoints=self._deleted[:],
+            unneeded_checkpoints=self._unneeded[:],
             end=self._end if complete else None,
         )
         return request, announced, len(self._deleted)
@@ -338,6 +378,7 @@ class AttemptLink:
             for item in announced:
                 item.received = True
             del self._deleted[:deleted]
+            del self._unneeded[: len(request.unneeded_checkpoints)]
             self._received = min(answer.received, self._last)
             self._next = max(self._next, self._received + 1)
             self._end_received = final
@@ -408,7 +449,10 @@ class AttemptLink:
 
     def _pending(self) -> bool:
         return (
-            self._next <= self._last or bool(self._deleted) or any(not item.received for item in self._announcements)
+            self._next <= (self._last if self._held is None else self._held - 1)
+            or bool(self._deleted)
+            or bool(self._unneeded)
+            or any(not item.received for item in self._announcements)
         )
 
 

@@ -3,7 +3,10 @@
 Invariants:
 
 * A call that got no answer, or a 5xx, is repeated with backoff and jitter for as long as it takes: an unreachable
-  server is never the trial's error. A 4xx is final and carries the server's words.
+  server is never the trial's error. A 4xx is final and carries the server's words, but for those that time heals:
+  a token that is not accepted (401: the file is read again, and both tokens and servers come back) and too many
+  calls (429).
+* No call is made before the moment that the server asked to wait for (Retry-After).
 * One connection per process, used under one lock. Nobody sleeps while holding it.
 """
 
@@ -20,11 +23,15 @@ import msgspec
 from trialpod.errors import TrialpodError
 from trialpod.protocol import messages
 from trialpod.protocol.backoff import Backoff, _uniform
+from trialpod.protocol.bearer import BearerToken
 from trialpod.protocol.http import Connection, TransportError
 
 log = logging.getLogger(__name__)
 
-_RETRIED = frozenset({408, 425, 429})
+_UNAUTHENTICATED = 401
+_RETRIED = frozenset({_UNAUTHENTICATED, 408, 425, 429})
+_MAX_RETRY_AFTER_S = 300.0
+_UNESCAPED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
 _ASSIGNMENT_TIMEOUT_S = 300.0
 _LOG_EVERY_S = 60.0
 
@@ -42,7 +49,9 @@ class ReportClient:
 
     Args:
         address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
-        experiment: the experiment's name, as in the URL.
+        experiment: the experiment's name; "namespace/name" in a cluster.
+        token_file: holds the token that says who this process is; read again whenever it changes.
+        ca_file: certificates to trust for https instead of the system's; read anew for each connection.
         clock: monotonic seconds.
         sleep: waits that many seconds.
         uniform: a number in [0, 1), for jitter.
@@ -54,6 +63,8 @@ class ReportClient:
         address: str,
         experiment: str,
         *,
+        token_file: str | None = None,
+        ca_file: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         uniform: Callable[[], float] = _uniform,
@@ -67,7 +78,9 @@ class ReportClient:
         self.not_before = 0.0
         """No call before this moment of `clock`."""
         self._backoff = Backoff(uniform=uniform)
-        self._connection = connection or Connection(address)
+        self._token = BearerToken(token_file) if token_file else None
+        self._connection = connection or Connection(address, authorization=self._token, ca_file=ca_file)
+        self._paths = {call: messages.path(_escaped(experiment), call) for call in ("assignment", "report")}
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_assignment = msgspec.msgpack.Decoder(messages.AssignmentAnswer).decode
         self._complained_at: float | None = None
@@ -98,12 +111,14 @@ class ReportClient:
             RefusedError: the server refused the call for good.
         """
         try:
-            path = messages.path(self.experiment, name)
-            status, data = self._connection.post(path, body, timeout_s=timeout_s)
+            status, data = self._connection.post(self._paths[name], body, timeout_s=timeout_s)
+            if status == _UNAUTHENTICATED and self._token is not None:
+                self._token.refused()
             if status >= 500 or status in _RETRIED:
                 raise TransportError(f"the report service answered {status}: {_error_text(data)}")
         except TransportError as error:
-            self.not_before = self.clock() + self._backoff.failed()
+            delay = max(self._backoff.failed(), min(self._connection.retry_after_s or 0.0, _MAX_RETRY_AFTER_S))
+            self.not_before = self.clock() + delay
             self._complain(error)
             raise
         if self._complained_at is not None:
@@ -135,6 +150,11 @@ class ReportClient:
         if self._backoff.failures >= 3 and (self._complained_at is None or now - self._complained_at >= _LOG_EVERY_S):
             self._complained_at = now
             log.warning("%s; results are kept, and sending is tried again", error)
+
+
+def _escaped(name: str) -> str:
+    """Percent-encode what may not stand in a URL's path (RFC 3986, 2.3); the slash stays."""
+    return "".join(chr(byte) if byte in _UNESCAPED else f"%{byte:02X}" for byte in name.encode())
 
 
 def _error_text(data: bytes) -> str:

@@ -10,6 +10,8 @@ Invariants:
   taken for the answer to the next request.
 * A request is sent a second time only when a kept-alive connection turned out to be dropped before the first byte
   of the answer. Callers send only what the server may receive twice.
+* The certificates to trust are read anew for each connection: an authority that replaces its own is followed by a
+  process that runs for days.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from trialpod.errors import InvalidInputError, TrialpodError
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
 
 
 class TransportError(TrialpodError):
@@ -42,11 +45,14 @@ class Connection:
         connect_timeout_s: seconds until the connection must stand.
         max_answer_bytes: largest body that is accepted.
         authorization: gives the value of the Authorization header for each request; a token may change over time.
-        ca_file: certificates to trust for https instead of the system's.
+        ca_file: certificates to trust for https instead of the system's; read anew for each connection.
 
     Raises:
         InvalidInputError: the address has none of the three forms.
     """
+
+    retry_after_s: float | None
+    """What the last answer's Retry-After header said, in seconds; None without one."""
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class Connection:
         self._ca_file = ca_file
         self._scheme, self._target, self._host = _parse(address)
         self._socket: socket.socket | None = None
+        self.retry_after_s = None
 
     def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
         """Send `body` to `path` and return the answer's status and body.
@@ -78,6 +85,7 @@ class Connection:
         Raises:
             TransportError: there is no usable answer.
         """
+        self.retry_after_s = None
         extra = f"Authorization: {self._authorization()}\r\n" if self._authorization is not None else ""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/msgpack\r\n"
@@ -124,12 +132,20 @@ class Connection:
         host, _, port = self._target.rpartition(":")
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=self._connect_timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A call that waits for work for minutes must notice that the server's machine is gone.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
         if self._scheme == "http":
             return connection
         import ssl
 
         try:
-            context = ssl.create_default_context(cafile=self._ca_file)
+            try:
+                context = ssl.create_default_context(cafile=self._ca_file)
+            except OSError as error:
+                raise TransportError(f"the certificates in {self._ca_file} cannot be read: {error}") from error
             return context.wrap_socket(connection, server_hostname=host.strip("[]"))
         except BaseException:
             connection.close()
@@ -142,10 +158,17 @@ class Connection:
         if connection.gettimeout() != timeout:
             connection.settimeout(timeout)
         try:
-            connection.sendall(request)
+            try:
+                connection.sendall(request)
+            except OSError as error:
+                if not _is_dropped(error):
+                    raise
+                # A server that refuses a request by its first bytes may answer and close before it has the rest.
             data = connection.recv(65536)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise _DroppedError from error
+        except OSError as error:
+            if _is_dropped(error):
+                raise _DroppedError from error
+            raise
         if not data:
             raise _DroppedError
         while True:
@@ -203,11 +226,21 @@ class Connection:
                 if not value.isdigit() or (length is not None and length != int(value)):
                     raise TransportError(f"{self.address} sent the Content-Length {value[:40]!r}")
                 length = int(value)
+            elif name == "retry-after" and value.isascii() and value.isdigit():
+                self.retry_after_s = float(value[:9])
             elif name == "connection":
                 keep = value.lower() != "close" and (keep or value.lower() == "keep-alive")
         if length is None:
             raise TransportError(f"{self.address} answered {status} without a Content-Length")
         return status, length, keep
+
+
+def _is_dropped(error: OSError) -> bool:
+    # Named, not imported: on a Unix socket the ssl module is never loaded.
+    return isinstance(error, (BrokenPipeError, ConnectionResetError)) or type(error).__name__ in {
+        "SSLEOFError",
+        "SSLZeroReturnError",
+    }
 
 
 def _parse(address: str) -> tuple[str, str, str]:

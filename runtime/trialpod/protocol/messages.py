@@ -17,6 +17,9 @@ Invariants:
 * The runner keeps a result until its number is `durable`.
 * A result that meets a horizon is the last one of its batch; the attempt waits for that batch's answer.
 * An attempt that is answered `superseded` exits at once and does not touch storage again.
+* An attempt that `asks_to_delete` names the checkpoints that it no longer needs (`unneeded_checkpoints`) and removes
+  those that an answer calls `deletable`. The server forgets a checkpoint before it says so, and refuses while another
+  trial is to start from it: so nothing that anybody may still be told to read is ever removed.
 * Unknown fields are ignored, so a runner and a server one version apart understand each other.
 """
 
@@ -127,6 +130,8 @@ class Assignment(Message):
     storage_options: dict[str, Any] = {}  # a trialpod.storage.options.StorageOptions, for `checkpoint_uri`
     resources: dict[str, float] = {}
     checkpoint: CheckpointInfo | None = None  # start from this one
+    source_dir: str = ""  # `checkpoint` is another trial's, in this directory; no other one will do
+    source_uri: str = ""  # or at this URI
     checkpoints: list[CheckpointInfo] = []  # every committed one still there, oldest first
     next_checkpoint_index: int = 0
     checkpoint_rules: CheckpointRules = msgspec.field(default_factory=CheckpointRules)
@@ -136,6 +141,9 @@ class Assignment(Message):
     heartbeat_s: float = 10.0
     grace_s: float = 10.0  # from SIGTERM to SIGKILL
     reuse: bool = False  # ask for another assignment when this one is over
+    saves_at_horizon: bool = False  # class Trainables: a checkpoint with each result that meets a horizon
+    pinned: list[str] = []  # checkpoints of the trial that others start from: they stay, known or not
+    asks_to_delete: bool = False  # checkpoints are removed only when an answer allows it
 
 
 class AssignmentRequest(Message):
@@ -160,6 +168,7 @@ EndCause = Literal[
     "stopped",  # it obeyed a stop decision
     "paused",  # it obeyed a pause decision
     "preempted",  # SIGTERM: the cluster or the user took the process away
+    "damaged",  # the other trial's checkpoint that it was to start from cannot be restored
     "failed",  # its own code or limits
     "lost",  # the process vanished without a word; never sent by the attempt itself
 ]
@@ -172,6 +181,7 @@ class AttemptEnd(Message):
     error: str = ""  # one line, "ValueError: learning rate must be positive"
     traceback: str = ""
     retry: bool = True  # False: running it again cannot help (a broken entry point)
+    asks: bool = False  # the same runner asks for the trial's next attempt, and goes on in place
 
 
 class ReportRequest(Message):
@@ -183,10 +193,12 @@ class ReportRequest(Message):
     results: list[msgspec.Raw] = []  # each the MessagePack map of one complete result, flattened
     checkpoints: list[CheckpointInfo] = []  # committed since the last answered call
     deleted_checkpoints: list[str] = []  # names removed by the retention rules
+    unneeded_checkpoints: list[str] = []  # names that the rules no longer keep; removed when an answer allows it
     end: AttemptEnd | None = None
 
 
-DecisionKind = Literal["stop", "pause"]
+DecisionKind = Literal["stop", "pause", "exploit"]
+"""What a trial is told. "exploit": end without saving; the next attempt has another config and starting point."""
 
 
 class ReportAnswer(Message):
@@ -196,6 +208,7 @@ class ReportAnswer(Message):
     durable: int = 0  # and up to this one will survive the server's death
     horizons: list[Horizon] = []
     decision: DecisionKind | None = None
+    deletable: list[str] = []  # checkpoints that may be removed; of those named in an earlier or this call
     superseded: bool = False
 
 

@@ -22,13 +22,14 @@ FORMAT = 1
 _PYTHON = "{}.{}.{}".format(*sys.version_info)
 
 
-def pack(pickled: bytes, *, name: str, cloudpickle: str) -> bytes:
+def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "") -> bytes:
     """Return the file's contents.
 
     Args:
         pickled: the Trainable as cloudpickle wrote it.
         name: the Trainable's name, for messages.
         cloudpickle: version of the cloudpickle that wrote `pickled`.
+        compat: aliases that the code in it needs, as the variable TRIALPOD_COMPAT names them.
     """
     header = {
         "format": FORMAT,
@@ -36,6 +37,8 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str) -> bytes:
         "cloudpickle": cloudpickle,
         "name": name,
     }
+    if compat:
+        header["compat"] = compat
     return msgspec.json.encode(header) + b"\n" + pickled
 
 

@@ -7,6 +7,7 @@ Invariants:
   its commit, and retention removes others only after that.
 * A result at a horizon is judged together with its checkpoint: the commit is waited for, unless the storage cannot be
   reached.
+* Another trial's checkpoint is only read, and only as long as the attempt lives.
 * Storage is not touched once the attempt is superseded.
 * The checkpoint store is opened only when there is a checkpoint to read or write.
 """
@@ -25,7 +26,7 @@ import msgspec
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.backoff import Backoff
-from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo
+from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, DecisionKind
 from trialpod.tune.checkpoint import Checkpoint
 from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
@@ -38,19 +39,32 @@ log = logging.getLogger(__name__)
 
 
 _LOG_EVERY_S = 60.0
+_OUTCOMES: dict[DecisionKind, Outcome] = {"stop": "stopped", "pause": "paused", "exploit": "exploited"}
 _Found = TypeVar("_Found")
 
 
+class SourceLostError(CheckpointError):
+    """The checkpoint of another trial that this one was to start from is damaged or gone."""
+
+
 def _open_store(assignment: Assignment) -> CheckpointStore:
+    return _open(assignment, assignment.trial_dir, assignment.checkpoint_uri)
+
+
+def _open_source(assignment: Assignment) -> CheckpointStore:
+    return _open(assignment, assignment.source_dir, assignment.source_uri)
+
+
+def _open(assignment: Assignment, folder: str, uri: str) -> CheckpointStore:
     from trialpod.storage.base import open_storage
     from trialpod.storage.checkpoints import CheckpointStore
 
-    if not assignment.checkpoint_uri:
-        return CheckpointStore(open_storage(assignment.trial_dir))
+    if not uri:
+        return CheckpointStore(open_storage(folder))
     from trialpod.storage.options import StorageOptions
 
     options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
-    return CheckpointStore(open_storage(assignment.checkpoint_uri, options))
+    return CheckpointStore(open_storage(uri, options))
 
 
 class Attempt:
@@ -97,6 +111,7 @@ class Attempt:
         """Whether time ran out with a checkpoint on its way: the process has to leave without waiting for it."""
         self._sleep = sleep
         self._store_or_none: CheckpointStore | None = None
+        self._source: CheckpointStore | None = None
         self._writer_or_none: CheckpointWriter | None = None
         self._index: int | None = None
         self._rules = StopRules(assignment.stop_rules)
@@ -132,8 +147,11 @@ class Attempt:
             CheckpointError, StorageError: a checkpoint cannot be stored.
         """
         link = self.link
-        waits = not done and link.horizons and self._at_horizon(result)
-        link.publish(encode(result), None, wake=not waits)
+        waits = not done and self.at_horizon(result)
+        if waits and checkpoint is not None:
+            link.publish(encode(result), None, wake=False, hold=True)
+        else:
+            link.publish(encode(result), None, wake=not waits)
         if checkpoint is not None:
             self._writer.submit(checkpoint)
             if waits:
@@ -144,11 +162,12 @@ class Attempt:
             return "completed"
         decision = link.wait_decision() if waits else link.decision
         if decision is not None:
-            return "stopped" if decision == "stop" else "paused"
+            return _OUTCOMES[decision]
         # Only user code knows when a checkpoint makes sense; a class Trainable is asked for one by its runner.
         return "preempted" if self.preempted and checkpoint is not None else None
 
-    def _at_horizon(self, result: dict[str, Any]) -> bool:
+    def at_horizon(self, result: dict[str, Any]) -> bool:
+        """Whether a flat result has to wait for a decision."""
         for attribute, at in self.link.horizons:
             value = result.get(attribute)
             if value.__class__ is not int and value.__class__ is not float:
@@ -179,6 +198,7 @@ class Attempt:
                 announce=link.announce,
                 deleted=link.deleted,
                 check=link.check,
+                ask=link.ask_to_delete if assignment.asks_to_delete else None,
             )
         return self._writer_or_none
 
@@ -187,23 +207,46 @@ class Attempt:
 
         A damaged checkpoint is passed over with a warning, in favour of the one before. A storage that cannot be
         reached is waited for: it says nothing about the checkpoints.
+
+        Raises:
+            SourceLostError: it is another trial's, and damaged or gone.
         """
         assignment = self.assignment
         start = assignment.checkpoint
+        if start is not None and (assignment.source_dir or assignment.source_uri):
+            return self._patiently(lambda: self._restore_from(start), "the trial starts")
         infos = [info for info in assignment.checkpoints if start is None or info.index <= start.index]
         if start is not None and all(info.name != start.name for info in infos):
             infos.append(start)
         if not infos and assignment.attempt <= 1:
             return None
         names = {info.name for info in assignment.checkpoints} | {info.name for info in infos}
+        names.update(assignment.pinned)
         return self._patiently(lambda: self._restore(infos, names), "the trial starts")
 
-    def _restore(self, infos: list[CheckpointInfo], names: set[str]) -> tuple[CheckpointInfo, Path] | None:
+    def _restore_from(self, start: CheckpointInfo) -> tuple[CheckpointInfo, Path]:
+        from trialpod.storage.base import StorageUnavailableError
+
+        assignment = self.assignment
+        self._clear_away({info.name for info in assignment.checkpoints} | set(assignment.pinned))
+        if self._source is None:
+            self._source = _open_source(assignment)
+        try:
+            return start, self._source.fetch(start)
+        except StorageUnavailableError:
+            raise
+        except CheckpointError as error:
+            raise SourceLostError(f"the checkpoint to go on from cannot be restored: {error}") from error
+
+    def _clear_away(self, names: set[str]) -> None:
         assignment = self.assignment
         for name in self._store.sweep(names):
             log.info("removed the unfinished checkpoint %s", name)
         if self._index is None:
             self._index = self._store.reserve(assignment.next_checkpoint_index, assignment.attempt)
+
+    def _restore(self, infos: list[CheckpointInfo], names: set[str]) -> tuple[CheckpointInfo, Path] | None:
+        self._clear_away(names)
         found, warnings = self._store.newest_whole(infos)
         for warning in warnings:
             log.warning("%s", warning)
@@ -319,6 +362,8 @@ class Attempt:
             self._writer_or_none.close()
         if self._store_or_none is not None and not self.cut_off:
             self._store_or_none.close()
+        if self._source is not None:
+            self._source.close()
 
     def _next_index(self) -> int:
         if self._index is None:

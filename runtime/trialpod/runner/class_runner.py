@@ -6,6 +6,7 @@ Invariants:
   attempt ends.
 * The state is saved before the result that it belongs to is sent; the checkpoint is committed after that, while the
   next step runs.
+* When the trial is to follow another one, nothing is saved: the state is of no use any more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trialpod.tune.trainable.trainable import Trainable, TrainingResult
 
 log = logging.getLogger(__name__)
 
-_STATIC = ("trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
+_STATIC = ("trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
 
 
 class ClassRunner:
@@ -41,6 +42,13 @@ class ClassRunner:
         self._attempt = attempt
         self._config = config
         self._session = Session(attempt.info, attempt, reports=False)
+        self._warned = False
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether the object can go on with another config."""
+        trainable = self.trainable
+        return trainable is not None and type(trainable).reset_config is not Trainable.reset_config
 
     def run(self, cls: type[Trainable]) -> Outcome:
         """Run the trial to its end and return how it is over for this process."""
@@ -96,7 +104,7 @@ class ClassRunner:
                 rules.frequency > 0 and result["training_iteration"] % rules.frequency == 0
             ):
                 info = self._save(trainable, result)
-            elif rules.at_end if done else self._taken_away():
+            elif rules.at_end if done else (self._taken_away() or self._decides(result)):
                 # Saved before it is sent: at a horizon, the answer may come too late.
                 info = self._save_if_possible(trainable, result)
             outcome = attempt.send(result, info, done)
@@ -112,6 +120,10 @@ class ClassRunner:
                     attempt.announce(info)
             return outcome
 
+    def _decides(self, result: dict[str, Any]) -> bool:
+        """Whether others may go on from what the trial is now."""
+        return self._attempt.assignment.saves_at_horizon and self._attempt.at_horizon(result)
+
     def _taken_away(self) -> bool:
         return self._attempt.preempted
 
@@ -122,10 +134,12 @@ class ClassRunner:
 
     def _save_if_possible(self, trainable: Trainable, result: dict[str, Any]) -> CheckpointInfo | None:
         if type(trainable).save_checkpoint is Trainable.save_checkpoint:
-            log.warning(
-                "%s does not define save_checkpoint(): its state is not kept, and another attempt would start from "
-                "the beginning",
-                type(trainable).__name__,
-            )
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "%s does not define save_checkpoint(): its state is not kept, and another attempt would start "
+                    "from the beginning",
+                    type(trainable).__name__,
+                )
             return None
         return self._save(trainable, result)

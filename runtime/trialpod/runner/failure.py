@@ -28,7 +28,7 @@ def end_of(error: BaseException, *, preempted: bool = False, retry: bool = True)
         retry: whether another attempt may help.
     """
     if isinstance(error, TrialStopped):
-        return AttemptEnd(cause=error.cause)
+        return AttemptEnd(cause="paused" if error.cause == "exploited" else error.cause)
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return AttemptEnd(cause="completed")
     cause = "preempted" if preempted else "failed"

@@ -1,5 +1,7 @@
 """Runs a function Trainable: ``fn(config)`` with `tune.report`, a generator, or just a return value.
 
+The older ``fn(config, checkpoint_dir=None)`` and ``fn(config, reporter)`` run as well.
+
 Invariants: every yielded value and a returned dict or number are reports like any other; once the trial is over,
 nothing that the function still does changes how it ended.
 """
@@ -15,14 +17,13 @@ from trialpod.errors import TrainableError
 from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoint import Checkpoint
-from trialpod.tune.report_values import as_number
+from trialpod.tune.report_values import DEFAULT_METRIC, as_number
 from trialpod.tune.session import Outcome, Session, TrialStopped
+from trialpod.tune.trainable.function_call import SignatureError, check_call, is_reporter, legacy_arguments
 
 log = logging.getLogger(__name__)
 
 _COROUTINE = 0x80  # inspect.CO_COROUTINE
-_VARARGS = 0x04  # inspect.CO_VARARGS
-DEFAULT_METRIC = "_metric"
 
 
 def check_signature(function: Callable[..., Any]) -> None:
@@ -32,34 +33,15 @@ def check_signature(function: Callable[..., Any]) -> None:
         TrainableError: with what it takes and what it should take.
     """
     name = getattr(function, "__name__", type(function).__name__)
-    if isinstance(function, FunctionType):
-        code = function.__code__
-        if code.co_flags & _COROUTINE:
-            raise TrainableError(f"{name} is a coroutine function; wrap its work in a function with asyncio.run(...)")
-        required = code.co_argcount - len(function.__defaults__ or ())
-        keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-        missing = [key for key in keyword_only if key not in (function.__kwdefaults__ or {})]
-        takes_one = code.co_argcount >= 1 or bool(code.co_flags & _VARARGS)
-        if required <= 1 and takes_one and not missing:
-            return
-        arguments = ", ".join(code.co_varnames[: code.co_argcount] + tuple(missing))
-    else:
-        # Importing inspect costs more than a trivial trial; plain functions are judged without it.
-        import inspect
-
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):
-            return
-        try:
-            signature.bind({})
-            return
-        except TypeError:
-            arguments = ", ".join(signature.parameters)
-    raise TrainableError(
-        f"{name}({arguments}) cannot be tuned: the function is called with one positional argument, the config; "
-        "bind others with functools.partial or tune.with_parameters"
-    )
+    if isinstance(function, FunctionType) and function.__code__.co_flags & _COROUTINE:
+        raise TrainableError(f"{name} is a coroutine function; wrap its work in a function with asyncio.run(...)")
+    try:
+        check_call(function)
+    except SignatureError as error:
+        raise TrainableError(
+            f"{name}({error.arguments}) cannot be tuned: the function is called with one positional argument, the "
+            "config; bind others with functools.partial or tune.with_parameters"
+        ) from None
 
 
 def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[str, Any]) -> Outcome:
@@ -73,13 +55,18 @@ def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[st
     )
     sessions.install(session)
     try:
-        output = function(config)
+        legacy = legacy_arguments(function)
+        output = function(config, **_values(legacy, session)) if legacy else function(config)
         if isinstance(output, GeneratorType):
             _drive(output, session)
         else:
             _report_output(output, session, "returned")
+        session.settle()
     except TrialStopped as stopped:
         return stopped.cause
+    except StopIteration:
+        if session.over is None or session.forked:
+            raise
     except Exception:
         if session.over is None or session.forked:
             raise
@@ -87,6 +74,13 @@ def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[st
     finally:
         sessions.install(None)
     return session.over or "completed"
+
+
+def _values(names: dict[str, None], session: Session) -> dict[str, Any]:
+    from trialpod.tune.status_reporter import StatusReporter
+
+    folder = session.checkpoint.path if session.checkpoint is not None else None
+    return {name: StatusReporter() if is_reporter(name) else folder for name in names}
 
 
 def _drive(outputs: Iterator[Any] | GeneratorType[Any, Any, Any], session: Session) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from trialpod.errors import StorageError, TrainableError, nearest
+from trialpod import compat
+from trialpod.errors import InvalidInputError, StorageError, TrainableError, nearest
 from trialpod.protocol.messages import TrainableRef
 from trialpod.tune.trainable.trainable import Trainable
 
@@ -23,25 +24,31 @@ Loaded = Callable[..., Any] | type[Trainable]
 _loaded: dict[bytes, Loaded] = {}
 
 
-def load_trainable(ref: TrainableRef) -> Loaded:
+def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = None) -> Loaded:
     """Return the function or the `Trainable` class that `ref` names.
+
+    Args:
+        ref: what to load.
+        storage_options: a `trialpod.storage.options.StorageOptions` as data, for a pickle in an S3 storage.
 
     Raises:
         TrainableError: it cannot be found, imported, or is no trainable.
+        StorageUnavailableError: the storage of a pickle cannot be reached; trying again may help.
     """
     folders = [os.path.abspath(folder) for folder in ref.path]
     key = msgspec.msgpack.encode(msgspec.structs.replace(ref, path=folders))
     found = _loaded.get(key)
     if found is None:
+        _activate(os.environ.get(compat.VARIABLE, ""))
         for folder in reversed(folders):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
         if ref.entrypoint is not None:
-            found = _checked(_from_entrypoint(ref.entrypoint), f"the entry point {ref.entrypoint!r}")
+            found = _checked(_from_entrypoint(ref.entrypoint, folders), f"the entry point {ref.entrypoint!r}")
         elif ref.source is not None:
             found = _from_source(ref.source, ref.attribute)
         elif ref.pickle is not None:
-            found = _checked(_from_pickle(ref.pickle, ref.sha256), f"the pickle {ref.pickle}")
+            found = _checked(_from_pickle(ref.pickle, ref.sha256, storage_options), f"the pickle {ref.pickle}")
         else:
             raise TrainableError("the experiment names no trainable: give an entry point, source or a pickle")
         _loaded[key] = found
@@ -55,9 +62,16 @@ def preload(ref: TrainableRef) -> str:
     """
     try:
         load_trainable(ref)
-    except TrainableError as error:
+    except (TrainableError, StorageError) as error:
         return str(error)
     return ""
+
+
+def _activate(wanted: str) -> None:
+    try:
+        compat.activate(wanted)
+    except InvalidInputError as error:
+        raise TrainableError(str(error)) from error
 
 
 def _checked(found: object, what: str) -> Loaded:
@@ -85,11 +99,11 @@ def _raised(what: str, error: BaseException) -> TrainableError:
     return TrainableError(f"{what} raised {one_line(error)}; it has to import cleanly before it can be tuned")
 
 
-def _from_entrypoint(entrypoint: str) -> object:
+def _from_entrypoint(entrypoint: str, folders: list[str]) -> object:
     name, colon, attribute = entrypoint.partition(":")
     if not colon or not all(part.isidentifier() for part in (*name.split("."), *attribute.split("."))):
         raise TrainableError(f'the entry point {entrypoint!r} is not of the form "module:attribute" (train:train_fn)')
-    found: object = _import(name)
+    found: object = _import(name, folders)
     path = name
     for part in attribute.split("."):
         try:
@@ -108,17 +122,22 @@ def _missing(path: str, part: str, owner: object) -> str:
     return f"{path!r}{f' ({file})' if file else ''} has no attribute {part!r}{hint}"
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, own: list[str]) -> ModuleType:
     import importlib
 
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if error.name == "ray":
+            raise TrainableError(
+                f"importing {name!r} needs Ray, which is not installed; with the variable {compat.VARIABLE}=ray in the "
+                "trials' environment, `import ray` means trialpod"
+            ) from error
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             folders = ", ".join(folder or "." for folder in sys.path[:4])
             raise TrainableError(
-                f"there is no module {error.name!r}; put its folder into the trainable's path or install it (in a "
-                f"cluster: in the image). Searched first: {folders}"
+                f"there is no module {error.name!r}{_files_hint(error.name, own)}; put its folder into the "
+                f"trainable's path or install it (in a cluster: in the image). Searched first: {folders}"
             ) from None
         raise TrainableError(
             f"importing {name!r} raised ModuleNotFoundError: {error}; install {error.name!r} (in a cluster: in the "
@@ -127,6 +146,23 @@ def _import(name: str) -> ModuleType:
     # The user's module may end its import in any way, including sys.exit().
     except BaseException as error:
         raise _raised(f"importing {name!r}", error) from error
+
+
+def _files_hint(name: str, folders: list[str]) -> str:
+    """Say what there is instead in the trainable's own folders: the keys of a ConfigMap, in a cluster."""
+    if not folders or "." in name:
+        return ""
+    found: list[str] = []
+    for folder in folders:
+        try:
+            found += [entry for entry in sorted(os.listdir(folder)) if entry.endswith(".py")]
+        except OSError:
+            return f" ({folder} cannot be read)"
+    if f"{name}.py" in found:
+        return ""
+    close = nearest(f"{name}.py", found)
+    listing = ", ".join(found[:5]) or "no .py file"
+    return f" in {folders[0]}, which has {listing}" + (f"; did you mean {close[:-3]!r}?" if close else "")
 
 
 def _from_source(source: str, attribute: str | None) -> Loaded:
@@ -179,24 +215,34 @@ def _only_trainable(module: ModuleType) -> Loaded:
     )
 
 
-def _from_pickle(uri: str, sha256: str | None) -> object:
+def _read_pickle(uri: str, storage_options: dict[str, Any] | None) -> bytes:
+    path = uri.removeprefix("file://")
+    if "://" not in path:
+        try:
+            with open(path, "rb") as stream:
+                return stream.read()
+        except OSError as error:
+            raise TrainableError(f"the pickled trainable {uri} cannot be read: {error}") from error
+    from trialpod.storage.base import StorageUnavailableError, open_storage
+    from trialpod.storage.options import StorageOptions
+
+    options = msgspec.convert(storage_options, StorageOptions) if storage_options else None
+    folder, _, name = path.rpartition("/")
+    try:
+        return open_storage(folder, options).read(name)
+    except StorageUnavailableError:
+        raise
+    except (InvalidInputError, StorageError) as error:
+        raise TrainableError(f"the pickled trainable {uri} cannot be read: {error}") from error
+
+
+def _from_pickle(uri: str, sha256: str | None, storage_options: dict[str, Any] | None) -> object:
     import hashlib
     import pickle
 
     from trialpod.protocol.packed import read_packed, version_mismatch
 
-    path = uri.removeprefix("file://")
-    try:
-        if "://" in path:
-            from trialpod.storage.base import open_storage
-
-            folder, _, name = path.rpartition("/")
-            data = open_storage(folder).read(name)
-        else:
-            with open(path, "rb") as stream:
-                data = stream.read()
-    except (OSError, StorageError) as error:
-        raise TrainableError(f"the pickled trainable {uri} cannot be read: {error}") from error
+    data = _read_pickle(uri, storage_options)
     if sha256 is not None and (actual := hashlib.sha256(data).hexdigest()) != sha256:
         raise TrainableError(
             f"the pickled trainable {uri} has the checksum {actual[:12]}..., expected is {sha256[:12]}...; it was "
@@ -207,6 +253,7 @@ def _from_pickle(uri: str, sha256: str | None) -> object:
         if mismatch := version_mismatch(header):
             # Not even tried: byte code of another version may load and then crash the interpreter.
             raise TrainableError(f"the pickled trainable {uri} cannot be loaded: {mismatch}")
+        _activate(str(header.get("compat", "")))
     try:
         return pickle.loads(data)
     except ModuleNotFoundError as error:

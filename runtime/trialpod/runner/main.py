@@ -15,7 +15,8 @@ import os
 import socket
 import sys
 import threading
-from typing import Any, TypeGuard
+from collections.abc import Callable
+from typing import Any, Literal, TypeGuard
 
 import msgspec
 
@@ -24,11 +25,12 @@ from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.messages import Assignment, AssignmentRequest, AttemptEnd, TrainableRef
 from trialpod.protocol.values import params_decoder
-from trialpod.runner.attempt import Attempt
+from trialpod.runner.attempt import Attempt, SourceLostError
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import check_signature, run_function
 from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
+from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
 log = logging.getLogger(__name__)
@@ -36,13 +38,33 @@ log = logging.getLogger(__name__)
 ORIGINAL_DIR_VARIABLE = "TRIALPOD_ORIG_WORKING_DIR"
 
 
-def run(*, runner: str, address: str, experiment: str) -> int:
+def run(
+    *,
+    runner: str,
+    address: str,
+    experiment: str,
+    token_file: str | None = None,
+    ca_file: str | None = None,
+    node_ip: str = "",
+    on_end: Callable[[AttemptEnd], None] | None = None,
+    restart: Callable[[], None] | None = None,
+) -> int:
     """Run attempts until there is no more work.
+
+    A trial that is to follow another one goes on in this process when its object takes another config
+    (`Trainable.reset_config`); the report service then hands out the trial's next attempt to the same runner.
 
     Args:
         runner: the identity given to this process by whoever started it.
         address: of the report service, ``unix:/path``, ``http://host:port`` or ``https://host:port``.
-        experiment: the experiment's name.
+        experiment: the experiment's name; "namespace/name" in a cluster.
+        token_file: holds the token that says who this process is; None sends none.
+        ca_file: certificates to trust for https instead of the system's.
+        node_ip: address of the machine, where it is known.
+        on_end: told how each attempt ended, before the report service is.
+        restart: puts a fresh process in the place of this one, which calls `run` with the same runner; used when the
+            trial is to follow another one and cannot do so in place. None: this process ends, and whoever started it
+            starts another.
 
     Returns:
         The exit status: 0 when every attempt has said how it ended, or there was no work; else 1.
@@ -53,16 +75,22 @@ def run(*, runner: str, address: str, experiment: str) -> int:
     watch = PreemptionWatch()
     if threading.current_thread() is threading.main_thread():
         watch.install()
-    process = _Process(ReportClient(address, experiment), watch)
+    client = ReportClient(address, experiment, token_file=token_file, ca_file=ca_file)
+    process = _Process(client, watch, on_end, restarts=restart is not None)
     request = AssignmentRequest(runner=runner, pid=os.getpid(), hostname=socket.gethostname())
+    if node_ip:
+        request.node_ip = node_ip
     try:
         while True:
             assignment = process.client.assignment(request).assignment
             if assignment is None:
                 process.discard_kept()
                 return 0
-            process.carry_out(assignment)
-            if not assignment.reuse:
+            goes_on = process.carry_out(assignment)
+            if not goes_on:
+                return 0
+            if restart is not None and goes_on == "afresh":
+                restart()
                 return 0
     except (Superseded, RefusedError) as error:
         log.error("%s", error)
@@ -74,14 +102,23 @@ def run(*, runner: str, address: str, experiment: str) -> int:
 class _Process:
     """What outlives an attempt in one process."""
 
-    def __init__(self, client: ReportClient, watch: PreemptionWatch) -> None:
+    def __init__(
+        self,
+        client: ReportClient,
+        watch: PreemptionWatch,
+        on_end: Callable[[AttemptEnd], None] | None,
+        *,
+        restarts: bool,
+    ) -> None:
         self.client = client
+        self._restarts = restarts
+        self._on_end = on_end
         self._watch = watch
         self._kept: tuple[TrainableRef, ClassRunner] | None = None
         self._log_dir: str | None = None
 
-    def carry_out(self, assignment: Assignment) -> None:
-        """Run one attempt and report how it ended."""
+    def carry_out(self, assignment: Assignment) -> Literal["", "here", "afresh"]:
+        """Run one attempt and report how it ended; return where the next one is to run, "" for nowhere."""
         pid = os.getpid()
         link = AttemptLink(
             self.client,
@@ -108,9 +145,14 @@ class _Process:
                 _leave_child(None)
             end = attempt.complete(end, spare_s=1.25 * margin_s(assignment.grace_s))
             attempt.ending.set()
+            if self._on_end is not None:
+                self._on_end(end)
             link.finish(end)
             if attempt.cut_off:
                 leave(0)
+            if assignment.reuse or self._kept is not None:
+                return "here"
+            return "afresh" if end.asks else ""
         finally:
             if os.getpid() == pid:
                 attempt.ending.set()
@@ -128,7 +170,7 @@ class _Process:
         ref = _absolute(assignment.trainable)
         self._enter(assignment.trial_dir)
         try:
-            trainable = load_trainable(ref)
+            trainable = load_trainable(ref, assignment.storage_options)
             if not _is_class(trainable):
                 check_signature(trainable)
             config = _config(assignment)
@@ -139,25 +181,32 @@ class _Process:
         if attempt.preempted:
             return AttemptEnd(cause="preempted")
         if not _is_class(trainable):
-            return AttemptEnd(cause=run_function(trainable, attempt, config))
+            return self._end(run_function(trainable, attempt, config), assignment)
         kept = self._kept[1].trainable if self._kept is not None and self._kept[0] == ref else None
         if kept is None:
             self.discard_kept()
         self._kept = None
         runner = ClassRunner(attempt, config, kept)
         pid = os.getpid()
-        finished = False
+        keeps = False
         try:
-            cause = runner.run(trainable)
-            finished = True
+            outcome = runner.run(trainable)
+            keeps = assignment.reuse or (outcome == "exploited" and runner.takes_over)
         finally:
-            if finished and assignment.reuse:
+            if keeps:
                 self._kept = (ref, runner)
             elif not attempt.link.superseded and os.getpid() == pid:
                 runner.discard()
-        return AttemptEnd(cause=cause)
+        return self._end(outcome, assignment)
+
+    def _end(self, outcome: Outcome, assignment: Assignment) -> AttemptEnd:
+        if outcome != "exploited":
+            return AttemptEnd(cause=outcome)
+        return AttemptEnd(cause="paused", asks=assignment.reuse or self._kept is not None or self._restarts)
 
     def _failed(self, error: BaseException, attempt: Attempt) -> AttemptEnd:
+        if isinstance(error, SourceLostError):
+            return AttemptEnd(cause="damaged", error=str(error))
         from trialpod.runner.failure import end_of
 
         end = end_of(error, preempted=attempt.preempted)

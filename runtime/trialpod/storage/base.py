@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -78,6 +78,15 @@ class Storage(Protocol):
         """
         ...
 
+    def copy(self, source: str, key: str) -> None:
+        """Set `key` to the value of the key `source`, whose bytes do not travel through this machine.
+
+        Raises:
+            KeyMissingError: there is no `source`.
+            StorageError: it is too large to be copied so.
+        """
+        ...
+
     def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
         """Write the value of `key` to a local file, whose folder must exist, and return the bytes' CRC-32.
 
@@ -106,6 +115,15 @@ class Storage(Protocol):
         """Return what `list` returns, in the same order, with the size of each value in bytes."""
         ...
 
+    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+        """Return up to `limit` of the keys that `list` returns, without looking at all; none only if there are none.
+
+        Args:
+            prefix: the folder.
+            limit: at most 1,000.
+        """
+        ...
+
     def delete(self, key: str) -> None:
         """Remove `key`; nothing happens if it has no value."""
         ...
@@ -126,12 +144,24 @@ class Storage(Protocol):
         """Copy all keys below `prefix` to files below `local`; raise `KeyMissingError` if there are none."""
         ...
 
+    def abort_uploads(self, prefixes: Iterable[str]) -> int:
+        """Remove what uploads in parts that will never be completed left on the server, and return their number.
+
+        Args:
+            prefixes: what their keys start with. Some servers (MinIO) find an upload only by its whole key.
+        """
+        ...
+
     def local_path(self, key: str) -> Path | None:
         """Return where `key` is on this machine's disk; None for a remote storage."""
         ...
 
     def sub(self, prefix: str) -> Storage:
         """Return the storage whose root is the folder `prefix` of this one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections, also those that storages made by `sub` use; later calls make new ones."""
         ...
 
 
@@ -213,7 +243,7 @@ def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
     A folder is made when first written. A bucket must be there, unless `options` say that it may be made.
 
     Args:
-        uri: where.
+        uri: where; ``s3://bucket/prefix?endpoint=http://host:9000`` names the server too.
         options: how to reach an ``s3://`` storage; None takes them from the environment. Ignored for folders.
 
     Raises:
@@ -221,6 +251,9 @@ def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
         StorageUnavailableError: the S3 server cannot be reached.
         InvalidInputError: for an empty path or a URI that does not name a place.
     """
+    from trialpod.storage.endpoints import plain
+
+    uri = plain(uri)
     folder = local_folder(uri)
     if folder is not None:
         from trialpod.storage.directory import DirectoryStorage

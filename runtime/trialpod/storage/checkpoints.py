@@ -15,6 +15,7 @@ Invariants of both:
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -81,7 +82,9 @@ class CheckpointStore:
 
     def abandon(self, index: int) -> None:
         """Remove what was begun and not committed under this index, if anything."""
-        raise NotImplementedError
+        begun = self._begun.pop(index, None)
+        if begun is not None:
+            self._discard(begun)
 
     def snapshot(self, index: int, source: Path | None = None) -> int:
         """Take what is to become the checkpoint with this index, and return its size in bytes.
@@ -117,7 +120,7 @@ class CheckpointStore:
         tree = _without_ours(survey(str(source)))
         target = begun if begun is not None else str(self.begin(index))
         try:
-            snapshot_tree(str(source), target, tree)
+            self._take(str(source), target, tree)
         except BaseException:
             self.abandon(index)
             raise
@@ -227,6 +230,14 @@ class CheckpointStore:
 
     def close(self) -> None:
         """Remove local copies; the store is not used any more."""
+
+    def _discard(self, folder: str) -> None:
+        """Remove a local folder that `begin` has made."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _take(self, source: str, target: str, tree: Tree) -> None:
+        """Copy what `tree` lists from `source` into the empty folder `target`."""
+        snapshot_tree(source, target, tree)
 
     def _verify(self, info: CheckpointInfo) -> None:
         self.fetch(info)

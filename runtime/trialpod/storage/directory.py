@@ -7,9 +7,10 @@ files are never listed. Folders appear with the first key in them.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
@@ -105,6 +106,13 @@ class DirectoryStorage(Storage):
         sync_path(folder)
         return entry.checksum
 
+    def copy(self, source: str, key: str) -> None:
+        """Copy a file, by clone where the file system can."""
+        path = self._path(source)
+        if not os.path.isfile(path):
+            raise KeyMissingError(f"there is no file {path}")
+        self.put_file(Path(path), key)
+
     def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
         """Copy a file out, by clone where the file system can."""
         path = self._path(key)
@@ -152,6 +160,16 @@ class DirectoryStorage(Storage):
             except OSError as error:
                 raise storage_error(error, "cannot list", path) from error
         return found
+
+    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+        """Return the first files that are found below the folder."""
+        start = self._path(prefix, root_allowed=True)
+        try:
+            return [f"{prefix}/{name}" if prefix else name for name in itertools.islice(_walk(start), limit)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise storage_error(error, "cannot list", start) from error
 
     def delete(self, key: str) -> None:
         """Remove the file, if it is there."""
@@ -210,6 +228,10 @@ class DirectoryStorage(Storage):
         except CheckpointError as error:
             raise StorageError(f"cannot read {source}: {error}") from error
 
+    def abort_uploads(self, prefixes: Iterable[str]) -> int:
+        """Return 0: files are copied as wholes."""
+        return 0
+
     def local_path(self, key: str) -> Path | None:
         """Return the path, whether or not it exists."""
         return Path(self._path(key, root_allowed=True))
@@ -217,6 +239,9 @@ class DirectoryStorage(Storage):
     def sub(self, prefix: str) -> Storage:
         """Return the storage of a folder below."""
         return DirectoryStorage(self._path(prefix))
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
 
     def _path(self, key: str, *, root_allowed: bool = False) -> str:
         checked_key(key, root_allowed=root_allowed)

@@ -58,12 +58,6 @@ class DirectoryCheckpoints(CheckpointStore):
         self._begun[index] = self._staging(checkpoint_name(index))
         return Path(self._begun[index])
 
-    def abandon(self, index: int) -> None:
-        """Remove the staging folder."""
-        staging = self._begun.pop(index, None)
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
-
     def commit(
         self,
         index: int,
@@ -178,9 +172,9 @@ class DirectoryCheckpoints(CheckpointStore):
         found = self._manifest(info.name)
         refuse_other(found.checkpoint, info, root)
         for expected in found.files:
-            if expected.at:
+            if elsewhere := expected.at or ", ".join(sorted({piece.at for piece in expected.pieces})):
                 raise CheckpointError(
-                    f"{root} is not complete: {expected.path} is in {expected.at}, in the storage that it was "
+                    f"{root} is not complete: {expected.path} is in {elsewhere}, in the storage that it was "
                     "copied from; copy it from there with `trialpod download`"
                 )
             try:

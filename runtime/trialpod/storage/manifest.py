@@ -4,7 +4,8 @@
 the file, so that damage to the manifest itself is found too.
 
 Format 1: every file is in its own place, ``checkpoint_000003/path``. Format 2: some are elsewhere: `FileEntry.at`
-names the object of an earlier checkpoint of the trial, or a pack of several small files, in which they are.
+names the object of an earlier checkpoint of the trial, or a pack of several small files, in which they are. Format 3:
+the bytes of some files are in several objects, as `FileEntry.pieces` lists them.
 
 In a remote storage a *tombstone* may stand where a manifest would: ``{"tombstone": {"time": seconds}}``. It says that
 this checkpoint was given up, and keeps an attempt that is still writing it from completing it.
@@ -26,7 +27,7 @@ from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import plain
 from trialpod.storage.tree_copy import CHECKSUM, FileEntry
 
-MANIFEST_FORMAT = 2
+MANIFEST_FORMAT = 3
 """The newest format that is read and written here."""
 
 
@@ -74,7 +75,7 @@ def encode(info: CheckpointInfo, folders: list[str], files: list[FileEntry]) -> 
     not_finite = {
         key: repr(float(value)) for key, value in info.metrics.items() if isinstance(value, float) and value - value
     }
-    needed = 2 if any(file.at for file in files) else 1
+    needed = 3 if any(file.pieces for file in files) else 2 if any(file.at for file in files) else 1
     body = _encoder.encode(
         Manifest(format=needed, checkpoint=info, not_finite=not_finite, folders=folders, files=files)
     )

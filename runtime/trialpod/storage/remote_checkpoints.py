@@ -5,9 +5,13 @@ Objects, with keys below the trial's directory::
     checkpoint_000003/.trialpod-claim            {"attempt": 2, "token": "..."}: who may write here; first of all
     checkpoint_000003/weights/model.bin          a file, as in Ray Tune
     checkpoint_000003/.trialpod-pack-0000        many small files, one after another
+    checkpoint_000003/.trialpod-blocks-0000      the blocks of a large file that changed
+    checkpoint_000003/.trialpod-copy-0000        what the attempt before stored, copied by the server
     checkpoint_000003/.trialpod-manifest.json    the manifest; last, and only if there is none
 
 A file that has not changed since the checkpoint before is not sent again: the manifest says in which object it is.
+What the checkpoint before holds is found out after its commit, beside the training, or for an attempt's first one
+from the copy that it started from.
 
 Invariants:
 
@@ -18,7 +22,7 @@ Invariants:
 * A manifest refers only to objects of checkpoints that the same attempt committed, so a superseded attempt never
   removes what its successor needs. An object goes when no manifest refers to it any more.
 * A manifest goes before the objects.
-* Memory is bounded: files stream; of packs, `_THREADS` spans of 8 MB at most are held at once.
+* Memory is bounded: files stream; of packs and pieces, `_THREADS` spans of 8 MB at most are held at once.
 """
 
 from __future__ import annotations
@@ -27,10 +31,7 @@ import contextlib
 import logging
 import os
 import shutil
-import tempfile
-import threading
 import time as clocks
-import zlib
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -41,15 +42,16 @@ import msgspec
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage import manifest as manifests
-from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, StorageUnavailableError, storage_error
-from trialpod.storage.checkpoint_upload import CLAIM_FILE, PACK_PREFIX, Upload
-from trialpod.storage.checkpoints import CheckpointStore, Progress, refuse_other, scalars
-from trialpod.storage.content import Stored
+from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, StorageUnavailableError
+from trialpod.storage.checkpoint_download import Download
+from trialpod.storage.checkpoint_upload import CLAIM_FILE, Upload
+from trialpod.storage.checkpoints import Progress, refuse_other, scalars
+from trialpod.storage.content import LocalFile, Stored, copies
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index, checkpoint_name
 from trialpod.storage.manifest import Manifest
-from trialpod.storage.packing import Packing, Span, configured, spans
+from trialpod.storage.packing import Packing, configured
 from trialpod.storage.parallel import run_all
-from trialpod.storage.tree_copy import FileEntry, checksum_file, survey
+from trialpod.storage.snapshots import SnapshotStore
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +63,13 @@ _TOMBSTONE_S = 24 * 3600.0
 """How long a tombstone stays, in seconds; no superseded attempt lives that long."""
 
 
-class _Claim(msgspec.Struct):
+class _Claim(msgspec.Struct, omit_defaults=True):
     attempt: int
     token: str
+    parts: list[str] = []  # names of objects that may be sent in parts, below the checkpoint's
 
 
-class RemoteCheckpoints(CheckpointStore):
+class RemoteCheckpoints(SnapshotStore):
     """The checkpoints of a trial in a remote storage.
 
     Args:
@@ -85,33 +88,24 @@ class RemoteCheckpoints(CheckpointStore):
         packing: Packing | str | None = "environment",
         wall: Callable[[], float] = clocks.time,
     ) -> None:
-        super().__init__(storage)
-        self._packing = configured() if isinstance(packing, str) else packing
-        self._scratch_parent = scratch or (Path(place) if (place := os.environ.get(SCRATCH_VARIABLE)) else None)
+        super().__init__(
+            storage,
+            scratch or (Path(place) if (place := os.environ.get(SCRATCH_VARIABLE)) else None),
+            configured() if isinstance(packing, str) else packing,
+        )
         self._wall = wall
-        self._lock = threading.Lock()
-        self._scratch_or_none: str | None = None
         self._token = os.urandom(8).hex()
-        self._claimed: set[int] = set()
+        self._claimed: dict[int, list[str]] = {}  # and what the claim says about parts
         self._uploads: dict[int, Upload] = {}
-        self._newest: Stored = Stored()  # of what this store committed last
         self._manifests: dict[str, Manifest] = {}  # they never change
         self._fetched: dict[str, tuple[CheckpointInfo, Path]] = {}
 
     # Writing.
 
-    def begin(self, index: int) -> Path:
-        """Return a new folder on the local disk."""
-        self.abandon(index)
-        self._begun[index] = self._folder(checkpoint_name(index))
-        return Path(self._begun[index])
-
     def abandon(self, index: int) -> None:
         """Remove the local folder, and forget how far its upload was."""
         self._uploads.pop(index, None)
-        begun = self._begun.pop(index, None)
-        if begun is not None:
-            shutil.rmtree(begun, ignore_errors=True)
+        super().abandon(index)
 
     def commit(
         self,
@@ -133,12 +127,14 @@ class RemoteCheckpoints(CheckpointStore):
             raise CheckpointError(f"{name} was not begun; call begin({index}) first, or give a source folder")
         upload = None
         try:
-            self._claim(index, attempt)
             upload = self._uploads.get(index)
+            folders, files = self._files(folder)
             if upload is None:
-                tree = survey(folder)
-                upload = Upload(self._storage, name, folder, tree, self._newest, self._packing, self._folder)
-                self._uploads[index] = upload
+                upload = Upload(self._storage, name, files, self._before(), self._packing, self._folder)
+            else:
+                self._refuse_given_up(name)
+            self._claim(index, attempt, upload.in_parts())
+            self._uploads[index] = upload
             entries = upload.run(_THREADS, progress)
             info = CheckpointInfo(
                 name=name,
@@ -149,7 +145,7 @@ class RemoteCheckpoints(CheckpointStore):
                 size=sum(entry.size for entry in entries),
                 time=time,
             )
-            data = manifests.encode(info, upload.folders, entries)
+            data = manifests.encode(info, folders, entries)
             if progress is not None:
                 progress(info.size, info.size)
             self._publish(name, data)
@@ -162,17 +158,33 @@ class RemoteCheckpoints(CheckpointStore):
                 with contextlib.suppress(StorageError):
                     self._storage.delete_many(upload.sent)
             raise
-        self._newest = Stored(entries, name)
         self._manifests[name] = manifests.decode(data, name)
-        self.abandon(index)
+        del self._uploads[index], self._begun[index]
+        self._learn(folder, files, {entry.path: entry for entry in entries}, name, upload.facts, upload.alike)
         return info
 
-    def _claim(self, index: int, attempt: int) -> None:
-        if index in self._claimed:
-            return
+    def _before(self) -> Stored:
+        """Return what the checkpoint before holds."""
+        self._learned()
+        if self._newest is not None:
+            return self._newest
+        if not self._fetched:
+            return Stored()
+        name = max(self._fetched)
+        root = str(self._fetched[name][1])
+        entries = {entry.path: entry for entry in self._manifest(name).files}
+        files = [LocalFile(entry.path, entry.size, os.path.join(root, entry.path)) for entry in entries.values()]
+        return copies(files, entries, name)
+
+    def _claim(self, index: int, attempt: int, parts: list[str]) -> None:
         name = checkpoint_name(index)
         key = f"{name}/{CLAIM_FILE}"
-        data = msgspec.json.encode(_Claim(attempt, self._token))
+        data = msgspec.json.encode(_Claim(attempt, self._token, parts))
+        if index in self._claimed:
+            if self._claimed[index] != parts:
+                self._storage.write(key, data)
+                self._claimed[index] = parts
+            return
         try:
             self._storage.write_new(key, data)
         except KeyExistsError as error:
@@ -184,7 +196,7 @@ class RemoteCheckpoints(CheckpointStore):
                 ) from error
         if self._storage.exists(f"{name}/{MANIFEST_FILE}"):
             self._refuse_published(name)
-        self._claimed.add(index)
+        self._claimed[index] = parts
 
     def _claim_of(self, name: str) -> _Claim | None:
         try:
@@ -199,6 +211,11 @@ class RemoteCheckpoints(CheckpointStore):
         except KeyExistsError:
             # The answer to an earlier try may have been lost.
             if self._storage.read(key) != data:
+                self._refuse_published(name)
+
+    def _refuse_given_up(self, name: str) -> None:
+        with contextlib.suppress(KeyMissingError):
+            if manifests.tombstone_time(self._storage.read(f"{name}/{MANIFEST_FILE}")) is not None:
                 self._refuse_published(name)
 
     def _refuse_published(self, name: str) -> None:
@@ -238,68 +255,7 @@ class RemoteCheckpoints(CheckpointStore):
         where = f"{info.name} in {self.uri}"
         found = self._manifest(info.name)
         refuse_other(found.checkpoint, info, where)
-        try:
-            for folder in found.folders:
-                (target / folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, "cannot write", target, info.size) from error
-        done = [0]
-
-        def advance(count: int) -> None:
-            done[0] += count
-            if progress is not None:
-                progress(done[0], info.size)
-
-        packed = [entry for entry in found.files if _is_packed(entry)]
-        alone = sorted((entry for entry in found.files if not _is_packed(entry)), key=lambda entry: -entry.size)
-        jobs: list[Callable[[], None]] = [partial(self._get_one, entry, found, target, advance) for entry in alone]
-        jobs += [partial(self._get_span, span, found, target, advance) for span in spans(packed)]
-        run_all(jobs, _THREADS)
-
-    def _get_one(self, entry: FileEntry, found: Manifest, target: Path, advance: Callable[[int], None]) -> None:
-        name = found.checkpoint.name
-        key = entry.at or f"{name}/{entry.path}"
-        try:
-            self._storage.get_file(key, target / entry.path, size=entry.size)
-        except KeyMissingError as error:
-            raise self._damaged(name, f"the object {key} is missing") from error
-        except StorageUnavailableError:
-            raise
-        except StorageError as error:
-            size = self._storage.sizes(key.rpartition("/")[0]).get(key)
-            if size is None:
-                raise self._damaged(name, f"the object {key} is missing") from error
-            if size != entry.size:
-                raise self._damaged(name, f"{entry.path} has {size} bytes instead of {entry.size}") from error
-            raise
-        actual = checksum_file(str(target), entry.path)
-        if actual.size != entry.size:
-            raise self._damaged(name, f"{entry.path} has {actual.size} bytes instead of {entry.size}")
-        if actual.checksum != entry.checksum:
-            raise self._damaged(name, f"the checksum of {entry.path} does not match")
-        advance(entry.size)
-
-    def _get_span(self, span: Span, found: Manifest, target: Path, advance: Callable[[int], None]) -> None:
-        name = found.checkpoint.name
-        try:
-            data = memoryview(self._storage.read_range(span.key, span.start, span.length)) if span.length else b""
-        except KeyMissingError as error:
-            raise self._damaged(name, f"the object {span.key} is missing") from error
-        for entry in span.entries:
-            start = entry.offset - span.start
-            piece = data[start : start + entry.size]
-            if len(piece) != entry.size:
-                raise self._damaged(name, f"the object {span.key} ends within {entry.path}")
-            if zlib.crc32(piece) != entry.checksum:
-                raise self._damaged(name, f"the checksum of {entry.path} does not match")
-            try:
-                (target / entry.path).write_bytes(piece)
-            except OSError as error:
-                raise storage_error(error, "cannot write", target / entry.path, entry.size) from error
-        advance(sum(entry.size for entry in span.entries))
-
-    def _damaged(self, name: str, what: str) -> CheckpointError:
-        return CheckpointError(f"{name} in {self.uri} is damaged: {what}")
+        Download(self._storage, found, target, progress).run(_THREADS)
 
     def _is_damage(self, error: CheckpointError | StorageError) -> bool:
         # A full local disk or missing rights say nothing about the checkpoint: an older one would be no better.
@@ -386,12 +342,25 @@ class RemoteCheckpoints(CheckpointStore):
             else:
                 continue  # only objects that a later checkpoint still refers to
             self._manifests.pop(name, None)
+            if given_up is None:
+                self._abort_uploads(name)
             self._storage.delete_many(sorted(garbage))
             if given_up is not None and not garbage and self._wall() - given_up > _TOMBSTONE_S:
                 self._storage.delete(key)
             if given_up is None or garbage:
                 removed.append(name)
         return removed
+
+    def _abort_uploads(self, name: str) -> None:
+        """Remove the parts of uploads that were under way when their process ended; MinIO wants exact names."""
+        claim = self._claim_of(name)
+        names = [f"{name}/{part}" for part in claim.parts] if claim is not None else []
+        try:
+            self._storage.abort_uploads([f"{name}/", *names])
+        except StorageUnavailableError:
+            raise
+        except StorageError as error:
+            logger.debug("unfinished uploads are left to the server: %s", error)
 
     def first_free_index(self, at_least: int) -> int:
         """Return the lowest index above that of every object there is."""
@@ -403,18 +372,11 @@ class RemoteCheckpoints(CheckpointStore):
         index = self.first_free_index(at_least)
         while True:
             try:
-                self._claim(index, attempt)
+                self._claim(index, attempt, [])
             except CheckpointError:
                 index += 1
             else:
                 return index
-
-    def close(self) -> None:
-        """Remove the local folder with all that is in it."""
-        with self._lock:
-            scratch, self._scratch_or_none = self._scratch_or_none, None
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def _keys(self) -> dict[str, set[str]]:
         """Return the keys that there are, by the name of their checkpoint."""
@@ -461,24 +423,8 @@ class RemoteCheckpoints(CheckpointStore):
                 logger.warning("skipped a damaged checkpoint: %s", error)
             return None
 
-    def _folder(self, name: str) -> str:
-        with self._lock:
-            if self._scratch_or_none is None:
-                self._scratch_or_none = _made(self._scratch_parent, "trialpod-checkpoints-")
-            return _made(Path(self._scratch_or_none), f"{name}-")
-
-
-def _made(parent: Path | None, prefix: str) -> str:
-    try:
-        return tempfile.mkdtemp(prefix=prefix, dir=parent)
-    except OSError as error:
-        raise storage_error(error, "cannot make a folder in", parent or tempfile.gettempdir()) from error
-
-
-def _is_packed(entry: FileEntry) -> bool:
-    return entry.at.rpartition("/")[2].startswith(PACK_PREFIX)
-
 
 def _objects(manifest: Manifest) -> set[str]:
     name = manifest.checkpoint.name
-    return {entry.at or f"{name}/{entry.path}" for entry in manifest.files}
+    whole = {entry.at or f"{name}/{entry.path}" for entry in manifest.files if not entry.pieces}
+    return whole | {piece.at for entry in manifest.files for piece in entry.pieces}

@@ -11,14 +11,19 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
+
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import KeyMissingError, Storage, checked_key, storage_error
+from trialpod.storage.endpoints import endpoint_of
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3_client import Rejection, S3Client, settled
 from trialpod.storage.s3_errors import not_s3
+from trialpod.storage.s3_signing import quoted
 from trialpod.storage.s3_transfer import download, parallel, put, upload
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -51,7 +56,11 @@ class S3Storage(Storage):
             InvalidInputError: the URI or the options cannot be meant.
         """
         bucket, prefix = parse_uri(uri)
-        client = client or S3Client(bucket, (options or StorageOptions()).resolved())
+        if client is None:
+            given = options or StorageOptions()
+            if not given.endpoint:
+                given = msgspec.structs.replace(given, endpoint=endpoint_of(uri))
+            client = S3Client(bucket, given.resolved())
         storage = cls(client, prefix)
         storage._check_bucket()
         return storage
@@ -99,6 +108,17 @@ class S3Storage(Storage):
         checked_key(key)
         return upload(self._client, local, self._full(key), self._uri(key), if_absent=if_absent, crc32=crc32)
 
+    def copy(self, source: str, key: str) -> None:
+        """Have the server copy an object; Amazon's does up to 5 GB so."""
+        checked_key(key)
+        checked_key(source)
+        doing = f"cannot copy {self._uri(source)} to {self._uri(key)}"
+        headers = {"x-amz-copy-source": quoted(f"/{self._client.bucket}/{self._full(source)}", "/")}
+        try:
+            self._client.call("PUT", self._full(key), doing, headers=headers)
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+
     def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
         """Fetch an object, in parts if it is large."""
         checked_key(key)
@@ -126,6 +146,18 @@ class S3Storage(Storage):
         cut = len(self._prefix) + 1 if self._prefix else 0
         found = {key[cut:]: size for key, size in self._objects(f"{full}/" if full else "")}
         return dict(sorted(found.items()))
+
+    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+        """Return one page of the list."""
+        checked_key(prefix, root_allowed=True)
+        full = self._full(prefix)
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        token = ""
+        while True:
+            page, token = self._page(f"{full}/" if full else "", token, limit=limit)
+            found = [key[cut:] for key, _ in page if not key.endswith("/")]
+            if found or not token:
+                return found
 
     def delete(self, key: str) -> None:
         """Remove the object, if it is there."""
@@ -186,6 +218,29 @@ class S3Storage(Storage):
             found,
             lambda key: _nothing(self.get_file(key, targets[key], size=found[key])),
         )
+
+    def abort_uploads(self, prefixes: Iterable[str]) -> int:
+        """Ask for unfinished multipart uploads, and abort them."""
+        count = 0
+        for prefix in prefixes:
+            full = self._full(prefix) if prefix or not self._prefix else f"{self._prefix}/"
+            doing = f"cannot end unfinished uploads of {self._uri(prefix)}"
+            try:
+                # With only one page of them: the others are found the next time.
+                answer = self._client.call("GET", "", doing, query={"uploads": "", "prefix": full})
+                found = re.findall(
+                    r"<Upload>.*?<Key>([^<]*)</Key>.*?<UploadId>([^<]*)</UploadId>",
+                    answer.body.decode("utf-8", "replace"),
+                    re.DOTALL,
+                )
+                for key, upload in found:
+                    self._client.call("DELETE", unescape(key), doing, query={"uploadId": unescape(upload)})
+            except Rejection as rejection:
+                if rejection.failure.code in ("NoSuchUpload", "NotImplemented"):
+                    continue
+                raise settled(rejection) from rejection
+            count += len(found)
+        return count
 
     def local_path(self, key: str) -> Path | None:
         """Return None: objects are not on this machine's disk."""

@@ -30,6 +30,7 @@ from trialpod.storage.s3_signing import UNSIGNED, Signer, query_string, quoted
 logger = logging.getLogger(__name__)
 
 _DENIED_PATIENCE_S = 5.0
+_LONG_S = 10.0
 _BASE_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
 _STALE_TRIES = 100
@@ -171,7 +172,9 @@ class S3Client:
             if failure.kind == "permanent" or now + delay > started + limit or cancelled():
                 raise Rejection(failure, uncertain) from None
             if backoff.failures == 1:
-                logger.warning("%s; trying again for up to %.0f s", failure.error, limit)
+                # Who has little patience says by itself what that means, and maybe where a log line would disturb.
+                level = logging.WARNING if limit >= _LONG_S else logging.INFO
+                logger.log(level, "%s; trying again for up to %.0f s", failure.error, limit)
             self._sleep(delay)
 
     def _once(

@@ -74,6 +74,11 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
         return Failure("permanent", KeyMissingError(f"{doing}: there is no such object"), code)
     if code in EXISTS_CODES or (answer.status == 412 and not code):
         return Failure("permanent", KeyExistsError(f"{doing}: it exists already"), code or "PreconditionFailed")
+    if code == "NoSuchUpload":
+        # By the server's clean-up after a long outage, or by an attempt that has taken over.
+        return Failure(
+            "permanent", StorageUnavailableError(f"{doing}: somebody ended the upload; it has to begin again"), code
+        )
     if code == "NoSuchBucket":
         return Failure(
             "permanent",

@@ -3,6 +3,7 @@
 Invariants:
 
 * A checkpoint is announced after its commit, and the retention rules are applied after that.
+* With `ask`, nothing is removed before it was allowed; what is refused is asked for again after the next commit.
 * At most `MAX_WAITING` snapshots wait besides the one in work; then whoever takes the next one waits.
 * What may heal is tried again for as long as it takes; anything else is raised to the training, at its next call.
 * Once the attempt is superseded the storage is not touched any more.
@@ -48,6 +49,8 @@ class CheckpointWriter:
         announce: tells that a checkpoint is committed.
         deleted: tells which ones the rules have removed.
         check: raises if the attempt may not touch the storage any more.
+        ask: asks whether the checkpoints of these names may be removed; the answer goes to the function given with
+            them, as the names asked about and those that may. None removes them without asking.
         clock: monotonic seconds.
     """
 
@@ -61,6 +64,7 @@ class CheckpointWriter:
         announce: Callable[[CheckpointInfo], None],
         deleted: Callable[[list[str]], None],
         check: Callable[[], None],
+        ask: Callable[[list[str], Callable[[list[str], list[str]], None]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -70,10 +74,13 @@ class CheckpointWriter:
         self._announce = announce
         self._deleted = deleted
         self._allowed = check
+        self._ask = ask
         self._clock = clock
         self._changed = threading.Condition()  # guards what follows
         self._waiting: deque[CheckpointInfo] = deque()
         self._current: CheckpointInfo | None = None
+        self._asked: set[str] = set()  # whether they may be removed; not answered yet
+        self._deletable: list[str] = []
         self._announced = -1  # index of the newest one
         self._failing_since: float | None = None
         self._problem: BaseException | None = None
@@ -143,7 +150,8 @@ class CheckpointWriter:
             nonlocal out_of_time
             left = time_left_s()
             out_of_time = left is not None and left <= 0.0
-            return out_of_time or not self._pending()
+            # With nobody there to allow it, an attempt that is taken away leaves what it no longer needs behind.
+            return out_of_time or not (self._pending() or self._asked or self._deletable)
 
         self._until(over, look_s=lambda: min(_LOOK_S, max(0.01, time_left_s() or _LOOK_S)))
         left = self.pending
@@ -201,10 +209,19 @@ class CheckpointWriter:
         try:
             while True:
                 with self._changed:
-                    while not self._waiting and not self._stop.is_set():
+                    while not self._waiting and not self._deletable and not self._stop.is_set():
                         self._changed.wait()
                     if self._stop.is_set():
                         return
+                    deletable = self._deletable[:]
+                if deletable:
+                    self._remove(deletable)
+                    with self._changed:
+                        self._deletable = [name for name in self._deletable if name not in deletable]
+                        self._changed.notify_all()
+                with self._changed:
+                    if not self._waiting:
+                        continue
                     self._current = info = self._waiting.popleft()
                 committed = self._commit(info)
                 self._known.append(committed)
@@ -294,21 +311,38 @@ class CheckpointWriter:
         )
 
     def _retain(self) -> None:
+        names = [info.name for info in to_delete(self._known, self._rules)]
+        if self._ask is None:
+            if removed := self._remove(names):
+                self._deleted(removed)
+            return
+        with self._changed:
+            fresh = [name for name in names if name not in self._asked and name not in self._deletable]
+            self._asked.update(fresh)
+        if fresh:
+            self._ask(fresh, self._answered)
+
+    def _answered(self, asked: list[str], deletable: list[str]) -> None:
+        with self._changed:
+            self._asked.difference_update(asked)
+            self._deletable += deletable
+            self._changed.notify_all()
+
+    def _remove(self, names: list[str]) -> list[str]:
         removed = []
-        for info in to_delete(self._known, self._rules):
+        for name in names:
             if self._stop.is_set():
                 break
             self._allowed()
             try:
-                self._store.delete(info.name, attempt=self._attempt)
+                self._store.delete(name, attempt=self._attempt)
             except (StorageError, CheckpointError) as error:
                 # One checkpoint too many harms nobody; it is tried again after the next one.
-                log.warning("%s was not removed: %s", info.name, error)
+                log.warning("%s was not removed: %s", name, error)
             else:
-                removed.append(info.name)
-        if removed:
-            self._known = [info for info in self._known if info.name not in removed]
-            self._deleted(removed)
+                removed.append(name)
+        self._known = [info for info in self._known if info.name not in removed]
+        return removed
 
 
 def size_text(count: int) -> str:

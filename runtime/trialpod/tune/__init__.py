@@ -11,14 +11,24 @@ TYPE_CHECKING = False  # type checkers know the name; importing typing would be 
 if TYPE_CHECKING:
     from typing import Any
 
-    from trialpod.tune import schedulers, search, stopper
+    from trialpod.errors import TrialpodError as TuneError
+    from trialpod.tune import logger, schedulers, search, stopper, track, utils
+    from trialpod.tune.callback import Callback
     from trialpod.tune.checkpoint import Checkpoint
     from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+    from trialpod.tune.experiment import Experiment
+    from trialpod.tune.experiment_analysis import ExperimentAnalysis
+    from trialpod.tune.legacy_checkpoints import checkpoint_dir, make_checkpoint_dir, save_checkpoint
     from trialpod.tune.parameters import with_parameters
-    from trialpod.tune.placement_groups import PlacementGroupFactory
+    from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
+    from trialpod.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
+    from trialpod.tune.registry import register_env, register_trainable
     from trialpod.tune.resources import with_resources
     from trialpod.tune.result import Result
     from trialpod.tune.result_grid import ResultGrid
+    from trialpod.tune.resume_config import ResumeConfig
+    from trialpod.tune.schedulers import create_scheduler
+    from trialpod.tune.search import create_searcher
     from trialpod.tune.search.sample import (
         choice,
         grid_search,
@@ -34,30 +44,68 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
-    from trialpod.tune.session import TuneContext, get_checkpoint, get_context, report
+    from trialpod.tune.session import (
+        TuneContext,
+        get_checkpoint,
+        get_context,
+        get_experiment_name,
+        get_trial_dir,
+        get_trial_id,
+        get_trial_name,
+        get_trial_resources,
+        is_session_enabled,
+        report,
+    )
+    from trialpod.tune.status_reporter import StatusReporter
     from trialpod.tune.stopper.stopper import Stopper
+    from trialpod.tune.sync_config import SyncConfig
+    from trialpod.tune.trainable.durable import DurableTrainable
     from trialpod.tune.trainable.trainable import Trainable
+    from trialpod.tune.tune_run import run, run_experiments
     from trialpod.tune.tuner import Tuner
 
 __all__ = [
+    "CLIReporter",
+    "Callback",
     "Checkpoint",
     "CheckpointConfig",
+    "DurableTrainable",
+    "Experiment",
+    "ExperimentAnalysis",
     "FailureConfig",
+    "JupyterNotebookReporter",
     "PlacementGroupFactory",
+    "ProgressReporter",
+    "Resources",
     "Result",
     "ResultGrid",
+    "ResumeConfig",
     "RunConfig",
+    "StatusReporter",
     "Stopper",
+    "SyncConfig",
     "Trainable",
     "TuneConfig",
     "TuneContext",
+    "TuneError",
     "Tuner",
+    "checkpoint_dir",
     "choice",
+    "create_scheduler",
+    "create_searcher",
     "get_checkpoint",
     "get_context",
+    "get_experiment_name",
+    "get_trial_dir",
+    "get_trial_id",
+    "get_trial_name",
+    "get_trial_resources",
     "grid_search",
+    "is_session_enabled",
+    "logger",
     "lograndint",
     "loguniform",
+    "make_checkpoint_dir",
     "qlograndint",
     "qloguniform",
     "qrandint",
@@ -65,24 +113,40 @@ __all__ = [
     "quniform",
     "randint",
     "randn",
+    "register_env",
+    "register_trainable",
     "report",
+    "run",
+    "run_experiments",
     "sample_from",
+    "save_checkpoint",
     "schedulers",
     "search",
     "stopper",
+    "track",
     "uniform",
+    "utils",
     "with_parameters",
     "with_resources",
 ]
 
 _HOMES = {
+    "callback": ("Callback",),
     "checkpoint": ("Checkpoint",),
     "config": ("CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"),
+    "experiment": ("Experiment",),
+    "experiment_analysis": ("ExperimentAnalysis",),
+    "legacy_checkpoints": ("checkpoint_dir", "make_checkpoint_dir", "save_checkpoint"),
     "parameters": ("with_parameters",),
-    "placement_groups": ("PlacementGroupFactory",),
+    "placement_groups": ("PlacementGroupFactory", "Resources"),
+    "progress_reporter": ("CLIReporter", "JupyterNotebookReporter", "ProgressReporter"),
+    "registry": ("register_env", "register_trainable"),
     "resources": ("with_resources",),
     "result": ("Result",),
     "result_grid": ("ResultGrid",),
+    "resume_config": ("ResumeConfig",),
+    "schedulers": ("create_scheduler",),
+    "search": ("create_searcher",),
     "search.sample": (
         "choice",
         "grid_search",
@@ -98,16 +162,36 @@ _HOMES = {
         "sample_from",
         "uniform",
     ),
-    "session": ("TuneContext", "get_checkpoint", "get_context", "report"),
+    "session": (
+        "TuneContext",
+        "get_checkpoint",
+        "get_context",
+        "get_experiment_name",
+        "get_trial_dir",
+        "get_trial_id",
+        "get_trial_name",
+        "get_trial_resources",
+        "is_session_enabled",
+        "report",
+    ),
+    "status_reporter": ("StatusReporter",),
     "stopper.stopper": ("Stopper",),
+    "trainable.durable": ("DurableTrainable",),
     "trainable.trainable": ("Trainable",),
+    "sync_config": ("SyncConfig",),
+    "tune_run": ("run", "run_experiments"),
     "tuner": ("Tuner",),
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = frozenset({"schedulers", "search", "stopper"})
+_MODULES = frozenset({"logger", "registry", "result", "schedulers", "search", "session", "stopper", "track", "utils"})
 
 
 def __getattr__(name: str) -> Any:
+    if name == "TuneError":
+        from trialpod.errors import TrialpodError
+
+        globals()[name] = TrialpodError
+        return TrialpodError
     home = _NAMES.get(name)
     if home is None and name not in _MODULES:
         if name.startswith("_"):

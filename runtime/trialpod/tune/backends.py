@@ -7,7 +7,7 @@ the entry-point group ``trialpod.backends``; the entry point is a class (made wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,6 +15,8 @@ from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules, TrainableRef
 
 if TYPE_CHECKING:
+    from trialpod.tune.callback import Callback
+    from trialpod.tune.progress_reporter import ProgressReporter
     from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
     from trialpod.tune.stopper.stopper import Stopper
 
@@ -62,6 +64,9 @@ class ExperimentRequest:
     trial_dirname: TrialNamer | None = None
     log_files: tuple[str, str] | None = None  # names for stdout and stderr in the trial's directory
     verbose: int = 1
+    strict_metric: bool = True  # a trial that never reports `metric` has failed
+    callbacks: list[Callback] = field(default_factory=list)  # run in this process
+    progress_reporter: ProgressReporter | None = None
     resume: bool = False
     resume_unfinished: bool = True  # False: unfinished trials stay as they are
     resume_errored: bool = False  # failed trials go on from their newest checkpoints
@@ -87,6 +92,10 @@ class TrialOutcome:
     traceback: str = ""
     checkpoints: list[CheckpointInfo] = field(default_factory=list)  # committed and still there, oldest first
     checkpoint_uri: str = ""  # where they are when that is not `path`
+    experiment_tag: str = ""
+    trainable_name: str = ""
+    failures: int = 0
+    created_at: float = 0.0  # seconds since the epoch; 0 = not known
 
 
 @dataclass(kw_only=True)
@@ -99,11 +108,18 @@ class ExperimentOutcome:
     message: str = ""  # one sentence about `state`; may be empty
     metric: str | None = None
     mode: Literal["max", "min"] | None = None
-    trials: list[TrialOutcome] = field(default_factory=list)  # in order of creation
+    broken: str = ""  # why it could not go on as an experiment: a metric that nobody reported, an algorithm's error
+    trials: Sequence[TrialOutcome] = field(default_factory=list)  # in order of creation
 
 
 class Backend(Protocol):
-    """Where experiments run."""
+    """Where experiments run.
+
+    A backend may have three things more, which a `Tuner` asks for: ``ships_code`` (True: trials run where the user's
+    own modules are not, so their code travels with the Trainable), ``default_name(trainable_name, now)`` (the name of
+    an experiment that was given none) and ``attaches(path)`` (True: running a script again goes on with the
+    experiment of that name).
+    """
 
     def run(self, request: ExperimentRequest) -> ExperimentOutcome:
         """Run the experiment to its end.

@@ -1,7 +1,9 @@
 """`Checkpoint`: a reference to a directory that holds a model's state.
 
-Invariants: a Checkpoint never copies or removes anything by itself; only `to_directory` makes a copy. Its metadata
-is one JSON object in ``.metadata.json`` inside the directory, so it travels with the checkpoint.
+Both forms that Ray has had are here: the reference to a directory, and the one that is made from a dict or bytes.
+
+Invariants: a Checkpoint never copies or removes anything by itself; only `to_directory` and its like make a copy. Its
+metadata is one JSON object in ``.metadata.json`` inside the directory, so it travels with the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,28 +12,34 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
-from trialpod.errors import CheckpointError, InvalidInputError
+from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedError
 
 METADATA_FILE = ".metadata.json"
 
 
 class Checkpoint:
-    """A checkpoint in a local directory.
+    """A checkpoint in a local directory, or below ``s3://``.
 
     Args:
-        path: the directory.
-        filesystem: accepted for compatibility; only None (the local file system) is supported.
+        path: the directory, or its URI.
+        filesystem: None, or pyarrow's local file system, which means the same.
 
     Raises:
-        InvalidInputError: `filesystem` is given.
+        InvalidInputError: `path` is no path, or `filesystem` another one.
     """
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        if filesystem is not None:
-            raise InvalidInputError("Checkpoint(filesystem=...) is not supported; give the path of a local directory")
-        self.path: str = os.fspath(path)
+        if filesystem is not None and type(filesystem).__name__ != "LocalFileSystem":
+            raise InvalidInputError(
+                f"Checkpoint(filesystem={type(filesystem).__name__}): only the local file system is supported; for a "
+                "bucket give its URI, Checkpoint('s3://bucket/path')"
+            )
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            hint = "; a dict becomes one by Checkpoint.from_dict(...)" if isinstance(path, dict) else ""
+            raise InvalidInputError(f"Checkpoint({str(path)[:80]!r}): needs the path of a directory{hint}")
+        self.path: str = os.fspath(path).removeprefix("file://")
         self.filesystem = None
 
     def __repr__(self) -> str:
@@ -48,6 +56,102 @@ class Checkpoint:
         """Return a checkpoint that refers to the local directory `path`."""
         return cls(path)
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Checkpoint:
+        """Return a checkpoint that holds a dict.
+
+        The dict is written when the checkpoint is; what is changed in it before that is changed in the checkpoint.
+
+        Raises:
+            InvalidInputError: `data` is no dict.
+        """
+        from trialpod.tune.dict_checkpoint import DictCheckpoint
+
+        return DictCheckpoint(data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Checkpoint:
+        """Return the checkpoint that `to_bytes` made these bytes of. Unpickles: the bytes must be the user's own.
+
+        Raises:
+            CheckpointError: they are none of a checkpoint.
+        """
+        from trialpod.tune.dict_checkpoint import from_bytes
+
+        return from_bytes(data)
+
+    @classmethod
+    def from_uri(cls, uri: str) -> Checkpoint:
+        """Return the checkpoint at a URI: a ``file://`` path, or ``s3://``, also one that a trial has written.
+
+        Raises:
+            InvalidInputError: the URI is none, or of another scheme.
+            CheckpointError: a trial's checkpoint of that name is not there.
+        """
+        from trialpod.tune.remote_checkpoint import from_uri
+
+        return from_uri(uri)
+
+    @classmethod
+    def from_checkpoint(cls, other: Checkpoint) -> Checkpoint:
+        """Return `other`: there is one class for all frameworks."""
+        return other
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the dict that the checkpoint holds, or else its files in a dict that `from_dict` understands.
+
+        Unpickles: the checkpoint must be the user's own.
+
+        Raises:
+            CheckpointError: the checkpoint is not there, or its dict cannot be read.
+        """
+        from trialpod.tune.dict_checkpoint import to_dict
+
+        return to_dict(self)
+
+    def to_bytes(self) -> bytes:
+        """Return the checkpoint as bytes, for `from_bytes`."""
+        from trialpod.tune.dict_checkpoint import to_bytes
+
+        return to_bytes(self)
+
+    def to_uri(self, uri: str) -> str:
+        """Copy the checkpoint to a URI, ``file://`` or ``s3://``, and return it.
+
+        Raises:
+            InvalidInputError: the URI is none, or of another scheme.
+            StorageError: it cannot be written.
+        """
+        from trialpod.tune.remote_checkpoint import to_uri
+
+        return to_uri(self, uri)
+
+    def get_internal_representation(self) -> tuple[str, Any]:
+        """Return the kind of the checkpoint and where it is."""
+        return ("uri" if self._is_remote else "local_path"), self.path
+
+    def get_preprocessor(self) -> NoReturn:
+        """Raise: preprocessors belong to Ray Data.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            "preprocessors belong to Ray Data; keep yours in the checkpoint's directory or dict like the rest"
+        )
+
+    def set_preprocessor(self, preprocessor: Any) -> NoReturn:
+        """Raise: preprocessors belong to Ray Data.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        self.get_preprocessor()
+
+    @property
+    def _is_remote(self) -> bool:
+        return "path" in self.__dict__ and "://" in self.path
+
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the checkpoint into a directory and return its path.
 
@@ -60,6 +164,10 @@ class Checkpoint:
         import shutil
         import tempfile
 
+        if self._is_remote:
+            from trialpod.tune.remote_checkpoint import download
+
+            return download(self.path, path)
         self._check()
         target = tempfile.mkdtemp(prefix="trialpod-checkpoint-") if path is None else os.fspath(path)
         shutil.copytree(self.path, target, dirs_exist_ok=True)
@@ -72,6 +180,15 @@ class Checkpoint:
         Raises:
             CheckpointError: the checkpoint's directory does not exist.
         """
+        if self._is_remote:
+            import shutil
+
+            folder = self.to_directory()
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return
         self._check()
         yield self.path
 
@@ -83,8 +200,13 @@ class Checkpoint:
         """
         file = os.path.join(self.path, METADATA_FILE)
         try:
-            with open(file, encoding="utf-8") as stream:
-                metadata = json.load(stream)
+            if self._is_remote:
+                from trialpod.tune.remote_checkpoint import read_metadata
+
+                metadata = json.loads(read_metadata(self.path))
+            else:
+                with open(file, encoding="utf-8") as stream:
+                    metadata = json.load(stream)
         except FileNotFoundError:
             return {}
         except ValueError as error:
@@ -101,10 +223,19 @@ class Checkpoint:
 
         Raises:
             CheckpointError: the checkpoint's directory does not exist.
+            InvalidInputError: JSON cannot hold it.
         """
+        try:
+            text = json.dumps(metadata)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"the checkpoint metadata cannot be written as JSON: {error}") from error
+        if self._is_remote:
+            from trialpod.tune.remote_checkpoint import write_metadata
+
+            write_metadata(self.path, text.encode())
+            return
         self._check()
         file = os.path.join(self.path, METADATA_FILE)
-        text = json.dumps(metadata)
         with open(f"{file}.tmp", "w", encoding="utf-8") as stream:
             stream.write(text)
         os.replace(f"{file}.tmp", file)

@@ -3,7 +3,7 @@
 Invariants:
 
 * A value that cannot work is refused when the object is made, with the argument, the value and what is allowed.
-* An argument that Ray has and trialpod does not support yet is refused unless it has its default: nothing is
+* An argument that Ray has and trialpod does not support is refused unless it has its default: nothing is
   silently ignored.
 * The objects may be changed after they were made, as Ray's may; a `Tuner` checks them again.
 """
@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from trialpod.errors import InvalidInputError, nearest
+from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from trialpod.tune.callback import Callback
+    from trialpod.tune.progress_reporter import ProgressReporter
     from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
     from trialpod.tune.stopper.stopper import Stopper
+    from trialpod.tune.sync_config import SyncConfig
 
 TYPE_OF_STOP = "a dict of metric names to numbers, a Stopper, a function (trial_id, result) -> bool, or a list"
 
@@ -32,7 +35,7 @@ def refuse(where: str, argument: str, value: object, allowed: str) -> NoReturn:
 
 
 def _not_supported(where: str, argument: str, remedy: str) -> NoReturn:
-    raise InvalidInputError(f"{where}({argument}=...): {argument} is not supported yet; {remedy}")
+    raise NotSupportedError(f"{where}({argument}=...): {argument} is not supported; {remedy}")
 
 
 def _is_int(value: object) -> bool:
@@ -138,20 +141,22 @@ class RunConfig:
         storage_path: where experiments are stored, a path, ``file:///path`` or ``s3://bucket/prefix``; None means
             ``~/trialpod-results``. With a bucket the experiment's directory is in ``~/trialpod-results``, or in the
             folder that the variable TRIALPOD_WORK_DIR names, and what it holds is copied to the bucket all the time.
-        storage_filesystem: not supported yet.
+        storage_filesystem: not supported: `storage_path` says what kind of storage it is.
         failure_config: what happens when a trial fails.
         checkpoint_config: which checkpoints are made and kept.
-        sync_config: not supported yet; nothing has to be synchronised, because trials write to the storage.
+        sync_config: a `SyncConfig`; nothing has to be synchronised, because trials write to the storage.
         verbose: 0 prints nothing, 1 the experiment's progress, 2 also the trials' results; None means 1.
         stop: when a trial is over: a dict (the first metric that reaches its number), a Stopper, a function
             ``(trial_id, result) -> bool``, or a list of Stoppers and functions (any of them).
-        callbacks: not supported yet.
-        progress_reporter: not supported yet.
-        log_to_file: also write the trials' output to files in their directories: True means ``stdout`` and
-            ``stderr``, a string is one file for both, a pair is two files. ``log.txt`` has both in any case.
+        callbacks: `Callback` objects, which run in this process while the experiment runs.
+        progress_reporter: a `ProgressReporter`, such as `CLIReporter`, in place of the usual display.
+        log_to_file: names for the file with the trials' output, besides ``log.txt``: True means ``stdout`` and
+            ``stderr``, a string is one name, a pair is two. All of them lead to what both streams have had, in order.
+        local_dir: the older name of `storage_path`.
 
     Raises:
-        InvalidInputError: an argument has a value that it cannot have, or is not supported yet.
+        InvalidInputError: an argument has a value that it cannot have.
+        NotSupportedError: `storage_filesystem` is given.
     """
 
     name: str | None = None
@@ -159,7 +164,7 @@ class RunConfig:
     storage_filesystem: Any = None
     failure_config: FailureConfig | None = None
     checkpoint_config: CheckpointConfig | None = None
-    sync_config: Any = None
+    sync_config: SyncConfig | None = None
     verbose: int | None = None
     stop: (
         Mapping[str, Any]
@@ -168,11 +173,18 @@ class RunConfig:
         | Sequence[Stopper | Callable[[str, dict[str, Any]], bool]]
         | None
     ) = None
-    callbacks: Sequence[Any] | None = None
-    progress_reporter: Any = None
+    callbacks: Sequence[Callback] | None = None
+    progress_reporter: ProgressReporter | None = None
     log_to_file: bool | str | tuple[str, str] = False
+    local_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.local_dir is not None:
+            if self.storage_path is not None:
+                raise InvalidInputError(
+                    "RunConfig(storage_path=..., local_dir=...): local_dir is the older name of storage_path; give one"
+                )
+            self.storage_path, self.local_dir = self.local_dir, None
         self.validate()
 
     def validate(self) -> None:
@@ -185,13 +197,25 @@ class RunConfig:
         ):
             refuse(where, "storage_path", self.storage_path, "a path or URI, or None")
         if self.storage_filesystem is not None:
-            _not_supported(where, "storage_filesystem", "give storage_path a path instead")
+            _not_supported(where, "storage_filesystem", "give storage_path a path or an s3:// URI instead")
         if self.sync_config is not None:
-            _not_supported(where, "sync_config", "leave it out: trials write to storage_path directly")
-        if self.callbacks:
-            _not_supported(where, "callbacks", "read result.json of the trials, or report from the Trainable")
+            from trialpod.tune.sync_config import SyncConfig
+
+            _check_type(where, "sync_config", self.sync_config, SyncConfig)
+            self.sync_config.validate()
+            if self.sync_config.upload_dir is not None and self.storage_path is not None:
+                raise InvalidInputError(
+                    f"{where}(storage_path={self.storage_path!r}, sync_config=SyncConfig(upload_dir="
+                    f"{self.sync_config.upload_dir!r})): both say where to store; leave upload_dir out"
+                )
+        if self.callbacks is not None:
+            from trialpod.tune.callback_list import check_callbacks
+
+            check_callbacks(where, self.callbacks)
         if self.progress_reporter is not None:
-            _not_supported(where, "progress_reporter", "leave it out and set verbose to 0, 1 or 2")
+            from trialpod.tune.progress_reporter import check_reporter
+
+            check_reporter(where, self.progress_reporter)
         if self.verbose is not None and self.verbose not in (0, 1, 2, 3):
             refuse(where, "verbose", self.verbose, "0, 1, 2 or 3")
         if self.failure_config is not None:
@@ -237,9 +261,11 @@ class TuneConfig:
             another one for each trial.
         seed: makes the default search repeatable. Ray has no such argument; there it is an argument of the
             search algorithm, which works here too.
+        chdir_to_trial_dir: trials run in their own directories, as with True; False is not supported.
 
     Raises:
-        InvalidInputError: an argument has a value that it cannot have, or is not supported yet.
+        InvalidInputError: an argument has a value that it cannot have.
+        NotSupportedError: `chdir_to_trial_dir` is False.
     """
 
     mode: Literal["max", "min"] | None = None
@@ -253,6 +279,7 @@ class TuneConfig:
     trial_name_creator: Callable[[NewTrial], str] | None = None
     trial_dirname_creator: Callable[[NewTrial], str] | None = None
     seed: int | None = None
+    chdir_to_trial_dir: bool | None = None
 
     def __post_init__(self) -> None:
         self.validate()
@@ -277,6 +304,13 @@ class TuneConfig:
                 refuse(where, argument, creator, "a function (trial) -> str, or None")
         if self.seed is not None and not _is_int(self.seed):
             refuse(where, "seed", self.seed, "an integer or None")
+        if self.chdir_to_trial_dir not in (None, True):
+            _not_supported(
+                where,
+                "chdir_to_trial_dir",
+                "trials run in their own directories; read files by absolute paths, or relative to the variable "
+                "TRIALPOD_ORIG_WORKING_DIR",
+            )
 
 
 def _check_type(where: str, argument: str, value: object, expected: type) -> None:

@@ -17,6 +17,8 @@ RUN_NAME = "TRIALPOD_RUN_NAME"
 STORAGE = "TRIALPOD_STORAGE"
 MAX_CONCURRENT = "TRIALPOD_MAX_CONCURRENT"
 RESUME = "TRIALPOD_RESUME"
+NOT_STRICT = "TUNE_DISABLE_STRICT_METRIC_CHECKING"
+"""Ray Tune's name for it."""
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("", "0", "false", "no", "off")
@@ -31,12 +33,14 @@ class Overrides:
         storage_path: where experiments are stored.
         max_concurrent: the most trials that run at once.
         resume: go on with the experiment of that name if there is one.
+        strict_metric: whether a trial that never reports the experiment's metric has failed.
     """
 
     run_name: str | None = None
     storage_path: str | None = None
     max_concurrent: int | None = None
     resume: bool = False
+    strict_metric: bool = True
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Overrides:
@@ -53,6 +57,7 @@ class Overrides:
             storage_path=environ.get(STORAGE) or None,
             max_concurrent=_positive(MAX_CONCURRENT, environ.get(MAX_CONCURRENT, "")),
             resume=_yes(RESUME, environ.get(RESUME, "")),
+            strict_metric=not _yes(NOT_STRICT, environ.get(NOT_STRICT, "")),
         )
 
 

@@ -11,6 +11,8 @@ import inspect
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.registry import resolve_trainable
+from trialpod.tune.trainable.function_call import legacy_arguments
 
 
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:
@@ -25,13 +27,14 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:
     Raises:
         InvalidInputError: the function, or the class's `setup`, does not take these arguments.
     """
+    trainable = resolve_trainable(trainable)
     if inspect.isclass(trainable):
         return _class_with_parameters(trainable, kwargs)
     if not callable(trainable):
         raise InvalidInputError(
             f"tune.with_parameters(trainable={trainable!r}): must be a function or a subclass of tune.Trainable"
         )
-    _check_takes(trainable, ({},), kwargs, _name(trainable))
+    _check_takes(trainable, ({},), {**kwargs, **legacy_arguments(trainable)}, _name(trainable))
     return functools.partial(trainable, **kwargs)
 
 
@@ -58,7 +61,7 @@ def _check_takes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join(f"{key}=..." for key in kwargs)
+        given = ", ".join(f"{key}=..." for key in kwargs if key not in ("checkpoint_dir", "reporter"))
         raise InvalidInputError(
             f"tune.with_parameters({name}, {given}): {name} cannot be called as (config, {given}): {error}"
         ) from error

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import Storage, local_folder, open_storage
+from trialpod.storage.endpoints import plain
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 
 DEFAULT_STORAGE = "~/trialpod-results"
@@ -69,7 +70,7 @@ def resolve(storage: str | os.PathLike[str]) -> Place:
     Raises:
         InvalidInputError: it names no place, or a kind of storage that is not supported.
     """
-    text = os.fspath(storage)
+    text = plain(os.fspath(storage))
     try:
         folder = local_folder(text)
     except StorageError as error:

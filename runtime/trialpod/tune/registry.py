@@ -1,16 +1,118 @@
-"""Finds a scheduler, search algorithm or stopper by its name and makes it from keyword arguments.
+"""Names for things: Trainables that the user registers; schedulers, search algorithms and stoppers by their names.
 
-The names that come with trialpod are looked up first; an installed package adds its own through the entry-point
-groups ``trialpod.schedulers``, ``trialpod.searchers`` and ``trialpod.stoppers``. Nothing is imported before it is
-asked for.
+The names of schedulers and the like that come with trialpod are looked up first; an installed package adds its own
+through the entry-point groups ``trialpod.schedulers``, ``trialpod.searchers`` and ``trialpod.stoppers``. Nothing is
+imported before it is asked for.
+
+Invariant: a registered Trainable is known in the process that registered it; what travels to the trials is the
+Trainable itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
+
+
+log = logging.getLogger(__name__)
+
+_trainables: dict[str, Any] = {}
+_environments: dict[str, Callable[..., Any]] = {}
+
+
+def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
+    """Give a Trainable a name, by which a `Tuner` of this process finds it.
+
+    Args:
+        name: the name; trials are called after it. One that is taken is given to the new Trainable.
+        trainable: a function or a subclass of `tune.Trainable`.
+        warn: whether to log that a callable of an unknown kind is taken as a function.
+
+    Raises:
+        InvalidInputError: it cannot be a Trainable, or the name is no name.
+    """
+    from trialpod.tune.trainable_checks import inspect_trainable
+
+    if not isinstance(name, str) or not name or "/" in name:
+        raise InvalidInputError(f"tune.register_trainable(name={name!r}): must be a non-empty string without slashes")
+    if isinstance(trainable, str):
+        raise InvalidInputError(f"tune.register_trainable({name!r}, {trainable!r}): give a function or a class")
+    inspect_trainable(trainable)
+    if warn and not isinstance(trainable, type) and not hasattr(trainable, "__name__"):
+        log.info("%s is registered as a function: it is a callable of type %s", name, type(trainable).__name__)
+    _trainables[name] = trainable
+
+
+def resolve_trainable(trainable: Any) -> Any:
+    """Return the Trainable that a registered name stands for; anything but a string as it is.
+
+    Raises:
+        InvalidInputError: nothing is registered under that name.
+    """
+    if not isinstance(trainable, str):
+        # A class that `wrap_function` made is run as the function that it wraps.
+        return getattr(trainable, "_wrapped_function", trainable) if isinstance(trainable, type) else trainable
+    if trainable in _trainables:
+        return _named(resolve_trainable(_trainables[trainable]), trainable)
+    guess = nearest(trainable, _trainables)
+    raise InvalidInputError(
+        f"no Trainable is registered as {trainable!r}"
+        + (f"; did you mean {guess!r}?" if guess else "")
+        + f". Registered: {', '.join(sorted(_trainables)) or 'none'}; tune.register_trainable(name, trainable) does it"
+    )
+
+
+def _named(trainable: Any, name: str) -> Any:
+    """Return a copy that is called `name`, as its trials are to be."""
+    from trialpod.tune.trainable_checks import trainable_name
+
+    if trainable_name(trainable) == name:
+        return trainable
+    if isinstance(trainable, type):
+        copy: Any = type(trainable)(
+            trainable.__name__, (trainable,), {"__doc__": trainable.__doc__, "__module__": trainable.__module__}
+        )
+        copy.__qualname__ = trainable.__qualname__
+    else:
+        import functools
+
+        copy = functools.partial(trainable)
+    copy._name = name
+    return copy
+
+
+def is_registered(name: str) -> bool:
+    """Return whether a Trainable is registered under a name."""
+    return name in _trainables
+
+
+def register_env(name: str, env_creator: Callable[..., Any]) -> None:
+    """Give a function that makes an environment a name, for code of this process that asks `get_env` for it.
+
+    Trials do not know it: there is no RLlib here. Pass the function in the config, or with `tune.with_parameters`.
+
+    Raises:
+        InvalidInputError: it cannot be called.
+    """
+    if not callable(env_creator):
+        raise InvalidInputError(
+            f"tune.register_env({name!r}, {env_creator!r}): the second argument must be a function"
+        )
+    _environments[name] = env_creator
+
+
+def get_env(name: str) -> Callable[..., Any]:
+    """Return the function that `register_env` was given.
+
+    Raises:
+        InvalidInputError: there is none of that name.
+    """
+    if name not in _environments:
+        raise InvalidInputError(f"no environment is registered as {name!r}; tune.register_env(name, creator) does it")
+    return _environments[name]
 
 
 def create(kind: str, group: str, builtin: Mapping[str, str], name: str, parameters: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
@@ -17,8 +17,39 @@ from trialpod.protocol.values import metrics_encoder, plain
 
 log = logging.getLogger(__name__)
 
+DEFAULT_METRIC = "_metric"
+"""What a number that was reported without a name is called."""
+
 _encode = metrics_encoder.encode
 _converted_keys: set[str] = set()
+
+
+def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics that a call of `report` means, in any of its forms but ``report({...})``.
+
+    Raises:
+        InvalidInputError: it is none of them.
+    """
+    if given is None:
+        if not named:
+            raise InvalidInputError("tune.report needs metrics, as in tune.report({'loss': 0.1}); it got none")
+        only = named.get("metrics")
+        return dict(only) if len(named) == 1 and isinstance(only, Mapping) else named
+    if isinstance(given, Mapping):
+        if named:
+            raise InvalidInputError(
+                f"tune.report got a dict of metrics and {', '.join(f'{key}=...' for key in named)} beside it; put "
+                "metrics into the dict. Its only other argument is checkpoint=..."
+            )
+        return dict(given)
+    number = as_number(given)
+    if number is None:
+        tensor = type(given).__module__.partition(".")[0] == "torch"
+        raise InvalidInputError(
+            "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}), or one number; "
+            f"it got {type(given).__name__}" + ("; call .item() on it" if tensor else "")
+        )
+    return {DEFAULT_METRIC: number, **named}
 
 
 def flatten(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -11,32 +11,39 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.placement_groups import DEFAULT_RESOURCES, PlacementGroupFactory, to_resources
+from trialpod.tune.placement_groups import DEFAULT_RESOURCES, PlacementGroupFactory, Resources, to_resources
+from trialpod.tune.registry import resolve_trainable
 
-ResourceFunction = Callable[[dict[str, Any]], Mapping[str, Any] | PlacementGroupFactory]
+__all__ = ["PlacementGroupFactory", "Resources", "resources_of", "with_resources"]
+
+ResourceFunction = Callable[[dict[str, Any]], Mapping[str, Any] | PlacementGroupFactory | Resources]
 ATTRIBUTE = "_trialpod_resources"
 
 _WHERE = "tune.with_resources(resources=...)"
 
 
-def with_resources(trainable: Any, resources: Mapping[str, Any] | PlacementGroupFactory | ResourceFunction) -> Any:
+def with_resources(
+    trainable: Any, resources: Mapping[str, Any] | PlacementGroupFactory | Resources | ResourceFunction
+) -> Any:
     """Return `trainable` with the resources that each of its trials needs.
 
     Args:
         trainable: a function or a class Trainable.
-        resources: ``{"cpu": 2, "gpu": 0.5, "memory": 2e9}`` (memory in bytes), a `PlacementGroupFactory` of one
-            bundle, or a function that returns either for a trial's config.
+        resources: ``{"cpu": 2, "gpu": 0.5, "memory": 2e9}`` (memory in bytes), a `PlacementGroupFactory`, a
+            `Resources`, or a function that returns any of them for a trial's config.
 
     Raises:
         InvalidInputError: the resources cannot be met by any trial, or `trainable` is no Trainable.
     """
+    trainable = resolve_trainable(trainable)
     if isinstance(resources, (Mapping, PlacementGroupFactory)) or not callable(resources):
         to_resources(resources, _WHERE)
     if inspect.isclass(trainable):
         make: Any = type(trainable)
         copy = make(trainable.__name__, (trainable,), {"__doc__": trainable.__doc__})
         copy.__module__, copy.__qualname__ = trainable.__module__, trainable.__qualname__
-        setattr(copy, ATTRIBUTE, staticmethod(resources) if callable(resources) else resources)
+        function: Any = resources
+        setattr(copy, ATTRIBUTE, staticmethod(function) if _is_function(function) else resources)
         return copy
     if not callable(trainable):
         raise InvalidInputError(
@@ -60,7 +67,7 @@ def resources_of(trainable: Any) -> tuple[dict[str, float], Callable[[dict[str, 
     given = _declared(trainable)
     if given is None:
         return dict(DEFAULT_RESOURCES), None
-    if not callable(given):
+    if not _is_function(given):
         return to_resources(given, _WHERE), None
 
     def for_config(config: dict[str, Any]) -> dict[str, float]:
@@ -87,6 +94,10 @@ def _declared(trainable: Any) -> Any:
             return getattr(trainable, ATTRIBUTE)
         trainable = getattr(trainable, "func", None)
     return None
+
+
+def _is_function(resources: Any) -> bool:
+    return callable(resources) and not isinstance(resources, PlacementGroupFactory)
 
 
 def _is_ours(base: type) -> bool:

@@ -51,6 +51,13 @@ class Metrics(dict[str, Any]):
     A group can be had as a dict too: ``metrics["loss"]`` is ``{"train": ...}``, which is how it was reported.
     """
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a metric, or a group of them, or `default`."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
     def __missing__(self, key: str) -> dict[str, Any]:
         group: dict[str, Any] = {}
         prefix = f"{key}/"
@@ -82,7 +89,8 @@ def unknown_metric(name: str, reported: Sequence[str]) -> str:
     """Return the sentence for a metric that nobody reported."""
     guess = nearest(name, reported)
     hint = f" Did you mean {guess!r}?" if guess else ""
-    return f"nobody reported the metric {name!r}.{hint} Reported: {', '.join(reported) or 'nothing'}"
+    shown = [metric for metric in reported if metric not in _UNINTERESTING]
+    return f"nobody reported the metric {name!r}.{hint} Reported: {', '.join(shown or reported) or 'nothing'}"
 
 
 class Result:
@@ -121,7 +129,7 @@ class Result:
         error = None
         if trial.status == "ERROR" or trial.error:
             error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
-        saved = _checkpoints(trial.checkpoint_uri or trial.path, trial.checkpoints)
+        saved = checkpoints_in(trial.checkpoint_uri or trial.path, trial.checkpoints)
         newest = saved[-1][0] if saved else None
         return cls(trial.last_result, newest, error, trial.path, saved, config=trial.config)
 
@@ -146,7 +154,7 @@ class Result:
                 f"Result.from_path({directory!r}): neither {_PARAMS_FILE} nor result.json there; "
                 "give the directory of one trial, or its URI, {storage_path}/{experiment}/{trial}"
             )
-        saved = _checkpoints(directory, CheckpointStore(storage).committed())
+        saved = checkpoints_in(directory, CheckpointStore(storage).committed())
         newest = saved[-1][0] if saved else None
         last = rows[-1] if rows else None
         return cls(last, newest, _read_error(storage, directory), directory, saved, config=config)
@@ -216,6 +224,10 @@ class Result:
         )
 
 
+class ExperimentFailedError(InvalidInputError):
+    """An experiment could not go on: nobody reports its metric, or one of its algorithms raised an error."""
+
+
 class NoResultError(TrialpodError, RuntimeError):
     """There is nothing that could be chosen as the best."""
 
@@ -262,7 +274,8 @@ def import_pandas() -> Any:
     return pd
 
 
-def _checkpoints(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+def checkpoints_in(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:
+    """Return checkpoints with the metrics of their results, oldest first; `place` is a trial's directory or URI."""
     ordered = sorted(infos, key=lambda info: info.index)
     if "://" in place:
         from trialpod.tune.stored_checkpoint import StoredCheckpoint
@@ -295,3 +308,12 @@ def _read_error(storage: Storage, place: str) -> TrialFailedError | None:
     if not text:
         return None
     return TrialFailedError(text.splitlines()[-1], place.rpartition("/")[2], text)
+
+
+def __getattr__(name: str) -> Any:
+    """Look up the names of result keys, which Ray Tune has in its module of this name: ``tune.result.DONE``."""
+    from trialpod.tune import result_keys
+
+    if not name.isupper() or not hasattr(result_keys, name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    return getattr(result_keys, name)

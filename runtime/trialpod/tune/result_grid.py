@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from trialpod.errors import InvalidInputError, nearest
+from trialpod.errors import InvalidInputError
+from trialpod.tune.ranking import best_index, best_row, check_scope, metrics_of
 from trialpod.tune.result import (
     NoResultError,
     Result,
     check_mode,
     import_pandas,
-    lookup,
     unknown_metric,
 )
-from trialpod.tune.result_rows import SCOPES, Scope, number, read_rows, score
+from trialpod.tune.result_rows import Scope, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trialpod.tune.backends import ExperimentOutcome, TrialOutcome
+    from trialpod.storage.base import Storage
+    from trialpod.tune.backends import ExperimentOutcome
 
 
 class ResultGrid(Sequence[Result]):
-    """The results of an experiment's trials.
+    """The results of an experiment's trials. Each is made when it is first asked for.
 
     Args:
         outcome: what a backend returned.
@@ -32,20 +32,29 @@ class ResultGrid(Sequence[Result]):
 
     def __init__(self, outcome: ExperimentOutcome) -> None:
         self._outcome = outcome
-        self._results = [Result.from_trial(trial) for trial in outcome.trials]
+        self._results: dict[int, Result] = {}
 
     def __len__(self) -> int:
-        return len(self._results)
+        return len(self._outcome.trials)
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
     @overload
     def __getitem__(self, index: slice) -> list[Result]: ...
     def __getitem__(self, index: int | slice) -> Result | list[Result]:
-        return self._results[index]
+        if isinstance(index, slice):
+            return [self._result(place) for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"ResultGrid[{index}]: there are {len(self)} trials")
+        return self._result(index % len(self))
 
     def __iter__(self) -> Iterator[Result]:
-        return iter(self._results)
+        return (self._result(place) for place in range(len(self)))
+
+    def _result(self, place: int) -> Result:
+        if place not in self._results:
+            self._results[place] = Result.from_trial(self._outcome.trials[place])
+        return self._results[place]
 
     @property
     def experiment_path(self) -> str:
@@ -53,9 +62,22 @@ class ResultGrid(Sequence[Result]):
         return self._outcome.path
 
     @property
+    def outcome(self) -> ExperimentOutcome:
+        """What the backend returned."""
+        return self._outcome
+
+    @property
     def errors(self) -> list[Exception]:
         """The errors of the trials that failed."""
-        return [result.error for result in self._results if result.error is not None]
+        failed = (place for place, trial in enumerate(self._outcome.trials) if trial.status == "ERROR" or trial.error)
+        return [error for place in failed if (error := self._result(place).error) is not None]
+
+    @property
+    def filesystem(self) -> Storage:
+        """The storage that `experiment_path` is in, opened there."""
+        from trialpod.storage.base import open_storage
+
+        return open_storage(self.experiment_path)
 
     @property
     def num_errors(self) -> int:
@@ -89,34 +111,19 @@ class ResultGrid(Sequence[Result]):
             NoResultError: no trial reported anything, or nothing but NaN and infinities.
         """
         where = "ResultGrid.get_best_result"
-        if len(self._results) == 1 and metric is None:
-            return self._results[0]
+        if len(self) == 1 and metric is None:
+            return self[0]
         metric, mode = metric or self._outcome.metric, mode or self._outcome.mode
         if not metric:
             raise InvalidInputError(f"{where}(): no metric; pass metric=... here, or to TuneConfig")
         if not mode:
             raise InvalidInputError(f"{where}(): no mode; pass mode='max' or mode='min' here, or to TuneConfig")
         check_mode(where, mode)
-        if scope not in SCOPES:
-            guess = nearest(str(scope), SCOPES)
-            raise InvalidInputError(
-                f"{where}(scope={scope!r}): scope must be one of {', '.join(SCOPES)}"
-                + (f" (did you mean {guess!r}?)" if guess else "")
-            )
-        best: tuple[float, Result] | None = None
-        measured = False
-        for trial, result in zip(self._outcome.trials, self._results, strict=True):
-            values = _values(trial, metric, scope)
-            measured = measured or bool(values)
-            value = score(values, scope, mode, finite_only=filter_nan_and_inf)
-            if value is None:
-                continue
-            rank = -math.inf if math.isnan(value) else value if mode == "max" else -value
-            if best is None or rank > best[0]:
-                best = (rank, result)
+        check_scope(where, scope)
+        best, measured = best_index(self._outcome.trials, metric, mode, scope, finite_only=filter_nan_and_inf)
         if best is None:
             raise self._nothing_best(where, metric, measured)
-        return best[1]
+        return self[best]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
         """Return one row for each trial that reported something, as a pandas DataFrame.
@@ -146,7 +153,7 @@ class ResultGrid(Sequence[Result]):
                 continue
             row = trial.last_result
             if filter_metric is not None:
-                found = _best_row(trial, filter_metric, mode or "max")
+                found = best_row(read_rows(trial.path), filter_metric, mode or "max")
                 measured = measured or found is not None
                 row = found or row
             rows.append({**row, "config": trial.config, "logdir": trial.path})
@@ -157,7 +164,7 @@ class ResultGrid(Sequence[Result]):
         return frame
 
     def _nothing_best(self, where: str, metric: str, measured: bool) -> Exception:
-        reported = sorted({name for trial in self._outcome.trials for name in trial.last_result or {}})
+        reported = metrics_of(self._outcome.trials)
         if not self._outcome.trials:
             return NoResultError(f"{where}: the experiment in {self.experiment_path} has no trials")
         if not reported:
@@ -170,27 +177,8 @@ class ResultGrid(Sequence[Result]):
                 f"{where}: every trial's value of {metric!r} is NaN or infinite; pass filter_nan_and_inf=False "
                 "to choose among them nevertheless"
             )
-        return InvalidInputError(f"{where}: {unknown_metric(metric, [n for n in reported if n != 'config'])}")
+        return InvalidInputError(f"{where}: {unknown_metric(metric, reported)}")
 
     def __repr__(self) -> str:
         ended = f"{self.num_terminated} terminated, {self.num_errors} failed"
         return f"ResultGrid({len(self)} trials: {ended}; experiment_path={self.experiment_path!r})"
-
-
-def _values(trial: TrialOutcome, metric: str, scope: str) -> list[float]:
-    # The last result is known without reading a file.
-    rows = [trial.last_result or {}] if scope == "last" else read_rows(trial.path)
-    numbers = (number(lookup(row, metric)) for row in rows)
-    return [value for value in numbers if value is not None]
-
-
-def _best_row(trial: TrialOutcome, metric: str, mode: str) -> dict[str, Any] | None:
-    best: tuple[float, dict[str, Any]] | None = None
-    for row in read_rows(trial.path):
-        value = number(lookup(row, metric))
-        if value is None or math.isnan(value):
-            continue
-        rank = value if mode == "max" else -value
-        if best is None or rank > best[0]:
-            best = (rank, row)
-    return best[1] if best is not None else None

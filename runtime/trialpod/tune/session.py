@@ -1,4 +1,4 @@
-"""What user code may call while a trial runs: `report`, `get_checkpoint`, `get_context`.
+"""What user code may call while a trial runs: `report`, `get_checkpoint`, `get_context`, in the forms of every age.
 
 The runner installs one session per attempt. `report` completes and encodes the metrics at once and hands them to a
 channel; it waits only at a horizon.
@@ -18,12 +18,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune.checkpoint import Checkpoint
-from trialpod.tune.report_values import encode, flatten
+from trialpod.tune.placement_groups import TrialResources
+from trialpod.tune.report_values import encode, flatten, metrics_of
 
-Outcome = Literal["completed", "stopped", "paused", "preempted"]
+Outcome = Literal["completed", "stopped", "paused", "exploited", "preempted"]
 
 
 class TrialStopped(BaseException):
@@ -47,6 +48,9 @@ class Channel(Protocol):
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
         """Send one result, then commit its snapshot; returns how the trial is over, if it is."""
+
+    def announce(self, checkpoint: CheckpointInfo) -> None:
+        """Commit a snapshot whose result has been sent before."""
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
         """Return the checkpoint of a snapshot, to be read by whoever asks for it later."""
@@ -109,6 +113,9 @@ class Session:
         self.checkpoint = checkpoint
         self.forked = False
         self.over: Outcome | None = None
+        self._offered: str | None = None
+        self._removes = True
+        self._last: dict[str, Any] = {}
         self._clock = clock
         self._wall = wall
         self._iteration: int = restored.get("training_iteration") or 0
@@ -179,9 +186,12 @@ class Session:
         result["done"] = done
         result["checkpoint_dir_name"] = None
         info = None
-        if checkpoint is not None:
+        if checkpoint is None and self._offered is not None:
+            info = self._snapshot_offered(result)
+        elif checkpoint is not None:
             info = self._snapshot(checkpoint, result)
         outcome = self.channel.send(result, info, done)
+        self._last = result
         self._iteration = iteration
         self._iterations_since_restore = since_restore
         self._time_total = total
@@ -193,6 +203,32 @@ class Session:
         if outcome is not None:
             self.over = outcome
             raise TrialStopped(outcome)
+
+    def offer(self, folder: str, *, remove: bool = True) -> None:
+        """Take a folder as the checkpoint of the next report; with `remove` it is gone once it has been copied."""
+        if self._offered is not None and self._offered != folder:
+            self._drop_offered()
+        self._offered, self._removes = folder, remove
+
+    def settle(self) -> None:
+        """Keep the folder that was offered after the last report, with the metrics of that one."""
+        if self._offered is not None and self.over is None and not self.forked:
+            result = dict(self._last) or {"training_iteration": self._iteration}
+            self.channel.announce(self._snapshot_offered(result))
+
+    def _snapshot_offered(self, result: dict[str, Any]) -> CheckpointInfo:
+        folder = self._offered
+        assert folder is not None
+        info = self._snapshot(Checkpoint(folder), result)
+        self._drop_offered()
+        return info
+
+    def _drop_offered(self) -> None:
+        import shutil
+
+        if self._offered is not None and self._removes:
+            shutil.rmtree(self._offered, ignore_errors=True)
+        self._offered = None
 
     def _snapshot(self, checkpoint: Checkpoint, result: dict[str, Any]) -> CheckpointInfo:
         if not isinstance(checkpoint, Checkpoint):
@@ -248,13 +284,57 @@ class TuneContext:
         """Return the trial's id."""
         return self._session.info.trial_id if self._session else None
 
-    def get_trial_resources(self) -> dict[str, float] | None:
-        """Return what the trial was granted, such as ``{"cpu": 1.0, "nvidia.com/gpu": 1.0}``."""
-        return dict(self._session.info.resources) if self._session else None
+    def get_trial_resources(self) -> TrialResources | None:
+        """Return what the trial was granted, such as ``{"cpu": 1.0, "nvidia.com/gpu": 1.0}``.
+
+        It is a dict that also answers as Ray's `PlacementGroupFactory` and `Resources` do.
+        """
+        return TrialResources(self._session.info.resources) if self._session else None
 
     def get_trial_dir(self) -> str | None:
         """Return the path or URI of the trial's directory."""
         return self._session.info.trial_dir if self._session else None
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Raise: user metadata belongs to Ray Train.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            "get_context().get_metadata() belongs to Ray Train; put what you need into the config"
+        )
+
+    def get_storage(self) -> Any:
+        """Raise: trials write through `report`.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            "get_context().get_storage() is not offered; get_trial_dir() is the trial's directory or URI, and "
+            "tune.report(..., checkpoint=...) stores files"
+        )
+
+    def get_world_size(self) -> int:
+        """Return 1: a trial is one process."""
+        return 1
+
+    def get_world_rank(self) -> int:
+        """Return 0: a trial is one process."""
+        return 0
+
+    def get_local_rank(self) -> int:
+        """Return 0: a trial is one process."""
+        return 0
+
+    def get_local_world_size(self) -> int:
+        """Return 1: a trial is one process."""
+        return 1
+
+    def get_node_rank(self) -> int:
+        """Return 0: a trial is one process."""
+        return 0
 
     @property
     def preempted(self) -> bool:
@@ -267,16 +347,20 @@ class TuneContext:
         return self._session.channel.time_left_s() if self._session else None
 
 
-def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
+def report(metrics: Any = None, /, *, checkpoint: Checkpoint | None = None, **named: Any) -> None:
     """Report one result of the running trial; the iteration count goes up by one.
 
     Returns at once, except where the scheduler has to decide first. A scheduler's or user's stop unwinds the calling
     function from here, with its ``finally`` blocks. Outside a trial, and inside a class Trainable, it only warns.
 
+    The forms of older APIs are the same: ``report(loss=0.1)``, ``report(0.1)`` (the metric ``_metric``) and
+    ``report(metrics={...})``.
+
     Args:
-        metrics: names and values; nested dicts are flattened to "outer/inner".
+        metrics: names and values; nested dicts are flattened to "outer/inner". Or one number.
         checkpoint: a directory to keep with this result. It is copied before this call returns, and stored while
             training goes on.
+        **named: metrics by name, instead of a dict.
 
     Raises:
         InvalidInputError: the metrics cannot be reported; the message names the key.
@@ -294,6 +378,8 @@ def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> 
             "tune.report does nothing in a class Trainable; return the metrics from step() instead", stacklevel=2
         )
         return
+    if metrics.__class__ is not dict or named:
+        metrics = metrics_of(metrics, named)
     session.report(metrics, checkpoint)
 
 
@@ -308,3 +394,58 @@ def get_checkpoint() -> Checkpoint | None:
 def get_context() -> TuneContext:
     """Return who the running trial is, and whether it is being preempted."""
     return TuneContext(_current)
+
+
+def get_experiment_name() -> str | None:
+    """Return the experiment's name, None outside a trial."""
+    return get_context().get_experiment_name()
+
+
+def get_trial_name() -> str | None:
+    """Return the trial's name, None outside a trial."""
+    return get_context().get_trial_name()
+
+
+def get_trial_id() -> str | None:
+    """Return the trial's id, None outside a trial."""
+    return get_context().get_trial_id()
+
+
+def get_trial_dir() -> str | None:
+    """Return the path or URI of the trial's directory, None outside a trial."""
+    return get_context().get_trial_dir()
+
+
+def get_trial_resources() -> TrialResources | None:
+    """Return what the trial was granted, None outside a trial."""
+    return get_context().get_trial_resources()
+
+
+def is_session_enabled() -> bool:
+    """Return whether a trial runs in this process."""
+    return _current is not None
+
+
+def get_world_size() -> int:
+    """Return 1: a trial is one process."""
+    return 1
+
+
+def get_world_rank() -> int:
+    """Return 0: a trial is one process."""
+    return 0
+
+
+def get_local_rank() -> int:
+    """Return 0: a trial is one process."""
+    return 0
+
+
+def get_local_world_size() -> int:
+    """Return 1: a trial is one process."""
+    return 1
+
+
+def get_node_rank() -> int:
+    """Return 0: a trial is one process."""
+    return 0

@@ -18,12 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trialpod import compat
 from trialpod.errors import InvalidInputError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
 from trialpod.tune.diagnosis import diagnose
 
 FILE = "trainable.pkl"
+_NOT_OWN = frozenset({"__main__", "trialpod", "trialpod_operator"})
 
 _REMEDY = (
     "Create it inside the Trainable (in the function's body, in setup() of a class), or pass what it is made from"
@@ -34,13 +36,14 @@ class NotPicklableError(InvalidInputError, TypeError):
     """Something that has to travel to the trials cannot be pickled."""
 
 
-def pickled(obj: Any, what: str, name: str | None = None) -> bytes:
+def pickled(obj: Any, what: str, name: str | None = None, *, own_code: bool = False) -> bytes:
     """Return `obj` as a cloudpickle.
 
     Args:
         obj: the object.
         what: how to call it in an error ("the Trainable train").
         name: the expression that names it ("config"), where the culprits are listed; None takes its own name.
+        own_code: take along the code of the modules that are not installed, for a machine that does not have them.
 
     Raises:
         NotPicklableError: it cannot be pickled; the message lists the culprits and what to do.
@@ -48,7 +51,7 @@ def pickled(obj: Any, what: str, name: str | None = None) -> bytes:
     import cloudpickle
 
     try:
-        with _by_value(obj):
+        with _own_modules() if own_code else contextlib.nullcontext(), _by_value(obj):
             data: bytes = cloudpickle.dumps(obj)
     except Exception as error:
         culprits = diagnose(obj, name)
@@ -74,12 +77,17 @@ def pack_trainable(trainable: Any, directory: Path, *, name: str | None = None) 
     return write_trainable(packed_trainable(trainable, name=name), directory)
 
 
-def packed_trainable(trainable: Any, *, name: str | None = None) -> bytes:
-    """Return the contents of a Trainable's file; see `pack_trainable`."""
+def packed_trainable(trainable: Any, *, name: str | None = None, own_code: bool = False) -> bytes:
+    """Return the contents of a Trainable's file; see `pack_trainable`, and `pickled` for `own_code`."""
     import cloudpickle
 
     called = name or getattr(trainable, "__name__", None) or type(trainable).__name__
-    return pack(pickled(trainable, f"the Trainable {called}"), name=called, cloudpickle=cloudpickle.__version__)
+    return pack(
+        pickled(trainable, f"the Trainable {called}", own_code=own_code),
+        name=called,
+        cloudpickle=cloudpickle.__version__,
+        compat=os.environ.get(compat.VARIABLE, ""),
+    )
 
 
 def write_trainable(data: bytes, directory: Path) -> TrainableRef:
@@ -157,6 +165,31 @@ def _by_value(obj: Any) -> Iterator[None]:
         yield
     finally:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+@contextlib.contextmanager
+def _own_modules() -> Iterator[None]:
+    """Make cloudpickle take along the code of every imported module that is the user's own: not installed."""
+    import cloudpickle
+
+    folders = tuple(os.path.join(os.path.realpath(folder), "") for folder in import_path())
+    taken = cloudpickle.list_registry_pickle_by_value()
+    own = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in _NOT_OWN
+        and name not in taken
+        and (file := getattr(module, "__file__", None))
+        and os.path.realpath(file).startswith(folders)
+        and "site-packages" not in file
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _importable(module: str) -> bool:

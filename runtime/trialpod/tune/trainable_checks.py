@@ -10,6 +10,8 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules
 from trialpod.tune.config import CheckpointConfig
+from trialpod.tune.registry import resolve_trainable
+from trialpod.tune.trainable.function_call import SignatureError, check_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,9 @@ def inspect_trainable(trainable: Any) -> TrainableFacts:
     if inspect.isclass(trainable):
         return _class(trainable)
     if isinstance(trainable, str):
-        raise InvalidInputError(
-            f"Tuner(trainable={trainable!r}): names of registered Trainables are not supported yet; "
-            "pass the function or the class itself"
-        )
+        trainable = resolve_trainable(trainable)
+        if inspect.isclass(trainable):
+            return _class(trainable)
     if not callable(trainable):
         trainer = " (a Trainer is not supported; wrap it in a function)" if hasattr(trainable, "fit") else ""
         raise InvalidInputError(
@@ -91,21 +92,13 @@ def _function(function: Any) -> None:
             "write a function that runs it with asyncio.run()"
         )
     try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # a callable written in C does not tell its signature
-    try:
-        signature.bind({})
-    except TypeError as error:
+        check_call(function)
+    except SignatureError as error:
+        reason = f" ({error.reason})" if error.reason else ""
         raise InvalidInputError(
             f"Tuner(trainable={name}): a Trainable is called with one positional argument, the config, but its "
-            f"signature is {name}{signature} ({error}); bind further arguments with tune.with_parameters"
-        ) from error
-    if "checkpoint_dir" in signature.parameters:
-        raise InvalidInputError(
-            f"Tuner(trainable={name}): the argument checkpoint_dir of older Trainables is not supported yet; "
-            "call tune.get_checkpoint() instead"
-        )
+            f"signature is {name}({error.arguments}){reason}; bind further arguments with tune.with_parameters"
+        ) from None
 
 
 def checkpoint_rules(config: CheckpointConfig, facts: TrainableFacts) -> CheckpointRules:

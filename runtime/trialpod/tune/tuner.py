@@ -10,14 +10,15 @@ Invariants:
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, NotSupportedError
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
 from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend
@@ -31,9 +32,11 @@ from trialpod.tune.config import (
     stop_numbers,
 )
 from trialpod.tune.environment import Overrides
+from trialpod.tune.experiment_names import RunNames, claim, default_name
 from trialpod.tune.places import DEFAULT_STORAGE, Place, experiment_place, resolve
+from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import resources_of
-from trialpod.tune.result import TrialFailedError
+from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.result_grid import ResultGrid
 from trialpod.tune.shipping import packed_trainable, pickled, unpickled, write_atomically, write_trainable
 from trialpod.tune.trainable_checks import checkpoint_rules, inspect_trainable
@@ -43,8 +46,15 @@ from trialpod.tune.tuner_arguments import (
     checked_space,
     made_scheduler,
     made_search_alg,
+    resume_flags,
+    storable,
     trial_namer,
 )
+
+if TYPE_CHECKING:
+    from trialpod.tune.resume_config import ResumeConfig
+
+logger = logging.getLogger(__name__)
 
 TUNER_FILE = "tuner.pkl"
 OUR_FOLDER = ".trialpod"
@@ -59,18 +69,7 @@ class _Resume:
     restart: bool = False
 
 
-@dataclass(slots=True)
-class _RunNames:
-    """Numbers the experiments of a script to which the environment gives one name: "x", "x_2", "x_3", ..."""
-
-    used: dict[str, int] = field(default_factory=dict)
-
-    def next(self, name: str) -> str:
-        self.used[name] = self.used.get(name, 0) + 1
-        return name if self.used[name] == 1 else f"{name}_{self.used[name]}"
-
-
-_run_names = _RunNames()
+_run_names = RunNames()
 
 
 class Tuner:
@@ -99,7 +98,7 @@ class Tuner:
     ) -> None:
         _check_config("tune_config", tune_config, TuneConfig)
         _check_config("run_config", run_config, RunConfig)
-        self._trainable = trainable
+        self._trainable = trainable = resolve_trainable(trainable)
         self._facts = inspect_trainable(trainable)
         self._param_space = checked_space(param_space)
         self._tune_config = copy.copy(tune_config) if tune_config is not None else TuneConfig()
@@ -119,6 +118,8 @@ class Tuner:
         resume_errored: bool = False,
         restart_errored: bool = False,
         param_space: Mapping[str, Any] | None = None,
+        storage_filesystem: Any = None,
+        _resume_config: ResumeConfig | None = None,
         backend: Backend | str | None = None,
     ) -> Tuner:
         """Return a Tuner whose `fit` goes on with an experiment.
@@ -131,6 +132,8 @@ class Tuner:
             resume_errored: whether failed trials go on from their newest checkpoints.
             restart_errored: whether failed trials start anew.
             param_space: the search space again, if objects in it must be replaced. The keys must be the same.
+            storage_filesystem: not supported; give `path` as a URI.
+            _resume_config: the same as the three arguments above it, as Ray Tune's newer form of them.
             backend: as for `Tuner`.
 
         Raises:
@@ -138,26 +141,21 @@ class Tuner:
             TrainableError: its ``tuner.pkl`` cannot be read by this version of Python.
             StorageError: the storage cannot be read.
         """
+        if storage_filesystem is not None:
+            raise NotSupportedError(
+                "Tuner.restore(storage_filesystem=...): not supported; give path as a directory or an s3:// URI"
+            )
         place = experiment_place(path)
+        if _resume_config is not None:
+            resume_unfinished, resume_errored, restart_errored = resume_flags(
+                _resume_config, defaults=(resume_unfinished, resume_errored, restart_errored) == (True, False, False)
+            )
         if resume_errored and restart_errored:
             raise InvalidInputError(
                 "Tuner.restore(resume_errored=True, restart_errored=True): failed trials can go on from their "
                 "checkpoints or start anew, not both; choose one"
             )
-        try:
-            state = place.storage().read(TUNER_FILE)
-        except KeyMissingError:
-            raise InvalidInputError(
-                f"Tuner.restore(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
-                "path must be the experiment's directory or URI, {storage_path}/{name}"
-            ) from None
-        saved = unpickled(state, f"{place}/{TUNER_FILE}")
-        name = inspect_trainable(trainable).name
-        if name != saved["trainable_name"]:
-            raise InvalidInputError(
-                f"Tuner.restore(trainable={name}): the experiment in {place} is of the Trainable "
-                f"{saved['trainable_name']!r}; pass that one (its code may have changed)"
-            )
+        saved = _saved(place, "Tuner.restore", inspect_trainable(trainable).name)
         space = saved["param_space"] if param_space is None else checked_space(param_space)
         check_same_keys(saved["param_space"], space)
         tuner = cls(
@@ -167,6 +165,12 @@ class Tuner:
             run_config=saved["run_config"],
             backend=backend,
         )
+        if saved.get("left_out"):
+            logger.warning(
+                "%s could not be stored with the experiment, and are not there when it goes on; set "
+                "tuner.run_config.callbacks before fit() if they are needed",
+                ", ".join(saved["left_out"]),
+            )
         tuner._resume = _Resume(place, resume_unfinished, resume_errored, restart_errored)
         return tuner
 
@@ -174,28 +178,67 @@ class Tuner:
     def can_restore(cls, path: str | os.PathLike[str], *, backend: Backend | str | None = None) -> bool:
         """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
         place = experiment_place(path)
-        return place.storage().exists(TUNER_FILE) and _backend(backend).can_restore(str(place))
+        return place.storage().exists(TUNER_FILE) and open_backend(backend).can_restore(str(place))
+
+    @property
+    def run_config(self) -> RunConfig:
+        """How the experiment runs; may be changed until `fit`, on a restored Tuner too."""
+        return self._run_config
+
+    @property
+    def tune_config(self) -> TuneConfig:
+        """How the search space is explored; may be changed until `fit`, on a restored Tuner too."""
+        return self._tune_config
+
+    def go_on_by_name(
+        self, *, unfinished: bool = True, errored: bool = False, restart: bool = False, must: bool = True
+    ) -> None:
+        """Have `fit` go on with the experiment of the name in the RunConfig, with what this Tuner was made with.
+
+        Args:
+            unfinished: whether trials that had not ended go on.
+            errored: whether failed trials go on.
+            restart: whether failed trials start anew.
+            must: refuse when there is no such experiment; otherwise `fit` starts it then.
+
+        Raises:
+            InvalidInputError: there is none, or it has another Trainable or search space.
+        """
+        overrides = Overrides.read()
+        place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
+        if not must and not open_backend(self._backend).can_restore(str(place)):
+            return
+        saved = _saved(place, "resume", self._facts.name)
+        check_same_keys(saved["param_space"], self._param_space)
+        self._resume = _Resume(place, unfinished, errored, restart)
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end and return the results of its trials.
 
         Raises:
             InvalidInputError: something cannot work; nothing has been started.
+            ExperimentFailedError: no trial reports the metric, or a scheduler, search algorithm or stopper raised
+                an error. What was reported until then is in `get_results`.
             TrialFailedError: a trial failed and ``fail_fast="raise"`` was set.
+            CallbackError: a callback raised an exception.
             TrialpodError: the experiment itself could not go on.
         """
         self._check()
         overrides = Overrides.read()
-        backend = _backend(self._backend)
-        code, state = packed_trainable(self._trainable, name=self._facts.name), self._state()
+        backend = open_backend(self._backend)
+        own_code = getattr(backend, "ships_code", False)
+        code = packed_trainable(self._trainable, name=self._facts.name, own_code=own_code)
+        state = self._state()
         place, resume = self._place(overrides, backend)
         place.check_directory()
         if not resume:
-            place = _claim(place, exact=self._is_named(overrides))
+            place = claim(place, exact=self._is_named(overrides))
         os.makedirs(os.path.join(place.directory, OUR_FOLDER), exist_ok=True)
         write_atomically(Path(place.directory, TUNER_FILE), state)
         outcome = backend.run(self._request(place, code, overrides, resume))
         self._grid = self._results(outcome)
+        if outcome.broken:
+            raise ExperimentFailedError(f"the experiment in {outcome.path} was ended: {outcome.broken}")
         if self._failure.fail_fast == "raise":
             _raise_first_error(outcome)
         return self._grid
@@ -210,7 +253,7 @@ class Tuner:
             return self._grid
         if self._resume is None:
             raise InvalidInputError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
-        return self._results(_backend(self._backend).load(str(self._resume.place)))
+        return self._results(open_backend(self._backend).load(str(self._resume.place)))
 
     def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
         # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
@@ -234,6 +277,11 @@ class Tuner:
         check_scheduler(made_scheduler(config.scheduler), config)
         made_search_alg(config.search_alg)
 
+    def _parent(self, overrides: Overrides) -> Place:
+        sync = self._run_config.sync_config
+        storage = self._run_config.storage_path or (sync.upload_dir if sync is not None else None)
+        return resolve(overrides.storage_path or storage or DEFAULT_STORAGE)
+
     def _is_named(self, overrides: Overrides) -> bool:
         return bool(overrides.run_name or self._run_config.name)
 
@@ -243,8 +291,9 @@ class Tuner:
         if overrides.run_name:
             name = _run_names.next(overrides.run_name)
         else:
-            name = self._run_config.name or default_name(self._facts.name, time.time())
-        place = resolve(overrides.storage_path or self._run_config.storage_path or DEFAULT_STORAGE).named(name)
+            namer = getattr(backend, "default_name", default_name)
+            name = self._run_config.name or namer(self._facts.name, time.time())
+        place = self._parent(overrides).named(name)
         if not self._is_named(overrides):
             if overrides.resume:
                 raise InvalidInputError(
@@ -254,7 +303,8 @@ class Tuner:
             return place, None
         if not backend.can_restore(str(place)):
             return place, None
-        if overrides.resume:
+        attaches = getattr(backend, "attaches", None)
+        if overrides.resume or (attaches is not None and attaches(str(place))):
             return place, _Resume(place)
         raise InvalidInputError(
             f"{place} holds an experiment already. Go on with it: Tuner.restore({str(place)!r}, trainable).fit(), "
@@ -271,9 +321,9 @@ class Tuner:
             stop = copy.deepcopy(list(stop)) or None
         elif stop is not None:
             stop = copy.deepcopy(stop)
-        resume_flags: dict[str, Any] = {}
+        again: dict[str, Any] = {}
         if resume is not None:
-            resume_flags = {
+            again = {
                 "resume": True,
                 "resume_unfinished": resume.unfinished,
                 "resume_errored": resume.errored,
@@ -307,7 +357,10 @@ class Tuner:
             trial_dirname=trial_namer(tuning.trial_dirname_creator, facts.name, "trial_dirname_creator"),
             log_files=log_files(running.log_to_file),
             verbose=1 if running.verbose is None else int(running.verbose),
-            **resume_flags,
+            strict_metric=overrides.strict_metric,
+            callbacks=list(running.callbacks or ()),
+            progress_reporter=running.progress_reporter,
+            **again,
         )
 
     def _state(self) -> bytes:
@@ -315,23 +368,39 @@ class Tuner:
         from cloudpickle import __version__ as cloudpickle_version
 
         pickled(self._param_space, "the search space", "config")
+        run_config, left_out = storable(self._run_config)
         saved = {
             "format": _FORMAT,
             "trainable_name": self._facts.name,
             "param_space": self._param_space,
             "tune_config": self._tune_config,
-            "run_config": self._run_config,
+            "run_config": run_config,
+            "left_out": left_out,
         }
         body = pickled(saved, "the experiment's configuration", "tuner")
         return pack(body, name=self._facts.name, cloudpickle=cloudpickle_version)
 
 
-def default_name(trainable: str, now: float) -> str:
-    """Return the name of an experiment that was given none; `now` is in seconds since the epoch."""
-    return f"{trainable}_{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(now))}"
+def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
+    """Return what was stored of an experiment, whose Trainable must have that name."""
+    try:
+        state = place.storage().read(TUNER_FILE)
+    except KeyMissingError:
+        raise InvalidInputError(
+            f"{where}(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
+            "path must be the experiment's directory or URI, {storage_path}/{name}"
+        ) from None
+    saved: dict[str, Any] = unpickled(state, f"{place}/{TUNER_FILE}")
+    if name != saved["trainable_name"]:
+        raise InvalidInputError(
+            f"{where}(trainable={name}): the experiment in {place} is of the Trainable "
+            f"{saved['trainable_name']!r}; pass that one (its code may have changed)"
+        )
+    return saved
 
 
-def _backend(backend: Backend | str | None) -> Backend:
+def open_backend(backend: Backend | str | None) -> Backend:
+    """Return the backend that a name stands for; None as in `get_backend`."""
     return get_backend(backend) if backend is None or isinstance(backend, str) else backend
 
 
@@ -340,29 +409,6 @@ def _check_config(argument: str, value: object, expected: type) -> None:
         raise InvalidInputError(
             f"Tuner({argument}={value!r}): must be a tune.{expected.__name__}, not {type(value).__name__}"
         )
-
-
-def _claim(place: Place, *, exact: bool) -> Place:
-    """Make the experiment's directory; a generated name gets a number when another experiment has it."""
-    number = 1
-    while True:
-        ending = "" if number == 1 else f"_{number}"
-        path = place.directory + ending
-        try:
-            os.makedirs(path, exist_ok=exact)
-        except FileExistsError:
-            if exact:
-                raise InvalidInputError(
-                    f"{path} cannot be an experiment's directory: there is a file of that name"
-                ) from None
-            number += 1
-            continue
-        except OSError as error:
-            raise InvalidInputError(
-                f"the experiment's directory {path} cannot be made: {error.strerror}; "
-                f"choose another {'TRIALPOD_WORK_DIR' if place.uri else 'RunConfig(storage_path=...)'}"
-            ) from error
-        return Place(path, place.uri and place.uri + ending)
 
 
 def _raise_first_error(outcome: ExperimentOutcome) -> None:

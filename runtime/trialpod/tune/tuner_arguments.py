@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialNamer
-from trialpod.tune.config import NewTrial, TuneConfig
+from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
+
+if TYPE_CHECKING:
+    from trialpod.tune.resume_config import ResumeConfig
+
+logger = logging.getLogger(__name__)
 
 
 def checked_space(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -127,3 +133,56 @@ def _named(creator: Any, trainable: str, argument: str, trial_id: str, experimen
             "slashes that does not start with a dot"
         )
     return name
+
+
+def resume_flags(config: ResumeConfig, *, defaults: bool) -> tuple[bool, bool, bool]:
+    """Return (resume_unfinished, resume_errored, restart_errored) for a ResumeConfig.
+
+    Args:
+        config: the ResumeConfig.
+        defaults: whether the older arguments have their defaults.
+
+    Raises:
+        InvalidInputError: they have not, or `config` is something else.
+    """
+    from trialpod.tune.resume_config import ResumeConfig, ResumeType
+
+    if not isinstance(config, ResumeConfig):
+        raise InvalidInputError(f"resume_config={config!r}: must be a tune.ResumeConfig, not {type(config).__name__}")
+    if not defaults:
+        raise InvalidInputError(
+            "a ResumeConfig is given beside resume_unfinished, resume_errored or restart_errored; give one of the two"
+        )
+    return (
+        config.unfinished is ResumeType.RESUME,
+        config.errored is ResumeType.RESUME,
+        config.errored is ResumeType.RESTART,
+    )
+
+
+def storable(config: RunConfig) -> tuple[RunConfig, list[str]]:
+    """Return a RunConfig without the callbacks and the reporter that cannot be pickled, and their names."""
+    import cloudpickle
+
+    config = copy.copy(config)
+    left_out: list[str] = []
+
+    def keeps(part: Any) -> bool:
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything while it is pickled
+            left_out.append(type(part).__name__)
+            logger.warning(
+                "%s is not stored with the experiment, so Tuner.restore will not have it: %s: %s",
+                type(part).__name__,
+                type(error).__name__,
+                error,
+            )
+            return False
+        return True
+
+    if config.callbacks:
+        config.callbacks = [callback for callback in config.callbacks if keeps(callback)]
+    if config.progress_reporter is not None and not keeps(config.progress_reporter):
+        config.progress_reporter = None
+    return config, left_out

@@ -10,7 +10,7 @@ import msgspec
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, EndCause, Horizon, ReportAnswer
 from trialpod.protocol.values import metrics_encoder
 from trialpod.tune.schedulers.fifo import FIFOScheduler
-from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
+from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.stopper.stopper import Stopper
 from trialpod_operator.engine import events
@@ -141,6 +141,74 @@ class Halt(TrialScheduler):
 
     def set_state(self, state: dict[str, Any]) -> None:
         pass
+
+
+class Population(FIFOScheduler):
+    """Uses all powers of a scheduler, in an order that looks random but is not; goes on with what ran least."""
+
+    time_slicing = True
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+        self.count = 0
+        self.ran: dict[str, int] = {}
+
+    def draw(self, choices: int) -> int:
+        self.count += 1
+        return ((self.count + self.offset) * 2654435761 % 2**32 >> 16) % choices
+
+    def exploit(self, controller: ControllerView) -> Exploit:
+        trials = [one for one in controller.get_trials() if one.checkpoint is not None or self.draw(4) == 0]
+        trials = trials or list(controller.get_trials())
+        source = trials[self.draw(len(trials))]
+        return Exploit(source.trial_id, {"x": self.count}, f"{self.count}@of[{source.trial_id}]")
+
+    def on_trial_result(
+        self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]
+    ) -> str | Exploit:
+        self.ran[trial.trial_id] = int(result.get("training_iteration", 0))
+        others = [one for one in tune_controller.get_trials() if one.trial_id != trial.trial_id]
+        match self.draw(12):
+            case 0 | 1 | 2:
+                return self.exploit(tune_controller)
+            case 3 | 4:
+                return self.PAUSE
+            case 5 if others:
+                tune_controller.stop_trial(others[self.draw(len(others))], {"rule": "cut"})
+            case 6:
+                tune_controller.set_resources(trial, {"cpu": float(self.draw(3))})
+            case 7 if others:
+                tune_controller.set_resources(others[self.draw(len(others))], {"cpu": float(self.draw(3))})
+                return self.PAUSE
+            case 8:
+                for one in tune_controller.running_trials():
+                    tune_controller.exploit_paused(one, self.exploit(tune_controller))
+                return Exploit(trial.trial_id, {"x": -self.count})
+        return self.CONTINUE
+
+    def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
+        for one in tune_controller.paused_trials():
+            if self.draw(4) == 0:
+                tune_controller.stop_trial(one)
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
+        for one in tune_controller.paused_trials():
+            if self.draw(3) == 0:
+                tune_controller.exploit_paused(one, self.exploit(tune_controller), {"rule": "paused"})
+        candidates = [*tune_controller.pending_trials(), *tune_controller.paused_trials()]
+        return min(candidates, key=lambda trial: self.ran.get(trial.trial_id, 0), default=None)
+
+    def horizons(self, trial: TrialView) -> list[Horizon]:
+        return [Horizon()]
+
+    def reason(self) -> dict[str, Any]:
+        return {"scheduler": "population", "count": self.count}
+
+    def get_state(self) -> dict[str, Any]:
+        return {"count": self.count, "ran": dict(self.ran)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.count, self.ran = state["count"], dict(state["ran"])
 
 
 class ScoreStopper(Stopper):

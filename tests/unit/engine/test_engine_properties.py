@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
-from engine_support import ListSearch, ScoreStopper, TimeSlices, raw, result, settings, stored
+from engine_support import ListSearch, Population, ScoreStopper, TimeSlices, raw, result, settings, stored
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,8 +23,9 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED
 
-SCHEDULERS = ("fifo", "asha", "slices", "sliced asha")
-CAUSES = ("completed", "stopped", "paused", "preempted", "failed", "lost")
+SCHEDULERS = ("fifo", "asha", "slices", "sliced asha", "population", "population", "population")
+CAUSES = ("completed", "stopped", "paused", "preempted", "failed", "lost", "damaged")
+ENDS = {"stop": "stopped", "pause": "paused", "exploit": "paused", None: "completed"}
 MOST_TRIALS = 12
 
 
@@ -37,15 +38,17 @@ class SlicedASHA(AsyncHyperBandScheduler):
 def build(kind: str, at_once: int | None, stopper: str, *, other: bool = False) -> Engine:
     """The engine of a run; `other`: one whose algorithms would choose differently."""
     if other:
+        others = {"slices": FIFOScheduler, "asha": lambda: Population(5), "population": lambda: Population(3)}
         return Engine(
             ListSearch(0, shift=7),
-            TimeSlices(1) if kind != "slices" else FIFOScheduler(),
+            others.get(kind, lambda: TimeSlices(1))(),
             ScoreStopper(trial=3.0) if stopper == "none" else None,
         )
     scheduler = {
         "fifo": FIFOScheduler,
         "asha": lambda: AsyncHyperBandScheduler(max_t=9, reduction_factor=3),
         "slices": lambda: TimeSlices(2, stop_at=6),
+        "population": Population,
         "sliced asha": lambda: SlicedASHA(max_t=4, reduction_factor=2),
     }[kind]()
     chosen = {
@@ -84,6 +87,7 @@ class Experiment(RuleBasedStateMachine):
         self.lost: set[tuple[str, int]] = set()
         self.iteration: dict[str, int] = {}
         self.checkpoints: Counter[str] = Counter()
+        self.gone: set[tuple[str, str]] = set()  # checkpoints that vanished although they may be needed
         self.settings = settings(time_budget_s=budget, **spec)
         self.apply(events.SettingsObserved(settings=self.settings))
 
@@ -152,8 +156,9 @@ class Experiment(RuleBasedStateMachine):
         repeat=st.integers(0, 3),
         gap=st.sampled_from((0, 0, 0, 0, 2)),
         done=st.sampled_from((False, False, False, False, True)),
+        saves=st.booleans(),
     )
-    def report(self, data: st.DataObject, scores: list[Any], repeat: int, gap: int, done: bool) -> None:
+    def report(self, data: st.DataObject, scores: list[Any], repeat: int, gap: int, done: bool, saves: bool) -> None:
         trial_id, attempt = self.running(data)
         known = self.received[trial_id, attempt]
         first = max(1, known + 1 - repeat + gap)
@@ -167,11 +172,23 @@ class Experiment(RuleBasedStateMachine):
             self.delivered[trial_id] += total - known
             self.received[trial_id, attempt] = total
             self.iteration[trial_id] = start + total - known
+        committed = [self.saved(trial_id, attempt)] if saves and not gap else []
         event = events.ResultsReceived(
-            trial_id=trial_id, attempt=attempt, first=first, results=[raw(item) for item in batch]
+            trial_id=trial_id,
+            attempt=attempt,
+            first=first,
+            results=[raw(item) for item in batch],
+            committed=committed,
         )
         for _ in range(1 + (repeat == 1)):
             self.apply(event)
+
+    def saved(self, trial_id: str, attempt: int) -> CheckpointInfo:
+        """The next checkpoint of a trial."""
+        index = self.checkpoints[trial_id]
+        self.checkpoints[trial_id] += 1
+        iteration = self.iteration[trial_id]
+        return CheckpointInfo(name=f"c{index}", index=index, iteration=iteration, metrics={}, attempt=attempt)
 
     @precondition(lambda self: bool(self.received))
     @rule(data=st.data(), first=st.integers(1, 3))
@@ -199,10 +216,13 @@ class Experiment(RuleBasedStateMachine):
         if not told and decision != "stop":
             if cause == "failed":
                 self.failures[trial_id] += 1
-            elif cause in ("preempted", "lost") and decision != "pause":
+            elif cause in ("preempted", "lost") and decision is None:
                 self.disruptions[trial_id] += 1
         if cause == "lost":
             self.lost.add((trial_id, attempt))
+        planted = trial.planted
+        if cause == "damaged" and planted is not None:
+            self.gone.add(planted.start.key)
         may_retry = retry and not 0 <= self.settings.max_failures < self.failures[trial_id]
         self.apply(
             events.AttemptEnded(
@@ -219,29 +239,45 @@ class Experiment(RuleBasedStateMachine):
         trial_id, attempt = self.running(data)
         decision = self.engine.answer(trial_id, attempt).decision
         if decision is not None:
-            cause = {"stop": "stopped", "pause": "paused"}[decision]
             self.apply(
-                events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause))  # type: ignore[arg-type]
+                events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=ENDS[decision]))  # type: ignore[arg-type]
             )
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data(), drop=st.booleans(), damage=st.booleans())
     def commit(self, data: st.DataObject, drop: bool, damage: bool) -> None:
         trial_id, attempt = self.running(data)
-        index = self.checkpoints[trial_id]
-        self.checkpoints[trial_id] += 1
-        info = CheckpointInfo(
-            name=f"c{index}", index=index, iteration=self.iteration[trial_id], metrics={}, attempt=attempt
-        )
-        deleted = [f"c{index - 1}"] if drop and index else []
-        event = events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, committed=[info], deleted=deleted)
+        info = self.saved(trial_id, attempt)
+        trial = self.engine.state.trials[trial_id]
+        unneeded = [item.name for item in trial.checkpoints] if drop else []
+        event = events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, committed=[info], unneeded=unneeded)
         self.apply(event)
         self.apply(event)
+        assert trial.planted is None
+        released = self.engine.answer(trial_id, attempt).deletable
+        pinned = {name for holder, name in self.engine.state.pins if holder == trial_id}
+        if unneeded:
+            assert set(released) == set(unneeded) - pinned
+        assert not {item.name for item in trial.checkpoints} & set(released)
         if damage:
+            self.gone.add((trial_id, info.name))
             self.apply(events.CheckpointDamaged(trial_id=trial_id, name=info.name))
         trial = self.engine.state.trials[trial_id]
         assert [item.index for item in trial.checkpoints] == sorted({item.index for item in trial.checkpoints})
-        assert trial.next_checkpoint_index == index + 1
+        assert trial.next_checkpoint_index == info.index + 1
+
+    @property
+    def wanted(self) -> list[tuple[str, str]]:
+        """Checkpoints that others are to start from, of trials that run."""
+        return sorted(key for key in self.engine.state.pins if key[0] in self.engine.state.running)
+
+    @precondition(lambda self: self.runs and bool(self.wanted))
+    @rule(data=st.data())
+    def ask_to_remove_what_others_want(self, data: st.DataObject) -> None:
+        trial_id, name = data.draw(st.sampled_from(self.wanted))
+        attempt = self.engine.state.trials[trial_id].attempt
+        self.apply(events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, unneeded=[name]))
+        assert self.engine.answer(trial_id, attempt).deletable == []
 
     # -- what users and the cluster do --
 
@@ -259,6 +295,9 @@ class Experiment(RuleBasedStateMachine):
 
     @rule(from_scratch=st.booleans())
     def retry(self, from_scratch: bool) -> None:
+        for trial in self.engine.state.trials.values():
+            if from_scratch and trial.status == ERROR:
+                self.gone |= {(trial.trial_id, item.name) for item in trial.checkpoints}
         self.apply(events.RetryRequested(from_scratch=from_scratch))
 
     @rule(slots=st.sampled_from((None, 0, 1, 2, 5)))
@@ -326,6 +365,22 @@ class Experiment(RuleBasedStateMachine):
                 assert wakeup <= trial.retry_at
 
     @invariant()
+    def what_a_trial_is_to_start_from_is_there_and_pinned(self) -> None:
+        state = self.engine.state
+        pins: Counter[tuple[str, str]] = Counter()
+        for trial in state.trials.values():
+            if trial.change is not None:
+                assert trial.running
+                assert trial.decision in ("exploit", "pause", "stop")
+            for way in (trial.change, trial.planted):
+                if way is not None and way.start is not None:
+                    pins[way.start.key] += 1
+                    holder = state.trials[way.start.trial_id]
+                    kept = {item.name for item in holder.checkpoints}
+                    assert way.start.key in self.gone or way.start.checkpoint.name in kept
+        assert state.pins == pins
+
+    @invariant()
     def every_result_counts_once(self) -> None:
         for trial in self.engine.state.trials.values():
             assert trial.results == self.delivered[trial.trial_id]
@@ -390,8 +445,7 @@ class Experiment(RuleBasedStateMachine):
                     results=[raw(result(self.iteration[trial_id], 1.0, done=True))],
                 )
             )
-        decision = self.engine.answer(trial_id, attempt).decision
-        cause = {"stop": "stopped", "pause": "paused", None: "completed"}[decision]
+        cause = ENDS[self.engine.answer(trial_id, attempt).decision]
         self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause)))  # type: ignore[arg-type]
 
 

@@ -27,6 +27,7 @@ class Server:
         self.script = list(script)
         self.requests: list[ReportRequest] = []
         self.closed = False
+        self.retry_after_s: float | None = None
 
     def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
         if path.endswith("assignment"):
@@ -131,12 +132,36 @@ def test_an_unreachable_server_is_tried_again_with_growing_delays() -> None:
 
 
 def test_a_permanent_refusal_carries_the_servers_words_and_ends_the_link() -> None:
-    link, _, _ = linked(403)
+    link, _, _ = linked(413)
     link.publish(encoded(1))
-    with pytest.raises(RefusedError, match="status 403"):
+    with pytest.raises(RefusedError, match="status 413"):
         link.wait_decision()
     with pytest.raises(RefusedError):
         link.publish(encoded(2))
+
+
+def test_a_process_that_is_not_the_trials_any_more_ends_as_if_superseded() -> None:
+    link, _, _ = linked(403)
+    link.publish(encoded(1))
+    with pytest.raises(Superseded, match="attempt 1 of trial t may not report any more: status 403"):
+        link.wait_decision()
+    with pytest.raises(Superseded):
+        link.publish(encoded(2))
+
+
+def test_a_token_that_is_not_accepted_is_no_error_of_the_trial() -> None:
+    link, server, _ = linked(401, 401, 401)
+    link.publish(encoded(1))
+    assert link.wait_decision() is None
+    assert len(server.requests) == 4
+
+
+def test_the_server_says_when_to_come_back() -> None:
+    link, server, clock = linked(429)
+    server.retry_after_s = 7.0
+    link.publish(encoded(1))
+    assert link.wait_decision() is None
+    assert clock.now == 7.0
 
 
 def test_the_decision_and_the_next_horizon_come_with_the_answer() -> None:

@@ -421,3 +421,54 @@ def test_it_serves_tcp_on_a_free_port() -> None:
         await server.close()
 
     asyncio.run(main())
+
+
+def test_an_answer_may_ask_the_client_to_come_back_later(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        client = await service.client()
+        for _ in range(2):
+            client.post(b"")
+            status, headers, _ = await client.answer()
+            assert (status, headers[b"Retry-After"]) == (429, b"3")
+
+    serve(tmp_path, lambda path, body, peer: error(429, "too often", 2.1), work)
+
+
+def test_all_clients_together_may_hold_so_many_bytes_only(tmp_path: Path) -> None:
+    async def work(service: Service) -> None:
+        slow, other = await service.client(), await service.client()
+        slow.send(POST[:-2] % 900 + b"x" * 800)
+        slow.send(b"")
+        await slow.writer.drain()
+        while service.server.held_bytes < 800:  # noqa: ASYNC110 - nothing tells that the server has read
+            await asyncio.sleep(0)
+        other.post(b"y" * 300)
+        status, text = await other.refusal()
+        assert (status, text) == (503, "the server holds too many requests; try again")
+        slow.send(b"x" * 100)
+        assert (await slow.answer())[0] == 200
+        third = await service.client()
+        third.post(b"z" * 700)
+        assert (await third.answer())[0] == 200
+        assert await other.ended()
+        other.writer.close()
+        while service.server.held_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    serve(tmp_path, echo, work, held_bytes=1000)
+
+
+def test_one_address_gets_so_many_connections_only() -> None:
+    async def main() -> None:
+        server = ReportServer(echo, Limits(connections_per_address=2))
+        host, port = await server.start_tcp("127.0.0.1", 0)
+        clients = [Client(*await asyncio.open_connection(host, port)) for _ in range(3)]
+        assert (await clients[2].refusal())[0] == 503
+        for client in clients[:2]:
+            client.post(b"x")
+            assert (await client.answer())[0] == 200
+        for client in clients:
+            client.writer.close()
+        await server.close()
+
+    asyncio.run(main())

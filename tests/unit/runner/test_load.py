@@ -98,3 +98,21 @@ def test_a_function_packed_by_another_python_is_refused_before_it_is_opened(tmp_
     file.write_bytes(b'{"format":1,"python":"3.9.1","cloudpickle":"3","name":"f"}\nnot even a pickle')
     with pytest.raises(TrainableError, match=r"packed by Python 3.9.1"):
         load_trainable(TrainableRef(pickle=str(file)))
+
+
+def test_a_missing_module_of_the_trainables_own_folder_is_answered_with_what_is_there(folder: Path) -> None:
+    (folder / "train_digits.py").touch()  # as the key of a ConfigMap
+    (folder / "notes.txt").touch()
+    with pytest.raises(
+        TrainableError, match=r"which has train_digits.py; did you mean 'train_digits'\?; put its folder"
+    ):
+        load_trainable(TrainableRef(entrypoint="train_digts:train", path=[str(folder)]))
+    with pytest.raises(TrainableError, match=rf"no module 'surely_not_there' \({folder}/none cannot be read\)"):
+        load_trainable(TrainableRef(entrypoint="surely_not_there:train", path=[f"{folder}/none"]))
+
+
+def test_a_pickle_that_was_changed_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / "f.pkl"
+    file.write_bytes(b"not even a pickle")
+    with pytest.raises(TrainableError, match="was changed after it had been submitted"):
+        load_trainable(TrainableRef(pickle=f"file://{file}", sha256="0" * 64))

@@ -170,7 +170,11 @@ class Histories(RuleBasedStateMachine):
         needed = set()
         for info in self.known:
             manifest = self.store._manifest(info.name)
-            needed |= {entry.at or f"{info.name}/{entry.path}" for entry in manifest.files}
+            needed |= {
+                key
+                for entry in manifest.files
+                for key in ([piece.at for piece in entry.pieces] or [entry.at or f"{info.name}/{entry.path}"])
+            }
         for key in self.storage.values:
             path = key.partition("/")[2]
             assert key in needed or path in (".trialpod-manifest.json", ".trialpod-claim"), key

@@ -348,3 +348,147 @@ def test_a_process_that_died_in_the_middle_leaves_the_checkpoint_before(make, so
     storage.before = lambda name, key: None
     assert again(make).committed() == [first]
     assert again(make).newest_whole([first]) == (first, [])
+
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture
+def large(tmp_path):
+    folder = tmp_path / "large"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(20 * MEBIBYTE + 17))
+    return folder
+
+
+def change(folder, start, count=1000):
+    with open(folder / "model.bin", "r+b") as file:
+        file.seek(start)
+        file.write(os.urandom(count))
+
+
+def test_of_a_large_file_only_the_blocks_that_changed_are_sent(store, make, large, storage):
+    infos = [commit(store, 0, large)]
+    contents = [content(large)]
+    for index in range(1, 6):
+        change(large, 2 * index * MEBIBYTE + 5000)
+        sent = storage.sent
+        infos.append(commit(store, index, large))
+        contents.append(content(large))
+        assert storage.sent - sent < 1.2 * MEBIBYTE
+    assert manifests.decode(storage.values[f"{infos[5].name}/{MANIFEST}"], "").format == 3
+    for info, expected in zip(infos, contents, strict=True):
+        assert content(again(make).fetch(info)) == expected
+    for info in infos[:5]:
+        store.delete(info.name, attempt=1)
+    assert content(again(make).fetch(infos[5])) == contents[5]
+    assert again(make).sweep([infos[5].name]) == []
+    store.delete(infos[5].name, attempt=1)
+    assert storage.values == {}
+
+
+def test_a_large_file_that_grew_sends_its_end(store, make, large, storage):
+    commit(store, 0, large)
+    with open(large / "model.bin", "ab") as file:
+        file.write(os.urandom(3 * MEBIBYTE))
+    sent = storage.sent
+    info = commit(store, 1, large)
+    assert storage.sent - sent < 4.2 * MEBIBYTE
+    assert content(again(make).fetch(info)) == content(large)
+
+
+def test_what_a_large_file_holds_in_the_storage_stays_below_twice_its_size(store, make, large, storage):
+    previous = None
+    size = (large / "model.bin").stat().st_size
+    for index in range(12):
+        for block in range(8):
+            change(large, ((index + block) % 20) * MEBIBYTE)
+        info = commit(store, index, large)
+        if previous is not None:
+            store.delete(previous.name, attempt=1)
+        previous = info
+        assert sum(len(value) for value in storage.values.values()) < 2 * size + 20_000
+    assert content(again(make).fetch(previous)) == content(large)
+
+
+def test_without_packing_a_large_file_is_one_object(make, large, storage):
+    store = make(packing=None)
+    commit(store, 0, large)
+    change(large, 5000)
+    commit(store, 1, large)
+    assert storage.values["checkpoint_000001/model.bin"] == (large / "model.bin").read_bytes()
+
+
+def test_a_piece_that_is_missing_or_damaged_is_found(store, make, large, storage):
+    commit(store, 0, large)
+    change(large, 5000)
+    info = commit(store, 1, large)
+    blocks = "checkpoint_000001/.trialpod-blocks-0000"
+    whole = storage.values[blocks]
+    storage.values[blocks] = bytes([whole[0] ^ 1]) + whole[1:]
+    with pytest.raises(CheckpointError, match=r"checksum of model\.bin"):
+        again(make).fetch(info)
+    storage.values[blocks] = whole[:100]
+    with pytest.raises(CheckpointError, match=r"ends within model\.bin"):
+        again(make).fetch(info)
+    del storage.values[blocks]
+    with pytest.raises(CheckpointError, match="blocks-0000 is missing"):
+        again(make).fetch(info)
+
+
+def test_the_first_checkpoint_of_an_attempt_is_copied_by_the_server_as_far_as_it_is_the_same(
+    store, make, large, storage
+):
+    for number in range(100):
+        (large / f"small{number}").write_bytes(os.urandom(1000))
+    first = commit(store, 0, large)
+    change(large, 5 * MEBIBYTE)
+    (large / "small7").write_bytes(os.urandom(1000))
+    other = again(make)
+    assert other.newest_whole([first])[0] == first
+    sent = storage.sent
+    info = commit(other, 1, large, attempt=2)
+    assert storage.sent - sent < 1.2 * MEBIBYTE
+    store.delete(first.name)
+    assert content(again(make).fetch(info)) == content(large)
+    assert all(not key.startswith("checkpoint_000000") for key in storage.values)
+
+
+def test_a_copy_that_the_user_changed_or_an_object_that_is_gone_is_sent(store, make, large, storage):
+    first = commit(store, 0, large)
+    for spoil in ("copy", "object"):
+        other = again(make)
+        folder = other.fetch(first)
+        if spoil == "copy":
+            change(folder, 5 * MEBIBYTE + 7000)
+        else:
+            storage.before = fail_on("copy", "model.bin", StorageError)
+        index = 1 if spoil == "copy" else 2
+        info = commit(other, index, large, attempt=index + 1)
+        assert content(again(make).fetch(info)) == content(large)
+        assert storage.values[f"{info.name}/model.bin"] == (large / "model.bin").read_bytes()
+
+
+def test_many_small_files_are_copied_into_one_for_the_snapshot(make, source, tmp_path):
+    for number in range(100):
+        (source / f"small{number}").write_bytes(os.urandom(number))
+    before = content(source)
+    store = make()
+    assert store.snapshot(0, source) == sum(len(data) for data in before.values() if data is not None)
+    folder = Path(store._begun[0])
+    assert len([path for path in folder.rglob("*") if path.is_file()]) == 2  # the pack, and what is no small file
+    (source / "small7").unlink()
+    assert content(again(make).fetch(commit(store, 0))) == before
+
+
+def test_sweeping_ends_uploads_in_parts_that_a_dead_attempt_left(store, make, large, storage):
+    first = commit(store, 0, large)
+    storage.before = fail_on("put_file", "model", Died)
+    change(large, 0, 20 * MEBIBYTE)
+    with pytest.raises(Died):
+        commit(make(), 1, large)
+    storage.before = lambda name, key: None
+    storage.calls.clear()
+    assert again(make).sweep([first.name]) == ["checkpoint_000001"]
+    aborted = [key for name, key in storage.calls if name == "abort_uploads"]
+    assert aborted[:2] == ["checkpoint_000001/", "checkpoint_000001/model.bin"]

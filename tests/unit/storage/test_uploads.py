@@ -230,3 +230,43 @@ def test_long_uploads_show_their_progress(tmp_path, caplog):
 
 def test_sizes_are_for_people():
     assert [size_text(n) for n in (5, 1500, 2_500_000, 3e9)] == ["5 bytes", "1.5 kB", "2.5 MB", "3.0 GB"]
+
+
+def test_with_a_question_nothing_is_removed_before_it_was_allowed_and_what_is_refused_is_asked_again(tmp_path):
+    asked = []
+    answered = threading.Semaphore(0)
+
+    def ask(names, told):
+        asked.append((names, told))
+        answered.release()
+
+    world = World(tmp_path, rules=CheckpointRules(num_to_keep=1), ask=ask)
+    world.take(0)
+    world.take(1)
+    assert answered.acquire(timeout=WAIT_S)
+    first, told = asked[-1]
+    assert first == ["checkpoint_000000"]
+    assert world.exists("checkpoint_000000")
+    told(first, [])
+    assert world.writer.drain(forever)
+    world.take(2)
+    assert answered.acquire(timeout=WAIT_S)
+    second, told = asked[-1]
+    assert second == ["checkpoint_000000", "checkpoint_000001"]
+    told(second, second)
+    assert world.writer.drain(forever)
+    assert [world.exists(f"checkpoint_{index:06d}") for index in range(3)] == [False, False, True]
+    assert all(kind == "committed" for kind, *_ in world.told)
+    world.writer.close()
+    world.store.close()
+
+
+def test_an_attempt_that_is_taken_away_does_not_wait_to_be_allowed_to_remove(tmp_path):
+    world = World(tmp_path, rules=CheckpointRules(num_to_keep=1), ask=lambda names, told: None)
+    world.take(0)
+    world.take(1)
+    left = iter([1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert world.writer.drain(lambda: next(left, 0.0))
+    assert world.exists("checkpoint_000000")
+    world.writer.close()
+    world.store.close()

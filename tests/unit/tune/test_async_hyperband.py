@@ -241,7 +241,9 @@ def test_schedulers_are_made_by_name() -> None:
     for name in ("async_hyperband", "asynchyperband", "asha", "ASHA"):
         assert isinstance(create_scheduler(name, max_t=9), AsyncHyperBandScheduler)
     assert type(create_scheduler("fifo")) is FIFOScheduler
-    with pytest.raises(InvalidInputError, match=r"'ahsa'. Did you mean 'asha'\? Known are asha, async_hyperband"):
+    with pytest.raises(
+        InvalidInputError, match=r"'ahsa'. Did you mean 'asha'\? Known are asha, asha_promotion, async_hyperband"
+    ):
         create_scheduler("ahsa")
     with pytest.raises(InvalidInputError, match=r"no parameter 'maxt'. Did you mean 'max_t'\? Allowed are brackets"):
         create_scheduler("asha", maxt=9)

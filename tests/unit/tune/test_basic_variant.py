@@ -183,7 +183,7 @@ def test_wrong_numbers_of_samples_are_refused(number: Any) -> None:
 def test_search_algorithms_are_made_by_name() -> None:
     for name in ("variant_generator", "random", "grid", "Variant-Generator"):
         assert isinstance(create_searcher(name, random_state=1), BasicVariantGenerator)
-    with pytest.raises(InvalidInputError, match=r"'randon'. Did you mean 'random'\? Known are grid, random"):
+    with pytest.raises(InvalidInputError, match=r"'randon'. Did you mean 'random'\? Known are .*grid, hebo"):
         create_searcher("randon")
     with pytest.raises(InvalidInputError, match=r"no parameter 'max_concurent'. Did you mean 'max_concurrent'"):
         create_searcher("random", max_concurent=3)

@@ -5,8 +5,18 @@ from typing import Any
 
 import pytest
 
-from trialpod.errors import InvalidInputError
-from trialpod.tune import CheckpointConfig, FailureConfig, RunConfig, Stopper, TuneConfig
+from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune import (
+    Callback,
+    CheckpointConfig,
+    CLIReporter,
+    FailureConfig,
+    ResumeConfig,
+    RunConfig,
+    Stopper,
+    SyncConfig,
+    TuneConfig,
+)
 from trialpod.tune.config import log_files, seconds, stop_numbers
 
 
@@ -65,11 +75,60 @@ def test_a_wrong_value_is_refused_by_name_and_value(make: Any, argument: str, gi
     assert "must be" in str(caught.value)
 
 
-@pytest.mark.parametrize("argument", ["storage_filesystem", "sync_config", "callbacks", "progress_reporter"])
-def test_what_is_not_supported_yet_is_never_silently_ignored(argument: str) -> None:
-    arguments: dict[str, Any] = {argument: [object()]}
-    with pytest.raises(InvalidInputError, match=f"{argument} is not supported yet; "):
-        RunConfig(**arguments)
+@pytest.mark.parametrize(
+    ("config", "argument", "value"),
+    [(RunConfig, "storage_filesystem", object()), (TuneConfig, "chdir_to_trial_dir", False)],
+)
+def test_what_is_not_supported_is_never_silently_ignored(config: Any, argument: str, value: object) -> None:
+    with pytest.raises(NotSupportedError, match=f"{argument} is not supported; "):
+        config(**{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("callbacks", [object()], "subclasses of tune.Callback, not object"),
+        ("callbacks", [Callback], r"pass objects, not classes: Callback\(...\)"),
+        ("callbacks", Callback(), "must be a list of tune.Callback objects"),
+        ("progress_reporter", CLIReporter, r"pass an object: CLIReporter\(\)"),
+        ("progress_reporter", 5, "must be a tune.ProgressReporter"),
+        ("sync_config", {"sync_period": 5}, r"write sync_config=SyncConfig\(...\)"),
+        ("failure_config", {"max_failures": 5}, r"write failure_config=FailureConfig\(...\)"),
+        ("checkpoint_config", 3, "must be a CheckpointConfig or None"),
+    ],
+)
+def test_an_object_of_another_class_is_refused_by_name(argument: str, value: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        RunConfig(**{argument: value})  # type: ignore[arg-type]
+
+
+def test_two_places_to_store_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="leave upload_dir out"):
+        RunConfig(storage_path="a", sync_config=SyncConfig(upload_dir="b"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"sync_period": 0}, InvalidInputError),
+        ({"sync_timeout": "long"}, InvalidInputError),
+        ({"sync_artifacts": True}, NotSupportedError),
+        ({"syncer": object()}, NotSupportedError),
+    ],
+)
+def test_a_sync_config_says_what_has_no_effect_by_refusing_it(arguments: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="SyncConfig"):
+        SyncConfig(**arguments)
+
+
+def test_a_resume_config_takes_names_and_refuses_what_is_not_possible() -> None:
+    assert ResumeConfig(errored="restart").errored is ResumeConfig.ResumeType.RESTART  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="did you mean RESUME"):
+        ResumeConfig(errored="resum")  # type: ignore[arg-type]
+    with pytest.raises(NotSupportedError, match="cannot run again"):
+        ResumeConfig(finished=ResumeConfig.ResumeType.RESTART)
+    with pytest.raises(NotSupportedError, match="RESUME or SKIP"):
+        ResumeConfig(unfinished=ResumeConfig.ResumeType.RESTART)
 
 
 def test_empty_callbacks_are_the_default() -> None:

@@ -75,4 +75,17 @@ def test_an_argument_that_is_not_taken_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"Train\.setup.*other"):
         tune.with_parameters(Train, other=1)
     with pytest.raises(InvalidInputError, match="must be a function"):
-        tune.with_parameters("train", data=1)
+        tune.with_parameters(5, data=1)
+    with pytest.raises(InvalidInputError, match="no Trainable is registered as 'nowhere'"):
+        tune.with_parameters("nowhere", data=1)
+
+
+def test_what_the_runner_passes_does_not_have_to_be_bound() -> None:
+    def first(config: dict[str, Any], reporter: Any, data: Any) -> Any:
+        return data
+
+    def second(config: dict[str, Any], checkpoint_dir: str, data: Any) -> Any:
+        return data
+
+    assert tune.with_parameters(first, data=1)({}, reporter=None) == 1
+    assert tune.with_parameters(second, data=2)({}, checkpoint_dir=None) == 2

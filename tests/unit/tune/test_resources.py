@@ -79,11 +79,45 @@ def test_a_function_for_a_class_is_called_with_the_config_only() -> None:
     assert ask({"n": 5}) == {"cpu": 5.0}
 
 
-def test_one_bundle_runs_and_more_are_refused() -> None:
-    one = tune.with_resources(train, PlacementGroupFactory([{"CPU": 2, "GPU": 1}]))
-    assert resources_of(one)[0] == {"cpu": 2.0, "gpu": 1.0}
-    with pytest.raises(InvalidInputError, match=r"2 bundles.*not supported yet"):
-        tune.with_resources(train, PlacementGroupFactory([{"CPU": 1}, {"GPU": 1}]))
+def test_a_trial_gets_the_sum_of_its_bundles_because_it_is_one_process() -> None:
+    five = PlacementGroupFactory([{"CPU": 1, "GPU": 1}, *[{"GPU": 1}] * 4])
+    assert resources_of(tune.with_resources(train, five))[0] == {"cpu": 1.0, "gpu": 5.0}
+    spread = PlacementGroupFactory([{"CPU": 1}, {"GPU": 1}], strategy="STRICT_SPREAD")
+    with pytest.raises(InvalidInputError, match=r"2 bundles on as many nodes"):
+        tune.with_resources(train, spread)
+    with pytest.raises(NotImplementedError, match="no placement groups"):
+        five()
+
+
+def test_the_oldest_resources_count_with_their_extras() -> None:
+    class Workers(Train):
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> tune.Resources:
+            return tune.Resources(cpu=0, gpu=0, extra_cpu=config["workers"], extra_gpu=int(config["use_gpu"]))
+
+    ask = resources_of(Workers)[1]
+    assert ask is not None
+    assert ask({"workers": 3, "use_gpu": True}) == {"cpu": 3.0, "gpu": 1.0}
+    given = {"cpu": 1, "extra_cpu": 2, "custom_resources": {"tpu": 1}, "object_store_memory": 10, "memory": 5}
+    assert resources_of(tune.with_resources(train, given))[0] == {"cpu": 3.0, "tpu": 1.0, "memory": 15.0}
+    old = tune.Resources(cpu=1, extra_cpu=2, custom_resources={"tpu": 4})
+    assert (old.cpu_total(), old.gpu_total(), old.get_res_total("tpu"), old.summary_string()) == (
+        3,
+        0,
+        4,
+        "3 cpu, 4 tpu",
+    )
+    with pytest.raises(InvalidInputError, match=r"Resources\['cpu'\] = -1"):
+        tune.Resources(cpu=-1)
+
+
+def test_what_a_trial_was_granted_answers_in_every_form() -> None:
+    from trialpod.tune.placement_groups import TrialResources
+
+    granted = TrialResources({"cpu": 2.0, "nvidia.com/gpu": 1.0})
+    assert granted["cpu"] == granted.cpu == granted.head_cpus == 2.0
+    assert granted.gpu == 1.0
+    assert granted.required_resources == granted.bundles[0] == {"CPU": 2.0, "nvidia.com/gpu": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +132,8 @@ def test_one_bundle_runs_and_more_are_refused() -> None:
         5,
         None,
         {"cpu": float("inf")},
-        {"extra_cpu": 1},
+        {"extra_cpu": -1},
+        {"custom_resources": 1},
     ],
 )
 def test_what_cannot_be_resources_is_refused(resources: Any) -> None:

@@ -43,7 +43,8 @@ def test_names_are_taken_as_ray_takes_them() -> None:
 
 
 def test_functions_methods_partials_and_callables_are_trainables() -> None:
-    for function in (train, Functor(), Functor().method, functools.partial(train), lambda config: 1):
+    oldest = lambda config, reporter: None  # noqa: E731
+    for function in (train, Functor(), Functor().method, functools.partial(train), lambda config: 1, legacy, oldest):
         assert not inspect_trainable(function).is_class
 
 
@@ -70,10 +71,9 @@ class NoTrainable:
     ("trainable", "message"),
     [
         (lambda: None, "one positional argument, the config"),
-        (lambda config, reporter: None, "one positional argument, the config"),
+        (lambda config, data: None, "one positional argument, the config"),
         (asynchronous, "asyncio.run"),
-        (legacy, "checkpoint_dir of older Trainables is not supported yet"),
-        ("train", "registered Trainables are not supported yet"),
+        ("train", "no Trainable is registered as 'train'"),
         (5, "not int"),
         (None, "not NoneType"),
         (NoTrainable, "must be a subclass of tune.Trainable"),

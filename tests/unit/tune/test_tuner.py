@@ -11,7 +11,16 @@ import pytest
 from trialpod import tune
 from trialpod.errors import InvalidInputError, TrainableError
 from trialpod.protocol.packed import read_packed
-from trialpod.tune import CheckpointConfig, FailureConfig, ResultGrid, RunConfig, TuneConfig, Tuner, tuner
+from trialpod.tune import (
+    CheckpointConfig,
+    FailureConfig,
+    ResultGrid,
+    RunConfig,
+    TuneConfig,
+    Tuner,
+    experiment_names,
+    tuner,
+)
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.result import TrialFailedError
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -83,7 +92,7 @@ def test_without_a_name_experiments_never_share_a_directory(
 ) -> None:
     monkeypatch.setattr("trialpod.tune.tuner.time.time", lambda: 0.0)
     first, second = (make(backend, tmp_path, name=None).fit().experiment_path for _ in range(2))
-    assert os.path.basename(first) == tuner.default_name("train", 0.0)
+    assert os.path.basename(first) == experiment_names.default_name("train", 0.0)
     assert second == f"{first}_2"
 
 
@@ -266,7 +275,7 @@ def test_restore_refuses_what_does_not_fit(backend: Any, tmp_path: Path) -> None
 
 
 def test_the_environment_wins_over_the_script(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuner, "_run_names", tuner._RunNames())
+    monkeypatch.setattr(tuner, "_run_names", experiment_names.RunNames())
     monkeypatch.setenv("TRIALPOD_RUN_NAME", "other")
     monkeypatch.setenv("TRIALPOD_STORAGE", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("TRIALPOD_MAX_CONCURRENT", "3")

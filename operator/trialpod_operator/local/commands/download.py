@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 def split(place: str) -> tuple[str, str | None]:
     """Return the directory or URI that holds checkpoints, and the name of the one that `place` ends with."""
+    from trialpod.storage.endpoints import plain
     from trialpod.storage.layout import checkpoint_index
 
+    place = plain(place)
     parent, separator, last = place.rstrip("/").rpartition("/")
     if checkpoint_index(last) is None:
         return place, None

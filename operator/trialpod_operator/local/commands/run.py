@@ -15,16 +15,17 @@ from typing import Any
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.storage.base import local_folder
+from trialpod.storage.endpoints import plain
 from trialpod.tune.environment import MAX_CONCURRENT, RESUME, RUN_NAME, STORAGE
 from trialpod.tune.places import WORK_DIR
 from trialpod_operator.api.loader import display_name, load_file
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.plans import plan_from_manifest
 from trialpod_operator.local import backend
 from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.experiment.plans import plan_from_manifest
 from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, RunCommand, exit_status, summarize
 
 DEFAULT_STORAGE = "trialpod-results"
@@ -142,6 +143,7 @@ def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
 def _places(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
     """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
     uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
+    uri = plain(uri)
     folder = local_folder(uri)
     if folder is None:
         return Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().resolve() / experiment.name, uri.rstrip(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trialpod_operator.engine.reasons import explain
 from trialpod_operator.local.display.words import (
     clip,
     duration,
@@ -25,6 +26,7 @@ TRIAL_STARTED = "trial_started"
 TRIAL_ENDED = "trial_ended"
 TRIAL_FAILED = "trial_failed"
 TRIAL_RETRIED = "trial_retried"
+TRIAL_EXPLOITS = "trial_exploits"
 CHECKPOINT_DAMAGED = "checkpoint_damaged"
 WARNING = "warning"
 INTERRUPTED = "interrupted"
@@ -65,8 +67,7 @@ def trial_started(row: TrialRow) -> Event:
 
 def trial_ended(row: TrialRow, metric: str | None) -> Event:
     """A trial came to its end, by itself or because it was stopped."""
-    source = one_line(str(row.stop_reason.get("source", ""))).replace("_", " ")
-    verb = f"stopped ({source})" if source else "ended"
+    verb = f"stopped ({clip(one_line(explain(row.stop_reason)), 160)})" if row.stop_reason else "ended"
     value = f": {metric}={number(row.value)}" if metric and row.value is not None else ""
     return Event(
         TRIAL_ENDED,
@@ -83,6 +84,26 @@ def trial_ended(row: TrialRow, metric: str | None) -> Event:
             "checkpoint": row.checkpoint,
             "path": row.path,
         },
+    )
+
+
+def trial_exploits(row: TrialRow, *, source: str, iteration: int | None, tag: str) -> Event:
+    """A trial goes on with another config, from another trial's checkpoint.
+
+    Args:
+        row: The trial, with its new config.
+        source: trial_id of the trial that it follows; empty for itself.
+        iteration: training_iteration of the checkpoint that it goes on from.
+        tag: The new experiment tag.
+    """
+    at = f" (iteration {iteration})" if iteration is not None else ""
+    start = f"{source}'s checkpoint{at}" if source else f"its own checkpoint{at}"
+    return Event(
+        TRIAL_EXPLOITS,
+        row.trial_id,
+        row.name,
+        f"goes on from {start} with {clip(parameters(row.config), 120)}",
+        {"source": source, "iteration": iteration, "config": row.config, "experiment_tag": tag},
     )
 
 

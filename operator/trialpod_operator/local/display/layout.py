@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trialpod_operator.local.display.table_options import TableOptions
 from trialpod_operator.local.display.words import (
     brief,
     cell_width,
@@ -38,14 +39,22 @@ class Column:
         return max([self.least, cell_width(self.title), *(cell_width(cell) for cell in self.cells)])
 
 
-def trial_columns(rows: Sequence[TrialRow], metric: str | None, parameter_names: Sequence[str]) -> list[Column]:
+def trial_columns(
+    rows: Sequence[TrialRow],
+    metric: str | None,
+    parameter_names: Sequence[str],
+    options: TableOptions | None = None,
+) -> list[Column]:
     """Return the columns of a table of trials, in the order in which they are shown.
 
     Args:
         rows: The trials.
         metric: The name over the column of values; None leaves the column out.
         parameter_names: Flattened names of the parameters to show.
+        options: Titles, and more columns; None = none.
     """
+    options = options or TableOptions()
+    widest = options.widest_cell or WIDEST_CELL
     configs = [flatten(row.config) for row in rows]
     columns = [
         Column("trial", [clip(one_line(row.trial_id), WIDEST_CELL) for row in rows], 0),
@@ -55,11 +64,19 @@ def trial_columns(rows: Sequence[TrialRow], metric: str | None, parameter_names:
     if metric:
         title = clip(one_line(metric), WIDEST_CELL)
         columns.append(Column(title, [number(row.value) for row in rows], 2, right=True))
+    for position, (name, title) in enumerate(options.metrics.items()):
+        if name in (metric, "training_iteration"):
+            continue
+        values = [row.last_result.get(name) for row in rows]
+        right = any(isinstance(value, (int, float)) for value in values)
+        cells = ["" if value is None else clip(brief(value), widest) for value in values]
+        columns.append(Column(clip(one_line(title), widest), cells, 4 + position, right=right))
     columns.append(Column("time", [clock(row.run_time_s) for row in rows], 4, right=True))
     if any(row.attempts > 1 for row in rows):
         tries = [str(row.attempts) if row.attempts > 1 else "" for row in rows]
         columns.append(Column("attempt", tries, 6, right=True))
-    for position, (name, title) in enumerate(zip(parameter_names, short_names(parameter_names), strict=True)):
+    titles = dict(zip(parameter_names, short_names(parameter_names), strict=True)) | dict(options.parameters or {})
+    for position, (name, title) in enumerate(titles.items()):
         cells = [brief(config[name]) if name in config else "" for config in configs]
         numeric = any(
             isinstance(config.get(name), (int, float)) and not isinstance(config.get(name), bool)

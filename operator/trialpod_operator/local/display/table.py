@@ -26,6 +26,7 @@ from trialpod_operator.local.display.progress import (
     standing,
     trials,
 )
+from trialpod_operator.local.display.table_options import TableOptions
 from trialpod_operator.local.display.words import (
     VaryingParameters,
     cell_width,
@@ -56,6 +57,7 @@ class TableDisplay:
         verbose: 1 and more also writes a line above the table for each trial that starts, ends or is retried.
         now: A monotonic clock, in seconds.
         console: A console in place of one for `stream`, for tests.
+        options: What a script asks of the table; None = nothing.
     """
 
     rows = MOST_LINES
@@ -68,7 +70,9 @@ class TableDisplay:
         verbose: int = 0,
         now: Callable[[], float] = time.monotonic,
         console: Console | None = None,
+        options: TableOptions | None = None,
     ) -> None:
+        self._options = options or TableOptions()
         self._console = console or Console(file=stream, highlight=False, markup=False, emoji=False)
         self._verbose = verbose
         self._now = now
@@ -184,10 +188,13 @@ class TableDisplay:
         if not view.rows or room < 2:
             return []
         known = sum(view.counts.values())
-        shown = view.rows[: room - 1]
+        most = self._options.most_rows
+        rows = (best_first(view) if self._options.sort_by_metric else view.rows)[:most]
+        shown = rows[: room - 1]
         if known > len(shown):
-            shown = view.rows[: max(room - 2, 1)]
-        columns = fit(self._steady(trial_columns(shown, view.metric, self._varying.names)), width)
+            shown = rows[: max(room - 2, 1)]
+        names = self._varying.names if self._options.parameters is None else list(self._options.parameters)
+        columns = fit(self._steady(trial_columns(shown, view.metric, names, self._options)), width)
         table = lines(columns, width)
         best = view.best.trial_id if view.best is not None else None
         drawn = [Text(""), Text(GAP.join(table[0]).rstrip(), style="dim")]

@@ -218,7 +218,8 @@ class AsyncHyperBandScheduler(FIFOScheduler):
 
     def _read(self, result: dict[str, Any]) -> tuple[float | None, float | None]:
         time, value = result.get(self.time_attr), result.get(self.metric or "")
-        return (time if _is_number(time) else None), (value if _is_number(value) else None)
+        usable = _is_number(time) and math.isfinite(time or 0.0)
+        return (time if usable else None), (value if _is_number(value) else None)
 
     def _record(self, trial_id: str, time: float, value: float) -> bool:
         """Fill the rung that this result reaches; return whether the trial is below its cutoff."""

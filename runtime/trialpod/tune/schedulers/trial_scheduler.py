@@ -4,6 +4,11 @@ A scheduler sees the results of all trials and decides which go on. It runs insi
 deterministic: no clock, no I/O, no global random source. Its state is data (`get_state`), so that it survives a
 restart of the operator.
 
+A decision about the trial that reported is the return value of `on_trial_result`. About other trials a scheduler
+decides by `ControllerView.stop_trial`, `exploit_paused`, `set_config` and `set_resources`, within any of its methods
+except `horizons` and `reason`. These take effect, in their order, when the method has returned; until then every view shows
+the state from before.
+
 Two methods have no counterpart in Ray:
 
 * `horizons` tells at which result of a trial the scheduler must next be asked. Up to there the trial goes on without
@@ -15,9 +20,31 @@ Two methods have no counterpart in Ray:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.protocol.messages import EVERY_RESULT, CheckpointInfo, Horizon
+from trialpod.tune.described import RemembersArguments
+
+
+@dataclass(frozen=True, slots=True)
+class Exploit:
+    """The decision that a trial goes on with another config, from the state of another trial (or its own).
+
+    `on_trial_result` returns it for the trial that reported; `ControllerView.exploit_paused` takes it for others.
+    Nothing is changed, and the trial continues, when the source has no committed checkpoint. `TrialView.config` and
+    `tag` change when the trial's attempt has ended.
+
+    Args:
+        source: trial_id of the trial whose newest committed checkpoint is the starting point; a trial that names
+            itself goes on from its own newest checkpoint.
+        config: the complete new parameters (flat or nested as `TrialView.config` is).
+        tag: the new experiment tag, "2_lr=0.01@perturbed[lr=0.012]"; empty keeps the old one.
+    """
+
+    source: str
+    config: dict[str, Any]
+    tag: str = ""
 
 
 class TrialView(Protocol):
@@ -43,6 +70,16 @@ class TrialView(Protocol):
         """Its latest result, flattened; empty before the first."""
         ...
 
+    @property
+    def checkpoint(self) -> CheckpointInfo | None:
+        """Its newest committed checkpoint; what an `Exploit` of this trial would start from."""
+        ...
+
+    @property
+    def tag(self) -> str:
+        """Its experiment tag, "2_lr=0.01"."""
+        ...
+
 
 class ControllerView(Protocol):
     """What a scheduler may know of the experiment; Ray calls this argument ``tune_controller``."""
@@ -63,8 +100,57 @@ class ControllerView(Protocol):
         """Return the trials that a scheduler paused and that could go on, first come first."""
         ...
 
+    def running_trials(self) -> Iterable[TrialView]:
+        """Return the trials whose attempt has not ended, in order of creation; some may have been told to pause."""
+        ...
 
-class TrialScheduler:
+    def total_resources(self) -> dict[str, float]:
+        """Return what all trials together may use at once; empty when that is not known."""
+        ...
+
+    def resources(self, trial: TrialView) -> dict[str, float]:
+        """Return what the trial's next attempt is given ("cpu", "gpu", "memory" in bytes, ...)."""
+        ...
+
+    def stop_trial(self, trial: TrialView, reason: dict[str, Any] | None = None) -> None:
+        """End another trial, whatever it is doing: a running one is told at its next contact.
+
+        One that has ended stays as it is. The scheduler is not called about it again (as after its own STOP), the
+        search algorithm learns of the trial's completion. A trial that reports right now is stopped by returning
+        STOP, not by this.
+
+        Args:
+            trial: the trial.
+            reason: the evidence, as JSON data; None takes `TrialScheduler.reason`.
+        """
+        ...
+
+    def exploit_paused(self, trial: TrialView, exploit: Exploit, reason: dict[str, Any] | None = None) -> bool:
+        """Let a paused trial, or one that was told to pause, go on as `exploit` says when it is chosen again.
+
+        Returns:
+            False, and nothing is changed, when the trial is neither, or the source has no committed checkpoint.
+        """
+        ...
+
+    def set_config(self, trial: TrialView, config: dict[str, Any], tag: str = "") -> None:
+        """Give a trial that was never started another config, when it is added (`TrialScheduler.on_trial_add`).
+
+        One that has been started stays as it is.
+
+        Args:
+            trial: the trial.
+            config: the complete new parameters.
+            tag: the new experiment tag; empty keeps the old one.
+        """
+        ...
+
+    def set_resources(self, trial: TrialView, resources: dict[str, float]) -> None:
+        """Give the trial's next attempt other resources; a running one is paused for it and queued again at once."""
+        ...
+
+
+class TrialScheduler(RemembersArguments):
     """Base class: subclasses override what they need."""
 
     CONTINUE = "CONTINUE"
@@ -72,8 +158,15 @@ class TrialScheduler:
     STOP = "STOP"
     NOOP = "NOOP"
 
+    saves_at_horizon: bool = False
+    """True when a checkpoint is to be committed with each result that meets a horizon, before the decision is asked
+    for: class Trainables save one, and one reported by a function is waited for."""
+
     time_slicing: bool = False
     """True when the scheduler pauses trials in favour of waiting ones: the engine then always keeps one waiting."""
+
+    changes_configs: bool = False
+    """True when trials go on with other parameters than the search algorithm proposed."""
 
     metric: str | None = None
     mode: str | None = None
@@ -95,8 +188,13 @@ class TrialScheduler:
     def on_trial_error(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Called when an attempt of a trial failed, before a possible retry."""
 
-    def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
-        """Return CONTINUE, PAUSE or STOP (or NOOP) for the trial that reported `result` (flattened)."""
+    def on_trial_result(
+        self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]
+    ) -> str | Exploit:
+        """Return CONTINUE, PAUSE, STOP (or NOOP) or an `Exploit` for the trial that reported `result` (flattened).
+
+        After an `Exploit` the attempt ends and the trial is PENDING, to be chosen like any other.
+        """
         raise NotImplementedError
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:

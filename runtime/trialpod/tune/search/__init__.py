@@ -1,25 +1,103 @@
-"""Search algorithms: what proposes trials, and the search space that they draw from."""
+"""Search algorithms: what proposes trials, and the search space that they draw from.
+
+Everything is imported when it is first used; an adapter imports its library when it is made.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.tune.registry import create
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
+from trialpod.tune.search.prepare import as_search_algorithm, prepare
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
+from trialpod.tune.search.search_generator import SearchGenerator
+from trialpod.tune.search.searcher import Searcher
 
-_BASIC = "trialpod.tune.search.basic_variant:BasicVariantGenerator"
-_SEARCHERS = {"variant_generator": _BASIC, "random": _BASIC, "grid": _BASIC}
+if TYPE_CHECKING:
+    from trialpod.tune.search.ax_search import AxSearch
+    from trialpod.tune.search.bayesopt_search import BayesOptSearch
+    from trialpod.tune.search.bohb_search import TuneBOHB
+    from trialpod.tune.search.concurrency_limiter import ConcurrencyLimiter
+    from trialpod.tune.search.hebo_search import HEBOSearch
+    from trialpod.tune.search.hyperopt_search import HyperOptSearch
+    from trialpod.tune.search.nevergrad_search import NevergradSearch
+    from trialpod.tune.search.optuna_search import OptunaSearch
+    from trialpod.tune.search.repeater import Repeater
+    from trialpod.tune.search.zoopt_search import ZOOptSearch
+
+_HERE = "trialpod.tune.search"
+_BASIC = f"{_HERE}.basic_variant:BasicVariantGenerator"
+_SEARCHERS = {
+    "variant_generator": _BASIC,
+    "random": _BASIC,
+    "grid": _BASIC,
+    "optuna": f"{_HERE}.optuna_search:OptunaSearch",
+    "hyperopt": f"{_HERE}.hyperopt_search:HyperOptSearch",
+    "bayesopt": f"{_HERE}.bayesopt_search:BayesOptSearch",
+    "ax": f"{_HERE}.ax_search:AxSearch",
+    "nevergrad": f"{_HERE}.nevergrad_search:NevergradSearch",
+    "hebo": f"{_HERE}.hebo_search:HEBOSearch",
+    "bohb": f"{_HERE}.bohb_search:TuneBOHB",
+    "zoopt": f"{_HERE}.zoopt_search:ZOOptSearch",
+}
+_HOMES = {
+    **{target.partition(":")[2]: target.partition(":")[0] for target in _SEARCHERS.values()},
+    "ConcurrencyLimiter": f"{_HERE}.concurrency_limiter",
+    "Repeater": f"{_HERE}.repeater",
+}
 
 
-def create_searcher(name: str, **kw: Any) -> SearchAlgorithm:
-    """Make the search algorithm called `name` (variant_generator, random, grid, or an installed one's).
+def create_searcher(name: str, **kw: Any) -> SearchAlgorithm | Searcher:
+    """Make the search algorithm called `name`; `prepare` makes it ready for an experiment.
+
+    Args:
+        name: variant_generator (random, grid), optuna, hyperopt, bayesopt, ax, nevergrad, hebo, bohb, zoopt, or that
+            of an installed package. Case, "-" and "_" are not told apart.
+        **kw: its arguments.
 
     Raises:
-        InvalidInputError: the name or an argument is unknown or cannot be used.
+        InvalidInputError: the name or an argument is unknown or cannot be used, or a library is not installed.
     """
-    searcher: SearchAlgorithm = create("search algorithm", "trialpod.searchers", _SEARCHERS, name, kw)
+    searcher: SearchAlgorithm | Searcher = create("search algorithm", "trialpod.searchers", _SEARCHERS, name, kw)
     return searcher
 
 
-__all__ = ["BasicVariantGenerator", "SearchAlgorithm", "Suggestion", "create_searcher"]
+def searcher_name(searcher: Any) -> str | None:
+    """Return the name by which `create_searcher` makes search algorithms of this one's class; None if it has none."""
+    from trialpod.tune.described import name_of
+
+    return name_of(searcher, _SEARCHERS, "trialpod.searchers")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "AxSearch",
+    "BasicVariantGenerator",
+    "BayesOptSearch",
+    "ConcurrencyLimiter",
+    "HEBOSearch",
+    "HyperOptSearch",
+    "NevergradSearch",
+    "OptunaSearch",
+    "Repeater",
+    "SearchAlgorithm",
+    "SearchGenerator",
+    "Searcher",
+    "Suggestion",
+    "TuneBOHB",
+    "ZOOptSearch",
+    "as_search_algorithm",
+    "create_searcher",
+    "prepare",
+    "searcher_name",
+]

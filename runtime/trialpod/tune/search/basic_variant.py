@@ -95,7 +95,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         for number, point in enumerate(self._points):
             self._point_spaces.append(VariantSpace(_overlaid(space, point, (), number)))
         self._point_ends = list(accumulate(point.grid_count for point in self._point_spaces))
-        self._num_samples = _checked_samples(num_samples)
+        self._num_samples = checked_samples(num_samples)
         if id_prefix is None:
             id_prefix = hashlib.sha256(f"trial ids {self._seed}".encode()).hexdigest()[:5]
         self._id_prefix = id_prefix
@@ -111,7 +111,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
     def set_num_samples(self, num_samples: int) -> None:
         """Change how many samples to draw; a finished search goes on when there are more."""
-        self._num_samples = _checked_samples(num_samples)
+        self._num_samples = checked_samples(num_samples)
 
     @property
     def finished(self) -> bool:
@@ -201,7 +201,8 @@ def _clean(value: Any) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]+", "_", str(value)).strip("_")
 
 
-def _checked_samples(num_samples: int) -> int:
+def checked_samples(num_samples: int) -> int:
+    """Return a number of samples; raise InvalidInputError unless it is 1 or more, or -1 for no end."""
     whole = isinstance(num_samples, int) and not isinstance(num_samples, bool)
     if not whole or (num_samples < 1 and num_samples != INFINITE):
         raise InvalidInputError(f"num_samples must be 1 or more, or -1 for no end, got {num_samples!r}")

@@ -1,13 +1,20 @@
 """What the engine asks of a search algorithm.
 
 The engine pulls one suggestion at a time, whenever there is room for another trial. A search algorithm is
-deterministic: all its randomness comes from its seed, and its state is data.
+deterministic: what it suggests is a function of its seed, of how much it has suggested, and of what it was told. Its
+state is data.
+
+A trial's story, as a search algorithm is told it: `on_trial_result` for its results, `on_pause` and `on_unpause` in
+between, and at the end one of `on_trial_complete` and `on_trial_stopped`. A trial that ended with an error may be
+tried once more; then there is another end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from trialpod.tune.described import RemembersArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class Suggestion:
     tag: str
 
 
-class SearchAlgorithm:
+class SearchAlgorithm(RemembersArguments):
     """Base class of what proposes trials."""
 
     @property
@@ -47,7 +54,35 @@ class SearchAlgorithm:
         """Learn from an intermediate result."""
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Learn how a trial ended."""
+        """Learn how a trial ended that came to its own end, to one that the user set for it, or failed.
+
+        Args:
+            trial_id: which one.
+            result: its last result; None when it reported none.
+            error: it failed for good.
+        """
+
+    def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
+        """Learn that a trial was given up before its end, so that its last result is not its final one.
+
+        By a scheduler that found it too bad, or because the whole experiment ended. By default this is an end like
+        any other: `on_trial_complete`.
+        """
+        self.on_trial_complete(trial_id, result)
+
+    def on_pause(self, trial_id: str) -> None:
+        """Learn that a scheduler paused a trial; it may go on later, or never."""
+
+    def on_unpause(self, trial_id: str) -> None:
+        """Learn that a paused trial goes on."""
+
+    def adopt(self, suggestion: Suggestion) -> None:
+        """Take over a suggestion that was made earlier, by this algorithm with the same arguments.
+
+        Afterwards the algorithm is as if `next_suggestion` had just returned it. Those that would have to compute for
+        that take it as it is instead; the default asks for the next suggestion and drops it.
+        """
+        self.next_suggestion()
 
     def get_state(self) -> dict[str, Any]:
         """Return the state as JSON data."""

@@ -34,6 +34,13 @@ def create_stopper(name: str, **kw: Any) -> Stopper:
     return stopper
 
 
+def stopper_name(stopper: Stopper) -> str | None:
+    """Return the name by which `create_stopper` makes stoppers of this one's class; None when it has none."""
+    from trialpod.tune.described import name_of
+
+    return name_of(stopper, _STOPPERS, "trialpod.stoppers")
+
+
 __all__ = [
     "CombinedStopper",
     "ExperimentPlateauStopper",
@@ -44,4 +51,5 @@ __all__ = [
     "TimeoutStopper",
     "TrialPlateauStopper",
     "create_stopper",
+    "stopper_name",
 ]

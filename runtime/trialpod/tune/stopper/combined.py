@@ -25,6 +25,11 @@ class CombinedStopper(Stopper):
         self._stoppers = stoppers
         self._stopped_trial: Stopper | None = None
 
+    @property
+    def stoppers(self) -> tuple[Stopper, ...]:
+        """The stoppers, in the order in which they were given."""
+        return self._stoppers
+
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Ask each stopper; return True when any says so."""
         stopping = [stopper for stopper in self._stoppers if stopper(trial_id, result)]

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.described import RemembersArguments
 
 
-class Stopper:
+class Stopper(RemembersArguments):
     """Base class: called with every result of every trial."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

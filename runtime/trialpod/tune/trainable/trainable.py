@@ -7,8 +7,7 @@ Invariants:
 
 * One `train` call is one `step` and one iteration. Counters live here and travel with checkpoints.
 * After `restore`, iteration and totals are those of the checkpoint; the "since restore" counters start at 0.
-* `save` writes nothing but what `save_checkpoint` makes, ``_dict_checkpoint.pkl`` for a returned dict, and the
-  counters in ``.metadata.json``.
+* A class written with the first API's names (``_setup``, ``_train``, ``_save``, ...) is a class like any other.
 """
 
 from __future__ import annotations
@@ -22,25 +21,18 @@ from typing import Any
 from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
 from trialpod.tune import session as _session
 from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.placement_groups import TrialResources
+from trialpod.tune.trainable import legacy_names, saved_state
+from trialpod.tune.trainable.training_result import TrainingResult
+
+__all__ = ["EXPORT_FORMATS", "Trainable", "TrainingResult"]
 
 log = logging.getLogger(__name__)
 
-DICT_CHECKPOINT_FILE = "_dict_checkpoint.pkl"
 EXPORT_FORMATS = ("checkpoint", "model", "onnx", "h5")
 _COUNTERS = ("training_iteration", "time_total_s", "timesteps_total", "episodes_total")
-_METADATA_KEY = "trialpod"
+_MAGIC_KEYS = ("__trial_info__", "__stdout_file__", "__stderr_file__")
 _SLOW_SETUP_S = 10.0
-
-
-class TrainingResult:
-    """What `Trainable.save` returns: the checkpoint and the metrics of the result it belongs to."""
-
-    def __init__(self, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
-        self.checkpoint = checkpoint
-        self.metrics = metrics
-
-    def __repr__(self) -> str:
-        return f"TrainingResult(checkpoint={self.checkpoint!r}, metrics={self.metrics!r})"
 
 
 class Trainable:
@@ -48,16 +40,40 @@ class Trainable:
 
     Args:
         config: the trial's parameters.
+        logger_creator: called with the config; returns an object whose `logdir` becomes the Trainable's, and whose
+            `on_result` is called with each result.
+        remote_checkpoint_dir: a URI to which `save` copies checkpoints; not needed in a trial, whose checkpoints are
+            in the experiment's storage anyway.
+        custom_syncer: accepted for compatibility, unused.
+        sync_timeout: accepted for compatibility, unused.
         storage: accepted for compatibility, unused.
+
+    Raises:
+        InvalidInputError: `config` is no dict.
     """
 
-    def __init__(self, config: dict[str, Any] | None = None, storage: Any = None) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any] | None = None,
+        logger_creator: Any = None,
+        remote_checkpoint_dir: str | None = None,
+        custom_syncer: Any = None,
+        sync_timeout: int | None = None,
+        storage: Any = None,
+    ) -> None:
+        if config is not None and not isinstance(config, dict):
+            raise InvalidInputError(f"{type(self).__name__}(config={config!r}): config must be a dict of parameters")
         self.config: dict[str, Any] = config or {}
+        for key in _MAGIC_KEYS:
+            self.config.pop(key, None)
+        self.remote_checkpoint_dir = remote_checkpoint_dir
         self._logdir: str | None = None
+        self._experiment_id = os.urandom(16).hex()
         self._start_time = time.time()
         self._zero_counters()
         self._last_result: dict[str, Any] = {}
         self._read_identity()
+        self._create_logger(self.config, logger_creator if callable(logger_creator) else None)
         started = time.monotonic()
         self.setup(copy.deepcopy(self.config))
         if (taken := time.monotonic() - started) > _SLOW_SETUP_S:
@@ -65,6 +81,14 @@ class Trainable:
                 "setup() took %.0f s; with reuse_actors=True and a reset_config() it would run once per process",
                 taken,
             )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        legacy_names.adopt(cls, Trainable)
+
+    def _create_logger(self, config: dict[str, Any], logger_creator: Any = None) -> None:
+        self._result_logger = logger_creator(config) if logger_creator is not None else None
+        self._logdir = getattr(self._result_logger, "logdir", None)
 
     def _zero_counters(self) -> None:
         self._iteration = 0
@@ -107,7 +131,9 @@ class Trainable:
         """Release what `setup` took; called once at the end."""
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """See each complete result."""
+        """See each complete result; by default it is handed to the logger that `logger_creator` made."""
+        if self._result_logger is not None:
+            self._result_logger.on_result(result)
 
     def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
         """Write the model in each format and return the paths by format."""
@@ -122,6 +148,16 @@ class Trainable:
     def resource_help(cls, config: dict[str, Any]) -> str:  # noqa: ARG003
         """Return a hint for when the resources are not available."""
         return ""
+
+    # The first API's names, for classes that call their parent's.
+
+    def _setup(self, config: dict[str, Any]) -> None: ...
+
+    def _stop(self) -> None: ...
+
+    def _log_result(self, result: dict[str, Any]) -> None:
+        if self._result_logger is not None:
+            self._result_logger.on_result(result)
 
     # What the runner and tests call.
 
@@ -163,57 +199,95 @@ class Trainable:
         self._last_result = result
         return self._last_result
 
-    def save(self, checkpoint_dir: str | None = None) -> TrainingResult:
-        """Write a checkpoint and return a reference to it.
+    def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
+        """Run steps until a time has passed, and return their results; at least one.
+
+        It also ends with a result that is the last one or asks for a checkpoint.
+
+        Args:
+            buffer_time_s: seconds.
+            max_buffer_length: the most results.
+        """
+        ends = time.monotonic() + buffer_time_s
+        results: list[dict[str, Any]] = []
+        while True:
+            result = self.train()
+            results.append(result)
+            if result.get("done") or result.get("should_checkpoint") or len(results) >= max_buffer_length:
+                return results
+            if time.monotonic() >= ends:
+                return results
+
+    def save(self, checkpoint_dir: str | None = None, prevent_upload: bool = False) -> TrainingResult:
+        """Write a checkpoint and return a reference to it, which is also its path.
 
         Args:
             checkpoint_dir: created if missing; None makes a new temporary directory.
+            prevent_upload: do not copy it to `remote_checkpoint_dir`.
 
         Raises:
-            InvalidInputError: save_checkpoint() returned something other than a dict, None or the given directory.
+            InvalidInputError: save_checkpoint() returned neither a dict nor None nor a path in the directory.
         """
         if checkpoint_dir is None:
             import tempfile
 
-            checkpoint_dir = tempfile.mkdtemp(prefix="trialpod-checkpoint-")
+            checkpoint_dir = tempfile.mkdtemp(prefix=f"trialpod-checkpoint_{self._iteration:06d}-")
         os.makedirs(checkpoint_dir, exist_ok=True)
-        state = self.save_checkpoint(checkpoint_dir)
-        if isinstance(state, dict):
-            _write_dict(state, os.path.join(checkpoint_dir, DICT_CHECKPOINT_FILE))
-        elif isinstance(state, str):
-            if os.path.abspath(state) != os.path.abspath(checkpoint_dir):
-                raise InvalidInputError(
-                    f"{type(self).__name__}.save_checkpoint() returned the path {state!r}; it has to write below the "
-                    f"directory that it was given ({checkpoint_dir!r}) and return that, a dict, or None"
-                )
-        elif state is not None:
-            raise InvalidInputError(
-                f"{type(self).__name__}.save_checkpoint() returned a {type(state).__name__}; "
-                "it has to return a dict, the directory that it was given, or None"
-            )
-        checkpoint = Checkpoint(checkpoint_dir)
         values = (self._iteration, self._time_total, self._timesteps_total, self._episodes_total)
         counters = dict(zip(_COUNTERS, values, strict=True))
-        checkpoint.update_metadata({_METADATA_KEY: counters})
-        return TrainingResult(checkpoint, {**self._last_result, **counters})
+        path = saved_state.write(self, checkpoint_dir, {**counters, "experiment_id": self._experiment_id})
+        checkpoint = Checkpoint(checkpoint_dir)
+        if self.remote_checkpoint_dir and not prevent_upload:
+            checkpoint.to_uri(self._remote(checkpoint_dir))
+        return TrainingResult(checkpoint, {**self._last_result, **counters}, path)
 
-    def restore(self, checkpoint: str | Checkpoint | TrainingResult) -> None:
-        """Go on from a checkpoint: a path, a `Checkpoint`, or what `save` returned.
+    def restore(
+        self,
+        checkpoint_path: str | os.PathLike[str] | Checkpoint | TrainingResult,
+        checkpoint_node_ip: str | None = None,
+        fallback_to_latest: bool = False,
+    ) -> None:
+        """Go on from a checkpoint.
+
+        Args:
+            checkpoint_path: what `save` returned: a path, or a `Checkpoint`.
+            checkpoint_node_ip: accepted for compatibility, unused.
+            fallback_to_latest: if it is not there, take the newest checkpoint beside it.
 
         Raises:
-            CheckpointError: there is no such directory.
+            CheckpointError: there is no such checkpoint, or it cannot be read.
         """
         metrics: dict[str, Any] = {}
-        if isinstance(checkpoint, TrainingResult):
-            metrics, checkpoint = checkpoint.metrics, checkpoint.checkpoint
-        elif not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint(checkpoint)
-        path = checkpoint.path
-        if not os.path.isdir(path):
+        given: str | os.PathLike[str] | Checkpoint = checkpoint_path
+        if isinstance(given, TrainingResult):
+            metrics, given = given.metrics, given.checkpoint
+        if isinstance(given, Checkpoint):
+            with given.as_directory() as folder:
+                return self._restore_from(folder, metrics)
+        if not isinstance(given, (str, os.PathLike)):
+            raise InvalidInputError(
+                f"{type(self).__name__}.restore needs the path of a checkpoint, a Checkpoint or what save() "
+                f"returned, not {type(given).__name__}"
+            )
+        path = os.fspath(given)
+        found = saved_state.find(path)
+        if found is None and os.path.isfile(path):
+            return self._loaded(path, {})
+        if found is None and self.remote_checkpoint_dir:
+            return self.restore(Checkpoint(self._remote(path)))
+        if found is None and fallback_to_latest:
+            found = saved_state.newest_beside(path)
+        if found is None:
             raise CheckpointError(f"there is no checkpoint to restore from at {path}")
-        metrics = {**checkpoint.get_metadata().get(_METADATA_KEY, {}), **metrics}
-        file = os.path.join(path, DICT_CHECKPOINT_FILE)
-        self.load_checkpoint(_read_dict(file) if os.path.exists(file) else path)
+        return self._restore_from(found, metrics)
+
+    def _restore_from(self, folder: str, metrics: dict[str, Any]) -> None:
+        notes = saved_state.notes(folder)
+        self._experiment_id = notes.get("experiment_id") or self._experiment_id
+        self._loaded(saved_state.read(folder), {**notes, **metrics})
+
+    def _loaded(self, state: Any, metrics: dict[str, Any]) -> None:
+        self.load_checkpoint(state)
         self._iteration = metrics.get("training_iteration") or 0
         self._time_total = metrics.get("time_total_s") or 0.0
         self._timesteps_total = metrics.get("timesteps_total")
@@ -222,11 +296,56 @@ class Trainable:
         self._time_since_restore = 0.0
         self._timesteps_since_restore = 0
 
-    def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
-        """Take over another trial: calls reset_config(), and zeroes the counters if that returns True."""
+    def _remote(self, path: str) -> str:
+        return f"{str(self.remote_checkpoint_dir).rstrip('/')}/{os.path.basename(path.rstrip('/'))}"
+
+    def save_to_object(self) -> bytes:
+        """Return the state as bytes, for `restore_from_object`."""
+        return saved_state.to_object(self)
+
+    def restore_from_object(self, obj: bytes) -> None:
+        """Go on from the state that `save_to_object` returned.
+
+        Raises:
+            CheckpointError: `obj` is something else.
+        """
+        saved_state.from_object(self, obj)
+
+    def delete_checkpoint(self, checkpoint_path: str | os.PathLike[str] | Checkpoint) -> None:
+        """Remove a checkpoint that `save` made, and its copy in `remote_checkpoint_dir`; nothing if it is gone."""
+        import shutil
+
+        path = os.fspath(checkpoint_path.path if isinstance(checkpoint_path, Checkpoint) else checkpoint_path)
+        folder = saved_state.find(path)
+        if self.remote_checkpoint_dir:
+            from trialpod.storage.base import open_storage
+
+            name = os.path.basename((folder or path).rstrip("/"))
+            open_storage(self.remote_checkpoint_dir).delete_tree(name)
+        if folder is None:
+            log.warning("there is no checkpoint to delete at %s", path)
+        else:
+            shutil.rmtree(folder)
+
+    def reset(
+        self,
+        new_config: dict[str, Any],
+        logger_creator: Any = None,
+        remote_checkpoint_dir: str | None = None,
+        storage: Any = None,
+    ) -> bool:
+        """Take over another trial: calls reset_config(), and zeroes the counters if that returns True.
+
+        Args:
+            new_config: the other trial's parameters.
+            logger_creator: as for the constructor.
+            remote_checkpoint_dir: as for the constructor.
+            storage: accepted for compatibility, unused.
+        """
         self.config = new_config
-        self._logdir = None
         self._read_identity()
+        self._create_logger(new_config, logger_creator if callable(logger_creator) else None)
+        self.remote_checkpoint_dir = remote_checkpoint_dir or self.remote_checkpoint_dir
         if not self.reset_config(new_config):
             return False
         self._zero_counters()
@@ -236,6 +355,9 @@ class Trainable:
     def stop(self) -> None:
         """Call cleanup(); the object is not used any more."""
         self.cleanup()
+        close = getattr(self._result_logger, "close", None)
+        if close is not None:
+            close()
 
     def export_model(self, export_formats: str | list[str], export_dir: str | None = None) -> dict[str, str]:
         """Export the model and return the paths by format.
@@ -273,7 +395,7 @@ class Trainable:
         if timestamp is not None:
             metrics["timestamp"] = timestamp
         if debug_metrics_only:
-            keep = ("trial_id", "date", "timestamp", "pid", "hostname", "node_ip", "config")
+            keep = ("trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config")
             return {key: metrics[key] for key in keep}
         return metrics
 
@@ -300,10 +422,11 @@ class Trainable:
 
             self._static = {
                 "trial_id": self.trial_id,
+                "experiment_id": self._experiment_id,
                 "experiment_tag": self._info.experiment_tag if self._info else "",
                 "pid": os.getpid(),
                 "hostname": socket.gethostname(),
-                "node_ip": "127.0.0.1",
+                "node_ip": os.environ.get("TRIALPOD_NODE_IP") or "127.0.0.1",
             }
         metrics.update(self._static)
         metrics["config"] = self.config
@@ -332,9 +455,9 @@ class Trainable:
         return self._info.trial_id if self._info else "default"
 
     @property
-    def trial_resources(self) -> dict[str, float] | None:
+    def trial_resources(self) -> TrialResources | None:
         """What the trial was granted, None outside a trial."""
-        return dict(self._info.resources) if self._info else None
+        return TrialResources(self._info.resources) if self._info else None
 
     @property
     def iteration(self) -> int:
@@ -350,24 +473,21 @@ class Trainable:
         """Return the config."""
         return self.config
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the counters and the last result."""
+        return {
+            "experiment_id": self._experiment_id,
+            "iteration": self._iteration,
+            "time_total": self._time_total,
+            "timesteps_total": self._timesteps_total,
+            "episodes_total": self._episodes_total,
+            "last_result": self._last_result,
+        }
 
-def _write_dict(state: dict[str, Any], file: str) -> None:
-    import pickle
+    def get_current_ip_pid(self) -> tuple[str, int]:
+        """Return the machine's address, where it is known, and this process's number."""
+        return os.environ.get("TRIALPOD_NODE_IP") or "127.0.0.1", os.getpid()
 
-    try:
-        data = pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        # Classes and functions defined in the user's script itself.
-        import cloudpickle
-
-        data = cloudpickle.dumps(state)
-    with open(file, "wb") as stream:
-        stream.write(data)
-
-
-def _read_dict(file: str) -> dict[str, Any]:
-    import pickle
-
-    with open(file, "rb") as stream:
-        state: dict[str, Any] = pickle.load(stream)
-    return state
+    def is_actor(self) -> bool:
+        """Return whether the object belongs to a trial."""
+        return self._info is not None

@@ -1,0 +1,210 @@
+"""The rules that the API server itself judges (CEL): what a schema cannot say, as far as it can be said there.
+
+A rule here never refuses what `rules.py` accepts: the API server gives the first answer, the validator the full one.
+So search spaces, the parameters of algorithms and most of the pod template are judged by the operator alone.
+
+What an experiment is made of cannot change once it has started, that is, once the operator has set status.startTime.
+Before, an experiment that turned out to be invalid can be put right and applied again. The API server compares free
+forms (searchSpace, parameters) key by key of the new one, and so does not see that one key took the place of another;
+the operator, which compares with what it stored at the start, does.
+
+Expressions use what Kubernetes 1.30 has. `self` is the value that a rule is attached to, `oldSelf` its former state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trialpod_operator.api.models import (
+    Model,
+    StorageSpec,
+    TrainableSpec,
+    TuneExperiment,
+    TuneExperimentSpec,
+)
+from trialpod_operator.api.trial_models import TuneTrial, TuneTrialSpec
+
+BUDGET_FIELDS = frozenset(
+    {
+        "numSamples",
+        "maxConcurrentTrials",
+        "timeBudget",
+        "failurePolicy",
+        "suspend",
+        "storage",
+        "resources",
+        "image",
+        "template",
+        "ttlSecondsAfterFinished",
+    }
+)
+"""Parts of a TuneExperiment's spec that can change at any time; of storage, only what says not where the data is."""
+
+FIXED_STORAGE = ("uri", "endpoint")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: an expression that must be true, what to say when it is not, and the field that is at fault."""
+
+    rule: str
+    message: str
+    field_path: str | None = None
+
+    def as_schema(self) -> dict[str, Any]:
+        """Return it as an entry of x-kubernetes-validations."""
+        entry: dict[str, Any] = {"rule": self.rule, "message": self.message}
+        if self.field_path is not None:
+            entry["fieldPath"] = self.field_path
+        return entry
+
+
+DURATION = (
+    Rule(
+        "type(self) == int ? self > 0 : (type(self) == string && self.matches('[1-9]'))",
+        "a duration is positive; leave the field out for no limit",
+    ),
+)
+QUANTITY = (
+    Rule(
+        "type(self) == int ? self >= 0 : (type(self) == string && !self.matches('^-[0-9.]*[1-9]'))",
+        "an amount is not negative",
+    ),
+)
+
+
+def _unchanged(path: str) -> str:
+    """Return the expression that the field at `path` ("spec.storage.uri") is as it was; its parents are there."""
+    new, old = f"self.{path}", f"oldSelf.{path}"
+    return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+
+
+def _fixed_once_started() -> list[Rule]:
+    not_started = "!has(oldSelf.status) || !has(oldSelf.status.startTime)"
+    advice = "cannot change once the experiment has started; change it back, or start another one under a new name"
+    rules = [
+        Rule(f"{not_started} || ({_unchanged(f'spec.{name}')})", f"spec.{name} {advice}", f".spec.{name}")
+        for name in spec_fields()
+        if name not in BUDGET_FIELDS
+    ]
+    rules.append(
+        Rule(
+            f"{not_started} || has(self.spec.storage) == has(oldSelf.spec.storage)",
+            f"spec.storage {advice}",
+            ".spec.storage",
+        )
+    )
+    without = "!has(self.spec.storage) || !has(oldSelf.spec.storage)"
+    rules += [
+        Rule(
+            f"{not_started} || {without} || ({_unchanged(f'spec.storage.{name}')})",
+            f"spec.storage.{name} {advice}",
+            f".spec.storage.{name}",
+        )
+        for name in FIXED_STORAGE
+    ]
+    return rules
+
+
+def spec_fields() -> tuple[str, ...]:
+    """Return the names of the fields of a TuneExperiment's spec, as in a manifest."""
+    return TuneExperimentSpec.__struct_encode_fields__
+
+
+_TRAINABLE = [
+    Rule(
+        "[has(self.entrypoint), has(self.source), has(self.configMapRef), has(self.pickle)].exists_one(given, given)",
+        "give exactly one of entrypoint, source, configMapRef and pickle",
+    ),
+    Rule(
+        "!has(self.attribute) || has(self.source)",
+        "attribute goes only with source; an entrypoint names it after its colon",
+        ".attribute",
+    ),
+]
+
+_SPEC = [
+    Rule(
+        "!has(self.metric) || has(self.mode)",
+        "mode is missing: is a large value of the metric good (max) or a small one (min)?",
+        ".mode",
+    ),
+    Rule(
+        "!has(self.mode) || has(self.metric) || has(self.scheduler) || has(self.searchAlgorithm)",
+        "mode has no effect without metric; name the metric, or remove mode",
+        ".mode",
+    ),
+    Rule(
+        "self.numSamples != 0",
+        "0 samples would run nothing; give 1 or more, or -1 for no limit",
+        ".numSamples",
+    ),
+]
+
+_STORAGE = [
+    Rule(
+        "!self.uri.contains('://') || self.uri.startsWith('file://') || self.uri.matches('^s3://[^/?#]')",
+        "uri must be s3://bucket/prefix (or a folder, for runs on one machine)",
+        ".uri",
+    ),
+    Rule(
+        "!has(self.endpoint) || self.endpoint.matches('^https?://[^\\\\s/]+(/\\\\S*)?$')",
+        "endpoint must be a URL such as http://minio:9000",
+        ".endpoint",
+    ),
+    *(
+        Rule(
+            f"self.uri.startsWith('s3://') || !{condition}",
+            f"{name} goes only with an s3:// uri",
+            f".{name}",
+        )
+        for name, condition in (
+            ("endpoint", "has(self.endpoint)"),
+            ("credentialsSecret", "has(self.credentialsSecret)"),
+            ("createBucket", "(has(self.createBucket) && self.createBucket)"),
+        )
+    ),
+]
+
+_EXPERIMENT = [
+    Rule(
+        "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$')",
+        'metadata.name must be lower-case letters, digits and "-", at most 40 characters, because the names of the '
+        "experiment's pods begin with it",
+    ),
+    *_fixed_once_started(),
+]
+
+_TRIAL = [
+    *(
+        Rule(
+            _unchanged(name),
+            f"{name} is written once, by the operator; only stop can change",
+            f".{name}",
+        )
+        for name in TuneTrialSpec.__struct_encode_fields__
+        if name != "stop"
+    ),
+    Rule(
+        "!oldSelf.stop || self.stop",
+        "a trial that was told to stop does not go on; raise numSamples of the experiment for another one",
+        ".stop",
+    ),
+]
+
+RULES: dict[type[Model], list[Rule]] = {
+    TuneExperiment: _EXPERIMENT,
+    TuneExperimentSpec: _SPEC,
+    TrainableSpec: _TRAINABLE,
+    StorageSpec: _STORAGE,
+    TuneTrial: [],
+    TuneTrialSpec: _TRIAL,
+}
+"""The rules of each model, beside those of the formats "duration" and "quantity"."""
+
+RESOURCE_NAMES = Rule(
+    r"self.all(name, name.size() <= 253 && "
+    r"name.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",
+    "a key must be the name of a resource such as cpu, memory or nvidia.com/gpu",
+)

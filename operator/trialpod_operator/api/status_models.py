@@ -1,0 +1,160 @@
+"""The status of a TuneExperiment as typed models, and what both kinds' statuses are made of.
+
+Written by the operator only. Nothing here grows with the number of trials or results: per-trial data is in the
+TuneTrials, series are in the storage. What is absent is unknown or does not apply; the encoded form is the whole
+status, so whoever writes it replaces the old one (a field that went away is simply no longer in it). Numbers that a
+user's code reported are text, see `format_value`. Fields are only ever added, and readers ignore those that they do
+not know.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+NEVER_OBSERVED = -1
+"""`observedGeneration` of an object that no operator has looked at yet."""
+
+Time = Annotated[str, Meta(extra={"format": "date-time"})]
+Number = Annotated[str, Meta(max_length=64)]
+Count = Annotated[int, Meta(ge=0)]
+Params = dict[str, Any]
+
+
+class StatusModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all parts of a status."""
+
+
+class Condition(StatusModel, frozen=True, kw_only=True):
+    """One observation of an object, in the usual form of Kubernetes."""
+
+    type: Annotated[
+        str,
+        Meta(
+            description="What is observed, such as Ready or Stalled.",
+            max_length=316,
+            pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        ),
+    ]
+    status: Annotated[
+        Literal["True", "False", "Unknown"], Meta(description="Whether it is so: True, False or Unknown.")
+    ]
+    reason: Annotated[
+        str,
+        Meta(
+            description="Why, as one word for programs.",
+            min_length=1,
+            max_length=1024,
+            pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        ),
+    ]
+    message: Annotated[str, Meta(description="Why, and what to do about it, for people.", max_length=32768)]
+    last_transition_time: Annotated[Time, Meta(description="When status last changed.")]
+    observed_generation: Annotated[
+        Count | None, Meta(description="The metadata.generation for which this was found.")
+    ] = None
+
+
+class Waiting(StatusModel, frozen=True, kw_only=True):
+    """Why what could run does not run."""
+
+    reason: Annotated[
+        str, Meta(description="What is waited for, as one word, such as Unschedulable or QuotaExceeded.")
+    ]
+    message: Annotated[str, Meta(description="What is waited for, in words, with the next step.", max_length=32768)]
+    count: Annotated[Count, Meta(description="How many trials wait for it.")] = 1
+    since: Annotated[Time | None, Meta(description="Since when; of several, the first.")] = None
+
+
+class TrialCounts(StatusModel, frozen=True, kw_only=True):
+    """How many trials there are, by state."""
+
+    pending: Annotated[Count, Meta(description="Trials that wait for their turn, for resources or for a retry.")]
+    running: Annotated[Count, Meta(description="Trials that have an attempt under way.")]
+    paused: Annotated[Count, Meta(description="Trials that the scheduler or a suspension holds back.")]
+    terminated: Annotated[Count, Meta(description="Trials that ended well, or were stopped early.")]
+    error: Annotated[Count, Meta(description="Trials that failed for good.")]
+    done: Annotated[Count, Meta(description="Trials that ended: terminated and error.")]
+    total: Annotated[Count | None, Meta(description="Trials in all; absent when there is no limit.")] = None
+    progress: Annotated[
+        str, Meta(description='done and total for people, such as "12/40"; "12" without a limit.')
+    ] = ""
+
+
+class BestTrial(StatusModel, frozen=True, kw_only=True):
+    """The trial whose latest result is the best so far."""
+
+    trial: Annotated[str, Meta(description="Name of its TuneTrial.")]
+    trial_id: Annotated[str, Meta(description="Its id.")]
+    value: Annotated[Number, Meta(description="Value of spec.metric in its latest result that has it; text.")]
+    iteration: Annotated[Count, Meta(description="training_iteration of its latest result.")] = 0
+    params: Annotated[Params, Meta(description="Its parameters.")] = {}
+    checkpoint: Annotated[str | None, Meta(description="URI of its newest checkpoint.")] = None
+
+
+class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
+    """What has become of an experiment; written by the operator."""
+
+    observed_generation: Annotated[
+        int, Meta(description="The metadata.generation that this status is about; -1 before the first look.")
+    ]
+    conditions: Annotated[
+        list[Condition],
+        Meta(
+            description="Ready (valid and going on, or ended well), Reconciling, Stalled (needs somebody's help), "
+            "Suspended, Succeeded and Failed.",
+            max_length=16,
+        ),
+    ] = []
+    message: Annotated[str, Meta(description="How it stands, in one sentence.", max_length=32768)] = ""
+    trials: Annotated[TrialCounts | None, Meta(description="How many trials there are, by state.")] = None
+    failures: Annotated[
+        Count | None, Meta(description="Attempts that ended by the fault of their own code or limits.")
+    ] = None
+    disruptions: Annotated[
+        Count | None,
+        Meta(
+            description="Attempts that the cluster ended: preemption, drain, loss of a node. No trial fails by them."
+        ),
+    ] = None
+    best: Annotated[BestTrial | None, Meta(description="The best trial so far.")] = None
+    waiting: Annotated[
+        Waiting | None, Meta(description="Why trials that could run do not run; absent when none waits.")
+    ] = None
+    start_time: Annotated[
+        Time | None,
+        Meta(description="When the operator took it up. From then on only the budget fields of spec can change."),
+    ] = None
+    completion_time: Annotated[Time | None, Meta(description="When it ended.")] = None
+    seed: Annotated[Count | None, Meta(description="The seed in use: spec.seed, or the one chosen at the start.")] = (
+        None
+    )
+    storage_uri: Annotated[str | None, Meta(description="Where its results and checkpoints are.")] = None
+
+
+def format_value(value: float | None) -> str | None:
+    """Return a reported number as a status holds it: text of at most 8 significant digits; None stays None.
+
+    JSON knows neither NaN nor infinities, encoders disagree about floats (a status must not differ after one round
+    trip), and a column of `kubectl get` should be readable. The exact number is in the storage.
+    """
+    if value is None:
+        return None
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    return format(value, ".8g")
+
+
+def format_time(seconds: float) -> str:
+    """Return a time as Kubernetes writes it: RFC 3339, UTC, whole seconds.
+
+    Args:
+        seconds: since the epoch.
+    """
+    return dt.datetime.fromtimestamp(int(seconds), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,211 @@
+"""Conditions: how an experiment and its trials stand, for programs that know nothing of tuning.
+
+Chosen so that kstatus (Flux, `kubectl wait`, Argo CD's health script) comes to the right verdict from the generic
+rules alone:
+
+| the experiment | conditions | kstatus |
+|---|---|---|
+| not looked at yet | none, observedGeneration -1 | InProgress |
+| being taken up | Ready=False Starting | InProgress |
+| trials run, or are about to | Ready=True Running | Current |
+| no trial can run now | Ready=False, reason of the waiting | InProgress |
+| the storage and the like are away | Ready=False, reason of the problem | InProgress |
+| being suspended | Ready=True Suspending, Suspended=False | Current |
+| suspended | Ready=True Suspended, Suspended=True | Current |
+| ended well, or at its budget, or by the user | Ready=True and Succeeded=True: Succeeded, Stopped | Current |
+| ended badly | Ready=False and Stalled=True and Failed=True: Failed | Failed |
+| wrong, nothing is created for it | Ready=False and Stalled=True, reason of the problem | Failed |
+
+As with a Job, running is as good as done: who waits for the end waits for Succeeded or Failed. Stalled is there
+only while it is true. Reconciling is never written: observedGeneration says as much. What is absent is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trialpod_operator.api import status_models
+from trialpod_operator.api.status_models import Condition, format_time
+from trialpod_operator.engine.outcome import FAILED as ENDED_BADLY
+from trialpod_operator.engine.outcome import STOPPED as ENDED_BY_BUDGET
+from trialpod_operator.engine.trial import ERROR, PAUSED, RUNNING, TERMINATED, Trial
+
+READY, STALLED, SUSPENDED, SUCCEEDED, FAILED = "Ready", "Stalled", "Suspended", "Succeeded", "Failed"
+ORDER = (READY, STALLED, SUSPENDED, SUCCEEDED, FAILED)
+
+STARTING = "Starting"
+RUNNING_REASON = "Running"
+SUSPENDING = "Suspending"
+STOPPING = "Stopping"
+STOPPED = "Stopped"
+PENDING_REASON = "Pending"
+PAUSED_REASON = "Paused"
+WAITING = "Waiting"
+INVALID_SPEC = "InvalidSpec"
+STORAGE_UNAVAILABLE = "StorageUnavailable"
+
+MAX_MESSAGE = 2000
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that keeps a whole experiment from going on.
+
+    Attributes:
+        reason: one word for programs: InvalidSpec, StorageUnavailable and so on.
+        message: what is wrong, where, and what to do.
+        stalled: it will not go away by itself.
+    """
+
+    reason: str
+    message: str
+    stalled: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One condition as it is now."""
+
+    type: str
+    status: Truth
+    reason: str
+    message: str = ""
+
+
+def set_condition(
+    conditions: Iterable[Mapping[str, Any]], observation: Observation, *, generation: int, now: float
+) -> list[dict[str, Any]]:
+    """Return conditions with one set; its lastTransitionTime changes only with its status.
+
+    Args:
+        conditions: as they were.
+        observation: what is found now.
+        generation: the metadata.generation that it was found for.
+        now: seconds since the epoch.
+    """
+    kept = [dict(each) for each in conditions if each.get("type") != observation.type]
+    before = next((each for each in conditions if each.get("type") == observation.type), {})
+    same = before.get("status") == observation.status and before.get("lastTransitionTime")
+    condition = {
+        "type": observation.type,
+        "status": observation.status,
+        "reason": observation.reason,
+        "message": cut(observation.message),
+        "lastTransitionTime": before["lastTransitionTime"] if same else format_time(now),
+        "observedGeneration": generation,
+    }
+    return sorted([*kept, condition], key=_rank)
+
+
+def update_conditions(
+    previous: Iterable[Mapping[str, Any]], observations: Iterable[Observation], *, generation: int, now: float
+) -> list[Condition]:
+    """Return the conditions for what is found now; those of trialpod's types that were not found go away."""
+    conditions = [dict(each) for each in previous]
+    found = list(observations)
+    types = {observation.type for observation in found}
+    conditions = [each for each in conditions if each.get("type") in types or each.get("type") not in ORDER]
+    for observation in found:
+        conditions = set_condition(conditions, observation, generation=generation, now=now)
+    return [
+        Condition(
+            type=each["type"],
+            status=each["status"],
+            reason=each["reason"],
+            message=each.get("message", ""),
+            last_transition_time=each["lastTransitionTime"],
+            observed_generation=each.get("observedGeneration"),
+        )
+        for each in conditions
+    ]
+
+
+def observe_experiment(
+    *,
+    started: bool,
+    state: str,
+    message: str,
+    finished: bool,
+    stopping: bool,
+    suspended: bool,
+    running: int,
+    held: int,
+    waiting: status_models.Waiting | None,
+    problem: Problem | None,
+) -> list[Observation]:
+    """Return how an experiment stands; the first one is Ready, whose message sums it up.
+
+    Args:
+        started: the engine has its settings.
+        state: of the engine's flags.
+        message: of the engine's flags.
+        finished: nothing runs and nothing will.
+        stopping: all trials are being stopped.
+        suspended: no trial may run.
+        running: trials with an attempt under way.
+        held: those of them whose pods do not run yet.
+        waiting: why not.
+        problem: what keeps the whole experiment from going on.
+    """
+    if problem is not None and problem.stalled:
+        return [
+            Observation(READY, "False", problem.reason, problem.message),
+            Observation(STALLED, "True", problem.reason, problem.message),
+        ]
+    if finished and state == ENDED_BADLY:
+        text = message or "the experiment failed"
+        return [
+            Observation(READY, "False", FAILED, text),
+            Observation(STALLED, "True", FAILED, text),
+            Observation(FAILED, "True", FAILED, text),
+        ]
+    if finished:
+        reason = STOPPED if state == ENDED_BY_BUDGET else SUCCEEDED
+        text = message or "all trials ended"
+        return [Observation(READY, "True", reason, text), Observation(SUCCEEDED, "True", reason, text)]
+    if problem is not None:
+        return [Observation(READY, "False", problem.reason, problem.message)]
+    if not started:
+        return [Observation(READY, "False", STARTING, "the operator is taking it up")]
+    if suspended:
+        if running:
+            text = f"suspended: {running} trial{'s' if running > 1 else ''} still save{'s' if running == 1 else ''}"
+            return [Observation(READY, "True", SUSPENDING, text), Observation(SUSPENDED, "False", SUSPENDING, text)]
+        text = "suspended: no trial runs; set spec.suspend to false to go on"
+        return [Observation(READY, "True", SUSPENDED, text), Observation(SUSPENDED, "True", SUSPENDED, text)]
+    if stopping:
+        return [Observation(READY, "True", STOPPING, "all trials are being stopped")]
+    if waiting is not None and held >= running:
+        return [Observation(READY, "False", waiting.reason, f"no trial runs: {waiting.message}")]
+    if waiting is not None:
+        text = f"{running - held} of {running} started trials run; {waiting.message}"
+        return [Observation(READY, "True", RUNNING_REASON, text)]
+    return [Observation(READY, "True", RUNNING_REASON, "trials are running")]
+
+
+def observe_trial(trial: Trial, message: str, waiting: status_models.Waiting | None) -> list[Observation]:
+    """Return how a trial stands."""
+    if trial.status == TERMINATED:
+        return [Observation(READY, "True", SUCCEEDED, message), Observation(SUCCEEDED, "True", SUCCEEDED, message)]
+    if trial.status == ERROR:
+        return [Observation(READY, "False", FAILED, message), Observation(FAILED, "True", FAILED, message)]
+    if waiting is not None:
+        return [Observation(READY, "False", waiting.reason, waiting.message)]
+    if trial.status == RUNNING:
+        return [Observation(READY, "True", RUNNING_REASON, message)]
+    return [Observation(READY, "False", PAUSED_REASON if trial.status == PAUSED else PENDING_REASON, message)]
+
+
+def cut(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return a message that a condition can hold."""
+    text = text.encode(errors="replace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _rank(condition: Mapping[str, Any]) -> tuple[int, str]:
+    kind = str(condition.get("type"))
+    return (ORDER.index(kind) if kind in ORDER else len(ORDER), kind)

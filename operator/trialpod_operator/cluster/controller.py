@@ -1,0 +1,211 @@
+"""All TuneExperiments: which ones there are, whose turn it is, and where the report service finds them.
+
+Watches only put keys into the work queue. One reconcile per key does the rest. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.experiment_controller import ExperimentController
+from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.seen import Object, Seen
+from trialpod_operator.cluster.work_queue import WorkQueue
+from trialpod_operator.reports.service import NotReadyError
+
+logger = logging.getLogger(__name__)
+
+CHANGE_S = 1.0
+"""A change that only the status shows may wait so long for its reconcile."""
+
+
+@dataclass
+class Services:
+    """What the controllers of all experiments share.
+
+    Attributes:
+        kube: the API server.
+        options: the operator's settings.
+        seen: what the watches have shown.
+        add: asks for a reconcile of a key.
+        add_soon: asks for one within about a second.
+        clock: seconds since the epoch.
+        authority: returns the certificates that pods have to trust, as PEM text.
+    """
+
+    kube: Kube
+    options: OperatorOptions
+    seen: Seen
+    add: Callable[[str], None]
+    add_soon: Callable[[str], None]
+    clock: Callable[[], float] = time.time
+    authority: Callable[[], str] = lambda: ""
+    _published: dict[str, str] = field(default_factory=dict)  # namespace -> the bundle that is there
+
+    async def list_children(self, key: str) -> None:
+        """Ask the server for an experiment's trials and pods, because the watches may not have shown them yet."""
+        namespace, name = key.split("/")
+        selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER},{names.EXPERIMENT_LABEL}={name}"
+        found = await asyncio.gather(
+            self.kube.list(paths.trials(namespace), selector), self.kube.list(paths.pods(namespace), selector)
+        )
+        self.seen.forget(key)
+        for trial in found[0]:
+            self.seen.take_trial(trial, deleted=False)
+        for pod in found[1]:
+            self.seen.take_pod(pod, deleted=False)
+
+    async def publish_authority(self, namespace: str) -> None:
+        """Put the certificates that pods trust into the namespace, where their volumes take them from."""
+        bundle = self.authority()
+        if self._published.get(namespace) == bundle:
+            return
+        collection = paths.config_maps(namespace)
+        metadata = {"name": names.CA_CONFIG_MAP, "labels": {names.MANAGED_BY_LABEL: names.MANAGER}}
+        data = {names.CA_KEY: bundle}
+        patched = await self.kube.patch(collection, names.CA_CONFIG_MAP, {"data": data})
+        if patched is None:
+            try:
+                await self.kube.create(
+                    collection, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+                )
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                await self.kube.patch(collection, names.CA_CONFIG_MAP, {"data": data})
+        self._published[namespace] = bundle
+
+    async def publish_everywhere(self) -> None:
+        """Bring the certificates up to date in all namespaces that have them."""
+        for namespace in list(self._published):
+            try:
+                await self.publish_authority(namespace)
+            except ApiError as error:
+                logger.warning("the certificates in namespace %s are not up to date: %s", namespace, error)
+
+    def delete_soon(self, key: str, uid: str) -> None:
+        """Delete an experiment whose time to live is over."""
+        namespace, name = key.split("/")
+
+        async def delete() -> None:
+            try:
+                await self.kube.delete(paths.experiments(namespace), name, uid=uid)
+            except ApiError as error:
+                logger.warning("%s could not be deleted after its time to live: %s", key, error)
+
+        task = asyncio.ensure_future(delete())
+        task.add_done_callback(lambda done: done.exception())
+
+
+class Controller:
+    """Keeps an `ExperimentController` for every TuneExperiment.
+
+    Args:
+        kube: the API server.
+        options: the operator's settings.
+        clock: seconds since the epoch.
+        authority: returns the certificates that pods have to trust, as PEM text.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        options: OperatorOptions,
+        clock: Callable[[], float] = time.time,
+        authority: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.seen = Seen()
+        self.queue = WorkQueue(self._reconcile, self._failed)
+        self.services = Services(
+            kube,
+            options,
+            self.seen,
+            add=self.queue.add,
+            add_soon=lambda key: self.queue.add_later(key, CHANGE_S),
+            clock=clock,
+            authority=authority,
+        )
+        self._controllers: dict[str, ExperimentController] = {}
+        self.reconciled_at = 0.0  # when something was last reconciled
+
+    @property
+    def open_count(self) -> int:
+        """How many experiments are in memory."""
+        return sum(each.open for each in self._controllers.values())
+
+    def find(self, name: str) -> ExperimentController | None:
+        """Return the experiment "namespace/name" for the report service.
+
+        Raises:
+            NotReadyError: it may be there, and is not open yet.
+        """
+        found = self._controllers.get(name)
+        if found is not None and found.open:
+            return found
+        if found is not None or name in self.seen.experiments or self.services.clock() - self.started_at < 60.0:
+            raise NotReadyError(f"experiment {name} is not open at the moment")
+        return None
+
+    def start(self) -> None:
+        """Begin to work."""
+        self.started_at = self.services.clock()
+        self.queue.start()
+
+    async def close(self) -> None:
+        """Stop working and let go of everything; pods go on."""
+        await self.queue.close()
+        for controller in self._controllers.values():
+            await controller.close()
+
+    # -- what the watches show --
+
+    def take_experiment(self, item: Object, *, deleted: bool) -> None:
+        """A TuneExperiment was made, changed or deleted."""
+        self.queue.add(self.seen.take_experiment(item, deleted=deleted))
+
+    def take_trial(self, item: Object, *, deleted: bool) -> None:
+        """A TuneTrial was made, changed or deleted."""
+        key = self.seen.take_trial(item, deleted=deleted)
+        controller = self._controllers.get(key) if key is not None else None
+        if key is not None and controller is not None and (deleted or (item.get("spec") or {}).get("stop")):
+            controller.trial_changed(str((item.get("spec") or {}).get("trialId")))
+            self.queue.add(key)
+
+    def take_pod(self, item: Object, *, deleted: bool) -> None:
+        """A pod was made, changed or deleted."""
+        key = self.seen.take_pod(item, deleted=deleted)
+        if key is not None:
+            self.queue.add(key)
+
+    # -- work --
+
+    async def _reconcile(self, key: str) -> float | None:
+        item = self.seen.experiments.get(key)
+        controller = self._controllers.get(key)
+        if controller is not None and (item is None or item["metadata"].get("uid") != controller.uid):
+            await controller.close()
+            controller.remove_files()
+            del self._controllers[key]
+            self.seen.forget(key)
+            controller = None
+        if item is None:
+            return None
+        if controller is None:
+            controller = ExperimentController(key, str(item["metadata"].get("uid")), self.services)
+            self._controllers[key] = controller
+        again = await controller.reconcile(item)
+        self.reconciled_at = self.services.clock()
+        return again
+
+    def _failed(self, key: str, error: BaseException) -> None:
+        if isinstance(error, ApiError | NotReadyError):
+            logger.warning("%s: %s", key, error)
+        else:
+            logger.error("%s could not be reconciled", key, exc_info=error)

@@ -1,0 +1,107 @@
+"""Deletes an experiment's stored data when its TuneExperiment is deleted with `deletionPolicy: Delete`.
+
+The effort is bounded: an experiment that cannot be deleted from its storage for `GIVE_UP_S` is let go with a warning,
+because an object that cannot be deleted blocks its whole namespace. What is left is then somebody's to remove by
+hand. Removing the finalizer by hand does the same at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.storage.base import open_storage
+from trialpod.storage.deletion import delete_experiment
+from trialpod_operator.api.document import Document
+from trialpod_operator.api.validation import check_document
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names, storage_access
+from trialpod_operator.cluster.pod_reading import seconds
+
+if TYPE_CHECKING:
+    from trialpod_operator.cluster.controller import Services
+
+logger = logging.getLogger(__name__)
+
+GIVE_UP_S = 600.0
+NO_KEYS_GIVE_UP_S = 60.0
+"""When the Secret with the keys is gone too, as it is when the whole namespace goes, waiting helps little."""
+
+SLICE_S = 10.0
+"""So long one look at the object deletes; then the next one goes on."""
+
+TRY_AGAIN_S = 5.0
+TRY_AGAIN_MOST_S = 60.0
+PODS_GONE_S = 60.0
+"""So long the deletion waits for the experiment's pods to be gone: they still write checkpoints until then."""
+
+
+async def delete_stored(services: Services, key: str, item: Mapping[str, Any], keys: Path) -> float | None:
+    """Delete the data and take the finalizer off; return in how many seconds to try again, None when it is done.
+
+    Args:
+        services: what all experiments share.
+        key: "namespace/name".
+        item: the object, which is being deleted.
+        keys: folder for the storage's keys.
+    """
+    namespace, name = key.split("/")
+    asked = seconds(item["metadata"].get("deletionTimestamp")) or services.clock()
+    waited = services.clock() - asked
+    pods = services.seen.pods(key)
+    if pods and waited < PODS_GONE_S:
+        for pod in pods:
+            if not pod["metadata"].get("deletionTimestamp"):
+                await services.kube.delete(paths.pods(namespace), pod["metadata"]["name"])
+        return 1.0
+    try:
+        if not await _delete(services, namespace, item, keys):
+            return 0.1  # there is more; other experiments' work goes in between
+    except (StorageError, InvalidInputError, storage_access.StorageProblemError) as error:
+        lasting = isinstance(error, storage_access.StorageProblemError)
+        if waited < (NO_KEYS_GIVE_UP_S if lasting else GIVE_UP_S):
+            logger.warning("the data of %s cannot be deleted yet: %s", key, error)
+            return max(TRY_AGAIN_S, min(waited / 4, TRY_AGAIN_MOST_S))
+        logger.error("the data of %s stays where it is, it could not be deleted: %s", key, error)
+    left = [each for each in item["metadata"].get("finalizers") or [] if each != names.STORAGE_FINALIZER]
+    body = {"metadata": {"finalizers": left or None, "resourceVersion": item["metadata"].get("resourceVersion")}}
+    await services.kube.patch(paths.experiments(namespace), name, body)
+    storage_access.remove_secret(keys)
+    return None
+
+
+async def _delete(services: Services, namespace: str, item: Mapping[str, Any], keys: Path) -> bool:
+    """Delete for a while; return whether nothing is left."""
+    clean = {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "deletionTimestamp"}}
+    checked = check_document(Document(clean))
+    if checked.experiment is None:
+        return True  # it never ran, so it has no data
+    experiment = storage_access.with_storage(checked.experiment, services.options.default_storage)
+    storage = experiment.spec.storage
+    assert storage is not None
+    files: dict[str, bytes] = {}
+    if storage.credentials_secret:
+        secret = await services.kube.get(paths.secrets(namespace), storage.credentials_secret)
+        # A namespace that is deleted loses its Secrets first; the keys that were read before still open the storage.
+        files = storage_access.read_secret(keys) if secret is None else {}
+        files = files or storage_access.secret_data(storage, secret)
+        storage_access.write_secret(keys, files)
+    place = storage_access.place(experiment, keys, files)
+    options = msgspec.structs.replace(place.own, retry_s=5.0, create_bucket=False)
+
+    def delete() -> bool:
+        storage = open_storage(place.uri, options)
+        until = time.monotonic() + SLICE_S
+        try:
+            return delete_experiment(storage, lambda: until - time.monotonic()).done
+        finally:
+            storage.close()
+
+    return await asyncio.get_running_loop().run_in_executor(None, delete)

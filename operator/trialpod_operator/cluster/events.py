@@ -1,0 +1,120 @@
+"""Which Kubernetes events an experiment gets: few, on transitions only, and never one per trial without a limit.
+
+| reason | type | when |
+|---|---|---|
+| Started | Normal | the operator took it up |
+| Suspended, Resumed | Normal | all trials stand still; they go on |
+| TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
+| Disrupted | Warning | the cluster ended an attempt: once per reason and while |
+| Waiting | Warning | no trial can run, once per reason |
+| Stalled | Warning | it needs somebody's help |
+| Succeeded, Stopped | Normal | it ended |
+| Failed | Warning | it ended badly |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trialpod_operator.cluster import conditions
+
+MAX_TRIAL_FAILURES = 10
+"""TrialFailed events of one experiment; the rest is counted in its status."""
+
+DISRUPTED_EVERY_S = 300.0
+
+MAX_NOTE = 1000
+"""Kubernetes takes 1024 characters of an event's message."""
+
+
+@dataclass(frozen=True)
+class KubernetesEvent:
+    """One event about an experiment."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def transition_events(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> list[KubernetesEvent]:
+    """Return the events between two statuses of an experiment."""
+    before, after = _conditions(previous or {}), _conditions(current)
+    found: list[KubernetesEvent] = []
+    if current.get("startTime") and not (previous or {}).get("startTime"):
+        found.append(_event("Normal", "Started", "the experiment was taken up"))
+    was_suspended, suspended = _true(before, conditions.SUSPENDED), _true(after, conditions.SUSPENDED)
+    ready = after.get(conditions.READY, {})
+    if suspended and not was_suspended:
+        found.append(_event("Normal", "Suspended", after[conditions.SUSPENDED]["message"]))
+    elif was_suspended and conditions.SUSPENDED not in after and not _over(after):
+        found.append(_event("Normal", "Resumed", "trials go on"))
+    waiting = current.get("waiting") or {}
+    if waiting and ready.get("reason") == waiting.get("reason") != before.get(conditions.READY, {}).get("reason"):
+        found.append(_event("Warning", "Waiting", ready.get("message", "")))
+    if _true(after, conditions.FAILED):
+        if not _true(before, conditions.FAILED):
+            found.append(_event("Warning", "Failed", after[conditions.FAILED]["message"]))
+    elif _true(after, conditions.STALLED):
+        stalled, earlier = after[conditions.STALLED], before.get(conditions.STALLED, {})
+        if (stalled["reason"], stalled["message"]) != (earlier.get("reason"), earlier.get("message")):
+            found.append(_event("Warning", "Stalled", stalled["message"]))
+    if _true(after, conditions.SUCCEEDED) and not _true(before, conditions.SUCCEEDED):
+        succeeded = after[conditions.SUCCEEDED]
+        found.append(_event("Normal", succeeded["reason"], succeeded["message"]))
+    return found
+
+
+class TrialEvents:
+    """Chooses which ends of attempts are worth an event of the experiment."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._messages: set[str] = set()
+        self._disrupted: dict[str, float] = {}
+
+    def failed(self, trial: str, message: str) -> KubernetesEvent | None:
+        """A trial failed for good.
+
+        Args:
+            trial: its name.
+            message: its error.
+        """
+        new = message not in self._messages
+        if self._failures >= MAX_TRIAL_FAILURES and (not new or len(self._messages) >= 2 * MAX_TRIAL_FAILURES):
+            return None
+        self._failures += 1
+        self._messages.add(message)
+        return _event("Warning", "TrialFailed", f"{trial}: {message}")
+
+    def disrupted(self, trial: str, reason: str, message: str, now: float) -> KubernetesEvent | None:
+        """The cluster ended an attempt.
+
+        Args:
+            trial: its name.
+            reason: of the `Ending`.
+            message: of the `Ending`.
+            now: seconds since the epoch.
+        """
+        last = self._disrupted.get(reason)
+        if last is not None and now - last < DISRUPTED_EVERY_S:
+            return None
+        self._disrupted[reason] = now
+        return _event("Warning", "Disrupted", f"{trial}: {message}")
+
+
+def _event(kind: Literal["Normal", "Warning"], reason: str, message: str) -> KubernetesEvent:
+    return KubernetesEvent(kind, reason, conditions.cut(message, MAX_NOTE))
+
+
+def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {each["type"]: each for each in status.get("conditions") or ()}
+
+
+def _true(found: Mapping[str, Mapping[str, Any]], kind: str) -> bool:
+    return kind in found and found[kind].get("status") == "True"
+
+
+def _over(found: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any(_true(found, kind) for kind in (conditions.SUCCEEDED, conditions.FAILED, conditions.STALLED))

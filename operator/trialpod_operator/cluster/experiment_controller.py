@@ -1,0 +1,421 @@
+"""Brings one TuneExperiment from what its manifest says to what is: opens it, runs its trials, tells how it stands.
+
+`reconcile` is the only thing that changes anything in the cluster, and is never called twice at a time for one
+experiment. It may be called at any moment: it looks at the object, at the engine and at the pods, and does what is
+missing. What it cannot do it says in the status, and comes back later.
+
+The one writer of the statuses of the experiment and its trials. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import shutil
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, ReportAnswer, TrainableRef
+from trialpod.storage.base import StorageUnavailableError, open_storage
+from trialpod_operator.api.document import Document
+from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.validation import check_document
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names, storage_access
+from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.pod_work import PodWork
+from trialpod_operator.cluster.pods import ObjectRef, grace_seconds
+from trialpod_operator.cluster.runs import Runs
+from trialpod_operator.cluster.status_writer import StatusWriter
+from trialpod_operator.engine.actions import Action
+from trialpod_operator.engine.events import (
+    AnyEvent,
+    AttemptEnded,
+    Recovered,
+    ResumeRequested,
+    SettingsObserved,
+    StopRequested,
+    SuspendRequested,
+)
+from trialpod_operator.experiment.mirror import FencedError
+from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
+from trialpod_operator.experiment.plans import plan_from_manifest
+from trialpod_operator.experiment.stored import fixed_changes
+from trialpod_operator.reports.service import Caller, NotReadyError
+
+if TYPE_CHECKING:
+    from trialpod_operator.cluster.controller import Services
+
+logger = logging.getLogger(__name__)
+
+STORAGE_PATIENCE_S = 5.0
+"""How long one operation on the storage is tried again. What copies there tries for ever, and the status says so."""
+
+SECRET_EVERY_S = 60.0
+"""How often the keys of the storage are read again."""
+
+RETRY_S = 10.0
+"""When to look again at what somebody else has to put right, and no watch will tell of."""
+
+
+class ExperimentController:
+    """One TuneExperiment.
+
+    Args:
+        key: "namespace/name".
+        uid: of the object; another object of the same name gets another controller.
+        services: what all experiments share.
+    """
+
+    def __init__(self, key: str, uid: str, services: Services) -> None:
+        self.key = key
+        self.uid = uid
+        self._services = services
+        self._namespace, self._name = key.split("/")
+        self._generation = -1  # that was checked last
+        self._experiment: TuneExperiment | None = None  # the latest valid manifest, with its storage
+        self._refused: Problem | None = None  # what is wrong with the manifest as it is now
+        self._hosted: HostedExperiment | None = None
+        self._runs: Runs | None = None
+        self._applied = -1  # generation whose settings the engine has
+        self._secret_files: dict[str, bytes] = {}
+        self._secret_read_at = 0.0
+        self._broken: BaseException | None = None
+        self._writer = StatusWriter(key, services)
+
+    @property
+    def open(self) -> bool:
+        """True while the engine is in memory."""
+        return self._hosted is not None
+
+    # -- for the report service --
+
+    def apply(self, event: AnyEvent) -> None:
+        """Apply an event of an attempt."""
+        hosted, runs = self._ready()
+        if isinstance(event, AttemptEnded):
+            runs.note_reported_end(event.trial_id, event.attempt, event.end)
+        hosted.apply(event)
+
+    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
+        """Return what an attempt is to know."""
+        return self._ready()[0].answer(trial_id, attempt)
+
+    def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
+        """Return the work of a pod."""
+        return self._ready()[1].assign(request)
+
+    def permits(self, caller: Caller, trial_id: str) -> str:
+        """Return "" if that pod may speak for the trial."""
+        return self._ready()[1].permits(caller, trial_id)
+
+    def committed(self) -> Awaitable[None] | None:
+        """Return what to await until everything applied so far is durable."""
+        return self._ready()[0].committed()
+
+    def _ready(self) -> tuple[HostedExperiment, Runs]:
+        if self._hosted is None or self._runs is None:
+            raise NotReadyError(f"experiment {self.key} is not open at the moment")
+        return self._hosted, self._runs
+
+    def trial_changed(self, trial_id: str) -> None:
+        """A TuneTrial was edited or deleted by somebody."""
+        if self._runs is not None:
+            self._runs.changed.add(trial_id)
+
+    # -- reconcile --
+
+    async def reconcile(self, item: Mapping[str, Any]) -> float | None:
+        """Do what is missing; return in how many seconds to look again.
+
+        Args:
+            item: the TuneExperiment as it was last seen.
+        """
+        self._writer.observe(item)
+        if self._broken is not None:
+            self._broken = None
+            await self.close()  # it is opened anew, from the storage
+        if item["metadata"].get("deletionTimestamp"):
+            return await self._delete(item)
+        self._check(item)
+        again: float | None = None
+        problem = self._refused
+        if problem is None:
+            try:
+                again = await self._drive(item)
+            except storage_access.StorageProblemError as error:
+                problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
+            except StorageUnavailableError as error:
+                message = f"{error}; it goes on as soon as the storage answers"
+                problem, again = Problem(reason="StorageUnavailable", message=message), RETRY_S
+            except FencedError as error:
+                logger.warning("%s is opened anew: %s", self.key, error)
+                await self.close()
+                again = 1.0
+            except (StorageError, InvalidInputError) as error:
+                problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
+        next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem)
+        return _soonest(again, next_write, self._time_to_live(item))
+
+    async def close(self) -> None:
+        """Let go of the experiment; everything committed stays, and so do its pods."""
+        if self._hosted is not None:
+            await self._hosted.close(complete=False)
+        self._hosted = self._runs = None
+
+    def _check(self, item: Mapping[str, Any]) -> None:
+        generation = int(item["metadata"].get("generation", 0))
+        if generation == self._generation:
+            return
+        self._generation = generation
+        checked = check_document(Document(dict(item)))
+        self._refused = None
+        if checked.experiment is None:
+            listed = "; ".join(str(problem) for problem in checked.problems[:5])
+            more = f" (and {len(checked.problems) - 5} more)" if len(checked.problems) > 5 else ""
+            self._refused = Problem(reason="InvalidSpec", message=f"{listed}{more}", stalled=True)
+            return
+        try:
+            self._experiment = storage_access.with_storage(checked.experiment, self._services.options.default_storage)
+        except storage_access.StorageProblemError as error:
+            self._refused = Problem(reason=error.reason, message=str(error), stalled=True)
+
+    async def _drive(self, item: Mapping[str, Any]) -> float | None:
+        """Open the experiment if it is to run, and let its trials run."""
+        experiment = self._experiment
+        if experiment is None:
+            return None
+        if self._hosted is None:
+            if self._writer.finished_as_observed(item):
+                return await self._tidy_up()
+            await self._finalizer(item, experiment)
+            await self._open(experiment)
+        await self._refresh_secret(experiment)
+        hosted, runs = self._ready()
+        if self._applied != self._generation:
+            self._apply_spec(experiment, hosted)
+        self._stop_on_request(hosted)
+        again = await runs.reconcile()
+        if hosted.host.engine.finished and not runs.runs:
+            # Whatever ends the experiment is committed and written down before its memory is given up.
+            await hosted.settle()
+            if await self._writer.write_final(experiment, hosted, runs) and not runs.pods_left:
+                problem = await hosted.close(complete=True)
+                if problem:
+                    raise StorageError(problem)
+                self._hosted = self._runs = None
+                logger.info("%s has finished", self.key)
+                return None
+            return 1.0
+        return again
+
+    async def _tidy_up(self) -> float | None:
+        """Delete pods that a finished experiment has left, because the operator was away in that moment."""
+        left = [pod for pod in self._services.seen.pods(self.key) if not pod["metadata"].get("deletionTimestamp")]
+        for pod in left:
+            metadata = pod["metadata"]
+            await self._services.kube.delete(
+                paths.pods(self._namespace), metadata["name"], uid=metadata.get("uid", "")
+            )
+        return RETRY_S if left else None
+
+    # -- opening --
+
+    async def _open(self, experiment: TuneExperiment) -> None:
+        services = self._services
+        await self._refresh_secret(experiment)
+        place = self._place(experiment)
+        directory = self._work_dir
+        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
+
+        def opening() -> HostedExperiment:
+            shutil.rmtree(directory, ignore_errors=True)  # the storage has all that counts
+            storage = open_storage(place.uri, patient)
+            return HostedExperiment.open(
+                lambda stored: self._plan(experiment, place, stored), directory, storage, services.clock
+            )
+
+        hosted = await asyncio.get_running_loop().run_in_executor(None, opening)
+        await services.list_children(self.key)
+        hosted.start(self._perform, self._on_broken, lambda: services.add_soon(self.key))
+        owner = ObjectRef(namespace=self._namespace, name=self._name, uid=self.uid)
+
+        def manifest() -> TuneExperiment:
+            return self._experiment or experiment
+
+        work = PodWork(
+            owner,
+            manifest,
+            services.kube,
+            services.seen,
+            services.options.pod_options,
+            services.clock,
+            hosted.keep_log,
+        )
+
+        def wake() -> None:
+            services.add(self.key)
+
+        runs = Runs(self.key, manifest, hosted, work, services.seen, services.clock, wake, self._writer.note_ending)
+        self._hosted, self._runs, self._applied = hosted, runs, -1
+        if hosted.host.engine.state.settings is not None:
+            hosted.apply(Recovered(live=runs.live_attempts()))
+            logger.info("%s goes on: %d records replayed", self.key, hosted.host.replayed)
+        await services.publish_authority(self._namespace)
+
+    def _plan(
+        self, experiment: TuneExperiment, place: storage_access.StoragePlace, stored: Mapping[str, Any] | None
+    ) -> ExperimentPlan:
+        if stored is not None:
+            self._refuse_other(experiment, stored)
+        plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec))
+        document = {**plan.document, "storage": place.uri, "namespace": self._namespace}
+        return dataclasses.replace(
+            plan,
+            remote=RemoteStorage(uri=place.uri, options=place.pods),
+            grace_s=grace_seconds(experiment.spec),
+            document=document,
+        )
+
+    def _refuse_other(self, experiment: TuneExperiment, stored: Mapping[str, Any]) -> None:
+        storage = experiment.spec.storage
+        where = f"{storage.uri.rstrip('/')}/{experiment.name}" if storage is not None else ""
+        if stored.get("namespace", self._namespace) != self._namespace:
+            raise InvalidInputError(
+                f"{where} holds an experiment of namespace {stored['namespace']}; "
+                "use another spec.storage.uri or metadata.name"
+            )
+        before = (stored.get("manifest") or {}).get("spec", {})
+        changed = fixed_changes(before, msgspec.to_builtins(experiment)["spec"])
+        if before and changed:
+            raise InvalidInputError(
+                f"{where} holds an earlier experiment of this name whose {', '.join(changed)} "
+                f"{'are' if len(changed) > 1 else 'is'} different; give this one another metadata.name, or delete "
+                "the stored one (spec.storage.deletionPolicy: Delete does that together with the resource)"
+            )
+
+    def _place(self, experiment: TuneExperiment) -> storage_access.StoragePlace:
+        return storage_access.place(experiment, self._secret_dir, self._secret_files)
+
+    async def _refresh_secret(self, experiment: TuneExperiment) -> None:
+        storage = experiment.spec.storage
+        assert storage is not None
+        now = self._services.clock()
+        if not storage.credentials_secret or (self._secret_files and now - self._secret_read_at < SECRET_EVERY_S):
+            return
+        secret = await self._services.kube.get(paths.secrets(self._namespace), storage.credentials_secret)
+        self._secret_files = storage_access.secret_data(storage, secret)
+        self._secret_read_at = now
+        storage_access.write_secret(self._secret_dir, self._secret_files)
+
+    # -- while it is open --
+
+    def _apply_spec(self, experiment: TuneExperiment, hosted: HostedExperiment) -> None:
+        plan = hosted.plan
+        if plan.settings.name:
+            place = self._place(experiment)
+            plan = self._plan(experiment, place, hosted.plan.document)
+        flags = hosted.host.engine.state.flags
+        if experiment.spec.suspend and not flags.suspended:
+            hosted.apply(SuspendRequested())
+        hosted.apply(SettingsObserved(settings=plan.settings))
+        if not experiment.spec.suspend and hosted.host.engine.state.flags.suspended:
+            hosted.apply(ResumeRequested())
+        self._applied = self._generation
+
+    def _stop_on_request(self, hosted: HostedExperiment) -> None:
+        """Stop the trials whose TuneTrial says `stop: true`."""
+        for item in self._services.seen.trials(self.key):
+            spec = item.get("spec") or {}
+            trial = hosted.host.engine.state.trials.get(str(spec.get("trialId")))
+            if spec.get("stop") and trial is not None and not trial.ended and trial.decision != "stop":
+                hosted.apply(StopRequested(trial_id=trial.trial_id))
+
+    def _perform(self, action: Action) -> None:
+        if self._runs is not None:
+            self._runs.perform(action)
+        self._writer.note_action(action)
+        self._services.add(self.key)
+
+    def _on_broken(self, error: BaseException) -> None:
+        logger.warning("%s is opened anew: %s", self.key, error)
+        self._broken = error
+        self._services.add(self.key)
+
+    # -- the end --
+
+    def _time_to_live(self, item: Mapping[str, Any]) -> float | None:
+        """Return in how many seconds the object is to be deleted; it is deleted by `reconcile` when that is now."""
+        experiment = self._experiment
+        if experiment is None or experiment.spec.ttl_seconds_after_finished is None or self.open:
+            return None
+        completed = self._writer.completed_at(item)
+        if completed is None:
+            return None
+        left = completed + experiment.spec.ttl_seconds_after_finished - self._services.clock()
+        if left <= 0:
+            self._services.delete_soon(self.key, self.uid)
+            return RETRY_S
+        return left
+
+    async def _finalizer(self, item: Mapping[str, Any], experiment: TuneExperiment) -> None:
+        """Have the finalizer on the object exactly when its stored data is to go with it."""
+        storage = experiment.spec.storage
+        wanted = storage is not None and storage.deletion_policy == "Delete"
+        present: list[str] = list(item["metadata"].get("finalizers") or [])
+        if wanted == (names.STORAGE_FINALIZER in present):
+            return
+        changed = [each for each in present if each != names.STORAGE_FINALIZER]
+        if wanted:
+            changed.append(names.STORAGE_FINALIZER)
+        body = {"metadata": {"finalizers": changed, "resourceVersion": item["metadata"].get("resourceVersion")}}
+        patched = await self._services.kube.patch(paths.experiments(self._namespace), self._name, body)
+        if patched is not None:
+            self._services.seen.take_experiment(patched, deleted=False)
+
+    async def _delete(self, item: Mapping[str, Any]) -> float | None:
+        """Let a deleted experiment go, with its data if the manifest says so."""
+        await self.close()
+        if names.STORAGE_FINALIZER not in (item["metadata"].get("finalizers") or []):
+            return None
+        from trialpod_operator.cluster.deletion import delete_stored
+
+        return await delete_stored(self._services, self.key, item, self._secret_dir)
+
+    @property
+    def _work_dir(self) -> Path:
+        return Path(self._services.options.work_dir) / "experiments" / self.uid
+
+    @property
+    def _secret_dir(self) -> Path:
+        return Path(self._services.options.work_dir) / "keys" / self.uid
+
+    def remove_files(self) -> None:
+        """Remove what this experiment has on the operator's disk."""
+        shutil.rmtree(self._work_dir, ignore_errors=True)
+        storage_access.remove_secret(self._secret_dir)
+
+
+def _trainable(spec: TuneExperimentSpec) -> TrainableRef:
+    trainable = spec.trainable
+    if trainable.config_map_ref is not None:
+        return TrainableRef(entrypoint=trainable.config_map_ref.entrypoint, path=[names.CODE_DIR])
+    pickle = trainable.pickle
+    return TrainableRef(
+        entrypoint=trainable.entrypoint,
+        source=trainable.source,
+        attribute=trainable.attribute,
+        pickle=pickle.uri if pickle else None,
+        sha256=pickle.sha256 if pickle else None,
+    )
+
+
+def _soonest(*times: float | None) -> float | None:
+    known = [each for each in times if each is not None]
+    return min(known) if known else None

@@ -1,0 +1,332 @@
+"""One experiment in the operator: its engine and journal, and what may be done only once the storage has both.
+
+The operator's disk goes away with its pod. So here an event counts when the journal's copy in the experiment's
+storage holds it, not before: answers wait for that (`committed`), and so do the engine's actions (`on_action`).
+Whatever anyone outside has seen is in the storage; what is lost with the operator nobody has seen, and attempts send
+it again.
+
+Results that nobody waits for are committed about once a second. A result at a horizon, a start, an end: at once.
+
+Invariants: everything here belongs to the operator's event loop, except `open`, which runs in a thread before that.
+When the journal cannot be written or another process writes it, the experiment is broken: it applies nothing more,
+and `on_broken` is told, who opens it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
+from trialpod.protocol.values import opaque_decoder
+from trialpod.storage.base import Storage
+from trialpod.storage.layout import LOG_FILE
+from trialpod_operator.engine.actions import Action, ResultsApplied
+from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived, TimerFired
+from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.mirror import FencedError, Mirror
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.stored import read_stored, write_stored
+from trialpod_operator.reports.service import NotReadyError
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 10.0
+FLUSH_S = 1.0
+TICK_S = 60.0
+"""While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
+
+MOST_PIECES = 400
+"""Objects of the journal after which a snapshot replaces them: a restart reads them all."""
+
+MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
+
+
+class HostedExperiment:
+    """One open experiment. Make one with `open`, then call `start` in the loop.
+
+    Attributes:
+        trouble: why the storage takes nothing at the moment, or "".
+        last_contact: when each trial's attempt last called, by the clock given.
+
+    Args:
+        host: the engine with its journal; from now on owned by the loop.
+        mirror: copies the host's directory; brought up to date already.
+        clock: seconds since the epoch.
+        held: actions that wait for their commit, with the number of their record.
+    """
+
+    def __init__(
+        self,
+        host: ExperimentHost,
+        mirror: Mirror,
+        held: deque[tuple[int, Action]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.host = host
+        self.plan = host.plan
+        self.trouble = ""
+        self.last_contact: dict[str, float] = {}
+        self._mirror = mirror
+        self._held = held
+        self._clock = clock
+        self._committed = host.position
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._broken: BaseException | None = None
+        self._on_action: Callable[[Action], None] = lambda _action: None
+        self._on_broken: Callable[[BaseException], None] = lambda _error: None
+        self._on_change: Callable[[], None] = lambda: None
+        self._wakeup: asyncio.TimerHandle | None = None
+        self._housekeeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(
+        cls, make_plan: MakePlan, directory: Path, storage: Storage, clock: Callable[[], float]
+    ) -> HostedExperiment:
+        """Fetch what the storage holds of the experiment and make it ready to go on. Blocks; for a thread.
+
+        Args:
+            make_plan: makes the plan, given what was stored at an earlier start.
+            directory: of this operator, for this experiment only.
+            storage: the experiment's place.
+            clock: seconds since the epoch.
+
+        Raises:
+            FencedError: the directory is not of the history in the storage; remove it and open again.
+            TrialpodError: the storage cannot be read, the journal is damaged, or the plan cannot work.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        loop_calls: list[Callable[[int], None]] = []
+        mirror = Mirror(directory, storage, committed=lambda position: loop_calls[0](position))
+        mirror.pull()
+        plan = make_plan(read_stored(directory))
+        write_stored(directory, plan.document)
+        held: deque[tuple[int, Action]] = deque()
+        host: ExperimentHost | None = None
+
+        def hold(action: Action) -> None:
+            assert host is not None
+            held.append((host.position, action))
+
+        host = ExperimentHost(plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S)
+        hosted = cls(host, mirror, held, clock)
+        loop_calls.append(hosted._tell_committed)
+        return hosted
+
+    def start(
+        self,
+        on_action: Callable[[Action], None],
+        on_broken: Callable[[BaseException], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Begin: from now on events may be applied. All three are called in the loop.
+
+        Args:
+            on_action: carries out actions; called once they are committed.
+            on_broken: told once when the experiment cannot go on as it is open now.
+            on_change: told when something changed that a status shows.
+        """
+        self._on_action, self._on_broken, self._on_change = on_action, on_broken, on_change
+        self._loop = asyncio.get_running_loop()
+        self._mirror.start(self._tell_trouble, self._tell_fenced)
+        self._housekeeper = asyncio.ensure_future(self._keep_house())
+
+    # -- for the report service --
+
+    @property
+    def broken(self) -> BaseException | None:
+        """Why nothing can be applied any more."""
+        return self._broken
+
+    def apply(self, event: AnyEvent) -> None:
+        """Apply and journal an event. What follows from it happens when it is committed."""
+        if self._broken is not None:
+            raise NotReadyError(f"the experiment is being opened anew: {self._broken}")
+        blocked = isinstance(event, ResultsReceived) and self._meets_horizon(event)
+        before = len(self._held)
+        try:
+            self.host.apply(event)
+        except msgspec.MsgspecError:
+            raise  # the sender's mistake, which it is told; nothing was changed
+        except Exception as error:
+            self._break(error)
+            raise
+        acts = any(not isinstance(self._held[i][1], ResultsApplied) for i in range(before, len(self._held)))
+        quiet = isinstance(event, ResultsReceived | CheckpointsChanged | TimerFired)
+        self._mirror.request(self.host.position, urgent=blocked or acts or not quiet)
+        self._on_change()
+        self._set_timer()
+
+    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
+        """Return what the attempt is to know; to be sent when what it rests on is `committed`."""
+        self.last_contact[trial_id] = self._clock()
+        return self.host.answer(trial_id, attempt)
+
+    def committed(self) -> Awaitable[None] | None:
+        """Return None when the storage holds everything applied so far, else an awaitable of that moment.
+
+        It, and its awaitable, raise NotReadyError when the experiment breaks before.
+        """
+        if self._broken is not None:
+            raise NotReadyError(f"the experiment is being opened anew: {self._broken}")
+        position = self.host.position
+        if position <= self._committed:
+            return None
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((position, waiting))
+        return waiting
+
+    async def settle(self) -> None:
+        """Return when everything applied so far is committed and its actions were given out."""
+        waiting = self.committed()
+        if waiting is not None:
+            self._mirror.request(self.host.position, urgent=True)
+            await waiting
+
+    def assignment(self, trial: Trial) -> Assignment:
+        """Return the assignment of the trial's current attempt, with paths of this machine in it."""
+        return self.host.assignment(trial)
+
+    # -- the end --
+
+    async def close(self, *, complete: bool) -> str:
+        """Let go of everything.
+
+        Args:
+            complete: copy what is left to the storage first, for as long as that takes; else stop at once.
+
+        Returns:
+            What could not be copied and why, or "".
+        """
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+        problem = ""
+        if complete and self._broken is None:
+            self.host.flush()
+            self.host.write_snapshot()
+            done = asyncio.Event()
+
+            def copied() -> None:
+                self._loop.call_soon_threadsafe(done.set)
+
+            self._mirror.finish(copied)
+            await done.wait()
+            problem = self._mirror.problem()
+        else:
+            self._mirror.abandon()
+        self.host.close()
+        self._fail_waiting(NotReadyError("the experiment was closed"))
+        return problem
+
+    # -- inside --
+
+    def _meets_horizon(self, event: ResultsReceived) -> bool:
+        trial = self.host.engine.state.trials.get(event.trial_id)
+        if trial is None or not event.results:
+            return False
+        horizons = self.host.engine.horizons(trial)
+        if not horizons:
+            return False
+        try:
+            last = opaque_decoder.decode(event.results[-1])
+        except msgspec.MsgspecError:
+            return False
+        return any(_meets(horizon, last) for horizon in horizons)
+
+    def _tell_committed(self, position: int) -> None:
+        self._loop.call_soon_threadsafe(self._release, position)
+
+    def _release(self, position: int) -> None:
+        if self._broken is not None:
+            return
+        self._committed = max(self._committed, position)
+        while self._held and self._held[0][0] <= self._committed:
+            self._on_action(self._held.popleft()[1])
+        while self._waiting and self._waiting[0][0] <= self._committed:
+            waiting = self._waiting.popleft()[1]
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _tell_trouble(self, message: str) -> None:
+        self._loop.call_soon_threadsafe(self._note_trouble, message)
+
+    def _note_trouble(self, message: str) -> None:
+        self.trouble = "" if message.endswith("up to date again") else message
+        logger.warning("%s", message)
+        self._on_change()
+
+    def _tell_fenced(self, error: FencedError) -> None:
+        self._loop.call_soon_threadsafe(self._break, error)
+
+    def _break(self, error: BaseException) -> None:
+        if self._broken is None:
+            self._broken = error
+            self._fail_waiting(NotReadyError(f"the experiment is being opened anew: {error}"))
+            self._on_broken(error)
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()[1]
+            if not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # whoever waits gets it; nobody waiting is no reason for a warning
+
+    def _set_timer(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
+        at = self.host.engine.next_wakeup()
+        if at is not None and self._broken is None:
+            self._wakeup = self._loop.call_later(max(0.0, at - self._clock()), self._fire)
+
+    def _fire(self) -> None:
+        if self._broken is None:
+            self.apply(TimerFired())
+
+    async def _keep_house(self) -> None:
+        last_tick = self._clock()
+        while self._broken is None:
+            await asyncio.sleep(FLUSH_S)
+            try:
+                self.host.flush()
+                if self._mirror.pieces > MOST_PIECES:
+                    self.host.write_snapshot()
+                    self._mirror.request(self.host.position, urgent=True)
+                if self._clock() - last_tick >= TICK_S and self.host.engine.state.running:
+                    last_tick = self._clock()
+                    self.apply(TimerFired())
+            except Exception as error:  # noqa: BLE001 - it breaks the experiment, which is then opened anew
+                self._break(error)
+
+    # -- what the trial files are called --
+
+    def trial_started(self, trial: Trial) -> None:
+        """Keep the copy of the trial's files up to date from now on."""
+        self._mirror.trial_started(self.host.files.path(trial).name)
+
+    def keep_log(self, trial: Trial, text: str) -> None:
+        """Add what one of the trial's pods printed to the trial's log."""
+        path = self.host.files.path(trial)
+        path.mkdir(parents=True, exist_ok=True)
+        with open(path / LOG_FILE, "a", encoding="utf-8") as file:
+            file.write(text if text.endswith("\n") else f"{text}\n")
+        if trial.ended:
+            self._mirror.trial_ended(path.name)
+
+    def trial_ended(self, trial: Trial) -> None:
+        """The trial's files are complete."""
+        self._mirror.trial_ended(self.host.files.path(trial).name)
+
+
+def _meets(horizon: Horizon, result: dict[str, Any]) -> bool:
+    value = result.get(horizon.attr)
+    return isinstance(value, int | float) and value >= horizon.at

@@ -1,0 +1,288 @@
+"""Access to the Kubernetes API: the few calls that the operator makes, on plain dicts, with errors that say why.
+
+It uses the official client for configuration, credentials and connections, and none of its model classes: objects
+that come from users have fields that a typed model of another version would drop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from trialpod.errors import TrialpodError
+from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import ApiClient
+
+TIMEOUT_S = 30.0
+PARALLEL = 32
+"""Requests of this process that may be under way at once, watches not counted."""
+
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class ApiError(TrialpodError):
+    """The API server refused a request, or could not be reached (`status` 0)."""
+
+    def __init__(
+        self, method: str, path: str, status: int, body: Mapping[str, Any], retry_after_s: float = 0.0
+    ) -> None:
+        self.status = status
+        self.reason = str(body.get("reason") or "")
+        self.detail = str(body.get("message") or "no message")
+        self.causes: list[dict[str, Any]] = list((body.get("details") or {}).get("causes") or [])
+        self.retry_after_s = retry_after_s
+        super().__init__(f"{method} {path}: {status or 'no answer'} {self.reason}: {self.detail}")
+
+    @property
+    def temporary(self) -> bool:
+        """True when the same request may succeed later without anybody changing anything."""
+        return self.status in (0, 408, 409, 429) or self.status >= 500
+
+
+class Kube:
+    """Calls the API server. Owned by the operator's event loop.
+
+    Args:
+        client: configured with the server's address and credentials.
+        timeout_s: for one request.
+    """
+
+    def __init__(self, client: ApiClient, timeout_s: float = TIMEOUT_S) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._room = asyncio.Semaphore(PARALLEL)
+        self.requests = 0
+
+    @classmethod
+    async def connect(cls) -> Kube:
+        """Connect with the pod's service account, or with the user's kubeconfig outside of a cluster.
+
+        Raises:
+            TrialpodError: there is neither.
+        """
+        from kubernetes.aio import config
+        from kubernetes.aio.client import ApiClient, Configuration
+
+        configuration = Configuration()
+        try:
+            if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
+                config.load_incluster_config(configuration)
+            else:
+                await config.load_kube_config(client_configuration=configuration)
+        except config.ConfigException as error:
+            raise TrialpodError(
+                f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
+                "or set KUBECONFIG"
+            ) from error
+        configuration.connection_pool_maxsize = PARALLEL
+        configuration.retries = 0
+        client = ApiClient(configuration)
+        client.user_agent = "trialpod-operator"
+        return cls(client)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        text: bool = False,
+    ) -> Any:
+        """Make one request and return the decoded answer.
+
+        Args:
+            method: GET, POST, PUT, PATCH or DELETE.
+            path: below the server's root, such as ``/api/v1/pods``.
+            query: parameters.
+            body: sent as JSON.
+            content_type: of the body.
+            text: return the answer as text instead of decoding it.
+
+        Raises:
+            ApiError: the server refused it or could not be reached.
+        """
+        headers = {
+            "Accept": "*/*" if text else "application/json",
+            "Content-Type": content_type,
+            "User-Agent": self._client.user_agent,
+        }
+        parameters: list[tuple[str, str]] = list((query or {}).items())
+        async with self._room:
+            self.requests += 1
+            try:
+                await self._client.update_params_for_auth(
+                    headers, parameters, ["BearerToken"], path, method, body, None
+                )
+                url = f"{self._client.configuration.host}{path}"
+                if parameters:
+                    url += f"?{urlencode(parameters)}"
+                response = await self._client.rest_client.request(
+                    method, url, headers=headers, body=body, _request_timeout=self._timeout_s
+                )
+                data = await response.read()
+            except (OSError, TimeoutError) as error:
+                raise _unreachable(method, path, error) from error
+            except Exception as error:
+                if type(error).__module__.startswith(("aiohttp", "kubernetes")):
+                    raise _unreachable(method, path, error) from error
+                raise
+        status = int(response.status)
+        if status >= 400:
+            raise ApiError(method, path, status, _status_of(data), _seconds(response.headers.get("Retry-After")))
+        if text:
+            return data.decode("utf-8", "replace")
+        return json.loads(data) if data else {}
+
+    # -- objects, by the path of their collection --
+
+    async def get(self, collection: str, name: str) -> dict[str, Any] | None:
+        """Return one object, None when there is none."""
+        try:
+            found: dict[str, Any] = await self.request("GET", f"{collection}/{quote(name)}")
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    async def list(self, collection: str, selector: str = "") -> list[dict[str, Any]]:
+        """Return all objects of a collection that have the labels of `selector`, page by page."""
+        items: list[dict[str, Any]] = []
+        query = {"limit": "500", **({"labelSelector": selector} if selector else {})}
+        while True:
+            page = await self.request("GET", collection, query=query)
+            items += page.get("items") or []
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return items
+            query["continue"] = token
+
+    async def create(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object and return it; 409 when its name is taken."""
+        created: dict[str, Any] = await self.request(
+            "POST", collection, query={"fieldManager": MANAGER}, body=dict(body)
+        )
+        return created
+
+    async def patch(
+        self, collection: str, name: str, body: Mapping[str, Any], subresource: str = ""
+    ) -> dict[str, Any] | None:
+        """Merge `body` into an object (or a part of it, such as its status); None when the object is gone."""
+        path = f"{collection}/{quote(name)}" + (f"/{subresource}" if subresource else "")
+        try:
+            patched: dict[str, Any] = await self.request(
+                "PATCH", path, query={"fieldManager": MANAGER}, body=dict(body), content_type=MERGE_PATCH
+            )
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return patched
+
+    async def delete(self, collection: str, name: str, *, uid: str = "", grace_s: int | None = None) -> None:
+        """Delete an object, only the one with that `uid` if given; nothing happens when it is gone already."""
+        body: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self.request("DELETE", f"{collection}/{quote(name)}", body=body)
+        except ApiError as error:
+            if error.status == 404 or (error.status == 409 and uid):
+                return  # gone, or another one has its name by now
+            raise
+
+    async def delete_all(self, collection: str, selector: str) -> None:
+        """Delete all objects that have the labels of `selector`, in one request."""
+        await self.request(
+            "DELETE", collection, query={"labelSelector": selector}, body={"propagationPolicy": "Background"}
+        )
+
+    async def pod_log(self, namespace: str, name: str, container: str, limit_bytes: int) -> str:
+        """Return what a container printed, at most so many bytes of it, oldest first."""
+        query = {"container": container, "limitBytes": str(limit_bytes)}
+        found: str = await self.request("GET", f"{pods(namespace)}/{quote(name)}/log", query=query, text=True)
+        return found
+
+    async def review_token(self, token: str, audience: str) -> dict[str, Any]:
+        """Return the status of a TokenReview."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        answer = await self.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
+        return dict(answer.get("status") or {})
+
+
+def experiments(namespace: str) -> str:
+    """Return the path of a namespace's TuneExperiments."""
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{quote(namespace)}/tuneexperiments"
+
+
+def trials(namespace: str) -> str:
+    """Return the path of a namespace's TuneTrials."""
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{quote(namespace)}/tunetrials"
+
+
+def pods(namespace: str) -> str:
+    """Return the path of a namespace's pods."""
+    return f"/api/v1/namespaces/{quote(namespace)}/pods"
+
+
+def secrets(namespace: str) -> str:
+    """Return the path of a namespace's Secrets."""
+    return f"/api/v1/namespaces/{quote(namespace)}/secrets"
+
+
+def config_maps(namespace: str) -> str:
+    """Return the path of a namespace's ConfigMaps."""
+    return f"/api/v1/namespaces/{quote(namespace)}/configmaps"
+
+
+def events(namespace: str) -> str:
+    """Return the path of a namespace's events."""
+    return f"/api/v1/namespaces/{quote(namespace)}/events"
+
+
+def nodes() -> str:
+    """Return the path of the nodes."""
+    return "/api/v1/nodes"
+
+
+def leases(namespace: str) -> str:
+    """Return the path of a namespace's Leases."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"
+
+
+def _unreachable(method: str, path: str, error: BaseException) -> ApiError:
+    message = f"the API server cannot be reached: {error or type(error).__name__}"
+    return ApiError(method, path, 0, {"reason": "Unreachable", "message": message})
+
+
+def _status_of(data: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+    except ValueError:
+        body = None
+    return body if isinstance(body, dict) else {"message": data[:500].decode("utf-8", "replace")}
+
+
+def _seconds(value: str | None) -> float:
+    try:
+        return max(0.0, float(value or 0))
+    except ValueError:
+        return 0.0

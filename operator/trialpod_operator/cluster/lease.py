@@ -1,0 +1,147 @@
+"""The Lease that lets one operator work at a time, so that a standby can wait for its turn.
+
+It is a courtesy, not the guarantee: of two operators that both believe that they hold it, the first object of an
+experiment's journal that both want to write stops one (`experiment.mirror`).
+
+Invariants: no clock is compared with another machine's. Whoever waits watches whether the record changes, on its own
+clock. A holder that could not renew for `RENEW_DEADLINE_S` says so, and its process ends before anybody else may take
+over after `DURATION_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.kube import ApiError, Kube
+
+logger = logging.getLogger(__name__)
+
+DURATION_S = 15.0
+RENEW_EVERY_S = 4.0
+RENEW_DEADLINE_S = 10.0
+WATCH_EVERY_S = 1.0
+
+
+class Lease:
+    """One Lease.
+
+    Args:
+        kube: the API server.
+        namespace: where it is.
+        name: its name.
+        identity: of this process. A holder of the same identity was this pod's container before it was restarted.
+        monotonic: seconds, for differences only.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        name: str,
+        identity: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._collection = paths.leases(namespace)
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._monotonic = monotonic
+        self._held: dict[str, Any] | None = None
+        self.held = False
+
+    async def acquire(self) -> None:
+        """Wait until this process holds the Lease."""
+        seen: dict[str, Any] | None = None
+        since = self._monotonic()
+        told = False
+        while True:
+            try:
+                found = await self._kube.get(self._collection, self._name)
+                if found is None:
+                    self._held = await self._kube.create(self._collection, self._body(0))
+                    break
+                spec = found.get("spec") or {}
+                if spec != seen:
+                    seen, since = spec, self._monotonic()
+                holder = spec.get("holderIdentity") or ""
+                length = float(spec.get("leaseDurationSeconds") or DURATION_S)
+                if holder in ("", self._identity) or self._monotonic() - since >= length:
+                    self._held = await self._replace(found, int(spec.get("leaseTransitions") or 0) + 1)
+                    break
+                if not told:
+                    told = True
+                    logger.info("%s is at work; waiting for the Lease %s", holder, self._name)
+            except ApiError as error:
+                if not error.temporary:
+                    raise
+                logger.info("the Lease %s cannot be taken yet: %s", self._name, error)
+            await asyncio.sleep(WATCH_EVERY_S)
+        self.held = True
+
+    async def keep(self) -> None:
+        """Renew the Lease for as long as that works; returns when it is lost."""
+        renewed = self._monotonic()
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S if self._monotonic() - renewed < RENEW_EVERY_S + 1.0 else 1.0)
+            try:
+                assert self._held is not None
+                async with asyncio.timeout(RENEW_DEADLINE_S / 2):
+                    self._held = await self._replace(self._held, None)
+                renewed = self._monotonic()
+            except ApiError as error:
+                if error.status in (404, 409):
+                    logger.error("the Lease %s was taken by another operator", self._name)
+                    self.held = False
+                    return
+                logger.warning("the Lease %s could not be renewed: %s", self._name, error)
+            except TimeoutError:
+                logger.warning("the Lease %s could not be renewed in time", self._name)
+            if self._monotonic() - renewed > RENEW_DEADLINE_S:
+                self.held = False
+                return
+
+    async def release(self) -> None:
+        """Let another process take over at once."""
+        if self._held is None or not self.held:
+            return
+        self.held = False
+        try:
+            await self._replace(self._held, None, holder="")
+        except ApiError as error:
+            logger.info("the Lease %s could not be released: %s", self._name, error)
+
+    async def _replace(
+        self, found: dict[str, Any], transitions: int | None, holder: str | None = None
+    ) -> dict[str, Any]:
+        body = self._body(int((found.get("spec") or {}).get("leaseTransitions") or 0))
+        body["metadata"]["resourceVersion"] = found["metadata"].get("resourceVersion")
+        if transitions is not None:
+            body["spec"]["leaseTransitions"] = transitions
+        else:
+            body["spec"]["acquireTime"] = (found.get("spec") or {}).get("acquireTime")
+        if holder is not None:
+            body["spec"]["holderIdentity"] = holder
+        replaced: dict[str, Any] = await self._kube.request("PUT", f"{self._collection}/{self._name}", body=body)
+        return replaced
+
+    def _body(self, transitions: int) -> dict[str, Any]:
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": int(DURATION_S),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": transitions,
+            },
+        }

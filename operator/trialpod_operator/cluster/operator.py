@@ -1,0 +1,213 @@
+"""The operator's process: kopf watches, the controller decides, the report service listens, all in one event loop.
+
+Order of a start: the API server, the certificates, the probes, the Lease, then the report service and the watches. A
+standby is alive and not ready. Order of an end: the report service stops answering, what is under way is committed
+or dropped (nobody has seen it), the Lease is released. Trials notice none of it; they try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+import kopf
+
+from trialpod.errors import TrialpodError
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.authority import StoredAuthority
+from trialpod_operator.cluster.controller import Controller
+from trialpod_operator.cluster.gate import Gate
+from trialpod_operator.cluster.identity import TokenReviewer
+from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.lease import Lease
+from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.reports.http import ReportServer
+from trialpod_operator.reports.probes import ProbeServer
+from trialpod_operator.reports.service import ReportService
+
+logger = logging.getLogger(__name__)
+
+LEASE_NAME = "trialpod-operator"
+CERTIFICATES_EVERY_S = 3600.0
+LOOP_LATE_S = 30.0
+"""A loop that is later than this with its own heartbeat is not alive."""
+
+
+async def run_operator(options: OperatorOptions) -> int:
+    """Run until SIGTERM, or until the Lease is lost; return the exit status."""
+    kube = await Kube.connect()
+    process = _Process(kube, options)
+    try:
+        return await process.run()
+    finally:
+        await process.close()
+        await kube.close()
+
+
+class _Process:
+    def __init__(self, kube: Kube, options: OperatorOptions) -> None:
+        self._kube = kube
+        self._options = options
+        short = options.service.removesuffix(".cluster.local")
+        server_names = [options.service, *({short, f"{short}.cluster.local"} - {options.service}), "localhost"]
+        self._authority = StoredAuthority(kube, options.own_namespace, server_names, time.time)
+        self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle)
+        self._lease = Lease(kube, options.own_namespace, LEASE_NAME, options.identity)
+
+        async def review(token: str) -> dict[str, Any]:
+            return await kube.review_token(token, names.TOKEN_AUDIENCE)
+
+        self._server = ReportServer(Gate(ReportService(self._controller), TokenReviewer(review)))
+        self._probes = ProbeServer({"/healthz": self._healthy, "/readyz": self._ready})
+        self._beat_at = time.monotonic()
+        self._watching = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    async def run(self) -> int:
+        await self._probes.start(self._options.host, self._options.probe_port)
+        self._tasks.append(asyncio.ensure_future(self._beat()))
+        await self._authority.refresh()
+        await self._lease.acquire()
+        logger.info("this operator is at work: %s", self._options.identity)
+        keeping = asyncio.ensure_future(self._lease.keep())
+        self._tasks.append(keeping)
+        await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
+        self._controller.start()
+        self._tasks.append(asyncio.ensure_future(self._renew_certificates()))
+        stop = asyncio.Event()
+        keeping.add_done_callback(lambda _: stop.set())
+        await kopf.operator(
+            registry=self._registry(),
+            settings=_settings(),
+            standalone=True,
+            clusterwide=not self._options.namespaces,
+            namespaces=self._options.namespaces,
+            stop_flag=stop,
+            ready_flag=self._watching,
+        )
+        return 1 if stop.is_set() else 0
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await self._server.close(grace_s=2.0)
+        await self._controller.close()
+        await self._lease.release()
+        await self._probes.close()
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        controller = self._controller
+
+        def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+            return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
+        def experiment(event: kopf.RawEvent, **_: Any) -> None:
+            controller.take_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+        def trial(event: kopf.RawEvent, **_: Any) -> None:
+            controller.take_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+        def pod(event: kopf.RawEvent, **_: Any) -> None:
+            controller.take_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+        async def on_experiment(**arguments: Any) -> None:
+            experiment(**arguments)
+
+        async def on_trial(**arguments: Any) -> None:
+            trial(**arguments)
+
+        async def on_pod(**arguments: Any) -> None:
+            pod(**arguments)
+
+        kopf.on.login(registry=registry)(login)
+        kopf.on.event(names.GROUP, names.VERSION, names.EXPERIMENTS, registry=registry)(on_experiment)
+        kopf.on.event(names.GROUP, names.VERSION, names.TRIALS, registry=registry)(on_trial)
+        kopf.on.event("", "v1", "pods", registry=registry)(on_pod)
+        return registry
+
+    # -- probes --
+
+    def _healthy(self) -> tuple[bool, str]:
+        late = time.monotonic() - self._beat_at
+        return late < LOOP_LATE_S, f"the event loop was last seen {late:.1f} s ago"
+
+    def _ready(self) -> tuple[bool, str]:
+        if not self._lease.held:
+            return False, "standing by: another operator is at work"
+        queue = self._controller.queue.depth
+        return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} wait for a look"
+
+    # -- in the background --
+
+    async def _beat(self) -> None:
+        while True:
+            self._beat_at = time.monotonic()
+            await asyncio.sleep(1.0)
+
+    async def _renew_certificates(self) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATES_EVERY_S)
+            try:
+                if await self._authority.refresh():
+                    self._server.replace_tls(self._authority.context())
+                await self._controller.services.publish_everywhere()
+                await self._authority.published()
+            except (ApiError, TrialpodError) as error:
+                logger.warning("the certificates could not be looked after: %s", error)
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.loggers = False
+    settings.posting.worker_limit = 10
+    settings.peering.standalone = True
+    # It would look for kinds and namespaces that come and go, which takes rights over the whole cluster.
+    settings.scanning.disabled = True
+    settings.watching.chunk_size = 500
+    settings.watching.connect_timeout = 5
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 30
+    settings.execution.default_backoff = 10
+    settings.queueing.worker_limit = None
+    ours = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
+    settings.watching.label_selectors["pods"] = ours
+    settings.watching.label_selectors[names.TRIALS] = ours
+    return settings
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each record, on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure_logging(level: str) -> None:
+    """Log JSON lines to standard error: of trialpod from `level` on, of libraries what is wrong."""
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = JsonLines()
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("trialpod", "trialpod_operator"):
+        logging.getLogger(name).setLevel(level)

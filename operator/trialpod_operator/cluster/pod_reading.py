@@ -1,0 +1,74 @@
+"""What a pod object says, read in one place: conditions, containers, times."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from trialpod_operator.cluster import names
+
+Pod = Mapping[str, Any]
+
+MAX_FOREIGN = 400
+"""Characters that are kept of a text that Kubernetes or a container wrote."""
+
+
+def status_of(pod: Pod) -> Mapping[str, Any]:
+    """Return the pod's status; empty before its first."""
+    status: Mapping[str, Any] = pod.get("status") or {}
+    return status
+
+
+def condition(pod: Pod, kind: str) -> Mapping[str, Any] | None:
+    """Return one of the pod's conditions."""
+    for each in status_of(pod).get("conditions") or ():
+        if each.get("type") == kind:
+            found: Mapping[str, Any] = each
+            return found
+    return None
+
+
+def trial_container(pod: Pod) -> Mapping[str, Any]:
+    """Return the container in which the attempt runs; others may stand before it, put there at admission."""
+    containers = (pod.get("spec") or {}).get("containers") or []
+    for container in containers:
+        if any(variable.get("name") == names.RUNNER_VARIABLE for variable in container.get("env") or ()):
+            chosen: Mapping[str, Any] = container
+            return chosen
+    named = [container for container in containers if container.get("name") == names.CONTAINER]
+    first: Mapping[str, Any] = (named or containers or [{}])[0]
+    return first
+
+
+def container_state(pod: Pod, name: str) -> Mapping[str, Any]:
+    """Return the state of a container: a mapping with one key, `waiting`, `running` or `terminated`, or none."""
+    for each in status_of(pod).get("containerStatuses") or ():
+        if each.get("name") == name:
+            state: Mapping[str, Any] = each.get("state") or {}
+            return state
+    return {}
+
+
+def is_sidecar(pod: Pod, init_container: str) -> bool:
+    """Return whether an init container is one that runs beside the others and is started again when it ends."""
+    for each in (pod.get("spec") or {}).get("initContainers") or ():
+        if each.get("name") == init_container:
+            return bool(each.get("restartPolicy") == "Always")
+    return False
+
+
+def seconds(time: str | None) -> float | None:
+    """Return one of Kubernetes' times in seconds since the epoch; None when there is none."""
+    if not time:
+        return None
+    return dt.datetime.fromisoformat(time).timestamp()
+
+
+def foreign(text: object, limit: int = MAX_FOREIGN) -> str:
+    """Return a text from outside on one line, its middle cut out when it is long."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in str(text or "")).split())
+    if len(words) <= limit:
+        return words
+    head = limit // 2
+    return f"{words[:head]} ... {words[-(limit - head - 5) :]}"

@@ -1,0 +1,226 @@
+"""Makes and removes the TuneTrials and pods of one experiment at the API server.
+
+Every call may be repeated: what is there already is taken for ours, because its name says for what it was made. What
+the server refuses is remembered with its reason, and not asked for again before its time (`Refusals`).
+
+Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.pods import ObjectRef, PodOptions, build_pod
+from trialpod_operator.cluster.refusals import why_refused
+from trialpod_operator.cluster.seen import Object, Seen
+from trialpod_operator.cluster.template import TemplateError
+from trialpod_operator.cluster.trial_resources import build_trial
+from trialpod_operator.cluster.waiting import Waiting
+from trialpod_operator.engine.trial import Trial
+
+logger = logging.getLogger(__name__)
+
+REFUSED_BASE_S = 1.0
+REFUSED_MOST_S = 30.0
+
+LOG_BYTES = 4 * 1024 * 1024
+"""Of a pod's output, at most so much of the beginning is kept."""
+
+DELETE_BATCH = 50
+
+
+@dataclass
+class Refusals:
+    """Why the API server does not take new pods or trials, and when to try again."""
+
+    why: Waiting | None = None
+    until: float = 0.0
+    count: int = 0
+
+    def add(self, why: Waiting, now: float, at_least_s: float = 0.0) -> None:
+        """Note one more refusal."""
+        self.count += 1
+        self.why = why
+        self.until = now + max(at_least_s, min(REFUSED_BASE_S * 2.0 ** min(self.count - 1, 10), REFUSED_MOST_S))
+
+    def clear(self) -> None:
+        """Creating works."""
+        self.why, self.until, self.count = None, 0.0, 0
+
+
+class PodWork:
+    """Acts at the API server for one experiment.
+
+    Args:
+        owner: the TuneExperiment.
+        experiment: returns the manifest that holds now, with its storage.
+        kube: the API server.
+        seen: gets what the server answers.
+        options: for building pods.
+        clock: seconds since the epoch.
+        keep_log: keeps what a pod of a trial printed.
+    """
+
+    def __init__(
+        self,
+        owner: ObjectRef,
+        experiment: Callable[[], TuneExperiment],
+        kube: Kube,
+        seen: Seen,
+        options: PodOptions,
+        clock: Callable[[], float],
+        keep_log: Callable[[Trial, str], None],
+    ) -> None:
+        self._owner = owner
+        self._key = f"{owner.namespace}/{owner.name}"
+        self._experiment = experiment
+        self._kube = kube
+        self._seen = seen
+        self._options = options
+        self._clock = clock
+        self._keep_log = keep_log
+        self.refusals = Refusals()
+        self.deleted: set[str] = set()
+        """Uids of the pods whose deletion was asked for here."""
+
+    async def create_trial(self, trial: Trial) -> bool:
+        """Make the TuneTrial; return whether it is there."""
+        body = build_trial(self._experiment(), self._owner, trial)
+        made = await self._create(paths.trials(self._owner.namespace), body)
+        if made is None:
+            return False
+        self._seen.take_trial(made, deleted=False)
+        return True
+
+    async def create_pod(
+        self, trial: Trial, attempt: int, resources: Mapping[str, float] | None = None
+    ) -> str | None:
+        """Make the pod of an attempt, and its TuneTrial before it; return the pod's uid, None when it is refused.
+
+        Args:
+            trial: the engine's trial.
+            attempt: the attempt that it is made for.
+            resources: instead of the manifest's, when a scheduler has changed them.
+        """
+        name = names.trial_name(self._owner.name, trial.trial_id)
+        if self._seen.trial(self._key, name) is None and not await self.create_trial(trial):
+            return None
+        owner = self._seen.trial(self._key, name)
+        if owner is None:
+            return None
+        reference = ObjectRef(namespace=self._owner.namespace, name=name, uid=owner["metadata"]["uid"])
+        try:
+            body = build_pod(
+                self._experiment(),
+                self._owner,
+                reference,
+                trial.trial_id,
+                attempt,
+                self._options,
+                resources=resources,
+            )
+        except TemplateError as error:
+            why = Waiting(reason="InvalidTemplate", message=str(error), remedy="", severity="stuck")
+            self.refusals.add(why, self._clock())
+            return None
+        made = await self._create(paths.pods(self._owner.namespace), body)
+        if made is None:
+            return None
+        self._seen.take_pod(made, deleted=False)
+        return str(made["metadata"]["uid"])
+
+    async def look_up_pod(self, name: str) -> bool:
+        """Ask the server for a pod; return whether it is there."""
+        found = await self._kube.get(paths.pods(self._owner.namespace), name)
+        if found is None:
+            return False
+        self._seen.take_pod(found, deleted=False)
+        return True
+
+    async def complaint(self, pod: Object) -> str:
+        """Return the latest warning among a pod's events, or ""."""
+        found = await self._kube.request(
+            "GET",
+            paths.events(self._owner.namespace),
+            query={
+                "fieldSelector": f"involvedObject.uid={pod['metadata'].get('uid', '')},type=Warning",
+                "limit": "50",
+            },
+        )
+        warnings = [each for each in found.get("items") or [] if each.get("message")]
+        warnings.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+        return f"{warnings[-1].get('reason')}: {warnings[-1]['message']}" if warnings else ""
+
+    async def delete_pod(self, pod: Object) -> None:
+        """Ask for the end of a pod: SIGTERM now, SIGKILL after its grace period."""
+        metadata = pod["metadata"]
+        self.deleted.add(metadata.get("uid", ""))
+        await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=metadata.get("uid", ""))
+
+    async def put_away(self, pods: list[tuple[Object, Trial | None]]) -> list[Object]:
+        """Keep the logs of finished pods and delete them; return those that are done with."""
+        kept = await asyncio.gather(*(self._keep(pod, trial) for pod, trial in pods))
+        ready = [pod for (pod, _), is_kept in zip(pods, kept, strict=True) if is_kept]
+        for start in range(0, len(ready), DELETE_BATCH):
+            batch = ready[start : start + DELETE_BATCH]
+            if len(batch) == 1:
+                await self.delete_pod(batch[0])
+            else:
+                await self._delete_together(batch)
+        return ready
+
+    async def _create(self, collection: str, body: Object) -> Object | None:
+        try:
+            return await self._kube.create(collection, body)
+        except ApiError as error:
+            if error.status == 409 and error.reason == "AlreadyExists":
+                return await self._kube.get(collection, body["metadata"]["name"])
+            why = why_refused(error.status, error.reason, error.detail, self._clock())
+            if self.refusals.why is None or self.refusals.why.reason != why.reason:
+                logger.warning("%s: %s", self._key, error)
+            self.refusals.add(why, self._clock(), error.retry_after_s)
+            return None
+
+    async def _delete_together(self, batch: list[Object]) -> None:
+        """Delete finished pods in one request for each attempt number among them."""
+        by_attempt: dict[str, list[str]] = {}
+        for pod in batch:
+            labels = pod["metadata"]["labels"]
+            by_attempt.setdefault(labels.get(names.ATTEMPT_LABEL, ""), []).append(labels[names.TRIAL_ID_LABEL])
+            self.deleted.add(pod["metadata"].get("uid", ""))
+        for attempt, ids in by_attempt.items():
+            selector = (
+                f"{names.EXPERIMENT_LABEL}={self._owner.name},{names.ATTEMPT_LABEL}={attempt},"
+                f"{names.TRIAL_ID_LABEL} in ({','.join(sorted(ids))})"
+            )
+            await self._kube.delete_all(paths.pods(self._owner.namespace), selector)
+
+    async def _keep(self, pod: Object, trial: Trial | None) -> bool:
+        """Put what a pod printed into its trial's files; return False when that has to be tried again."""
+        if trial is None:
+            return True
+        metadata = pod["metadata"]
+        containers = [each["name"] for each in pod["spec"].get("containers") or []]
+        container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
+        try:
+            text = await self._kube.pod_log(self._owner.namespace, metadata["name"], container, LOG_BYTES)
+        except ApiError as error:
+            logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
+            return not error.temporary
+        if text:
+            self._keep_log(trial, text)
+        return True
+
+
+def node_of(pod: Object | None) -> str:
+    """Return the node that a pod is on, or ""."""
+    spec: dict[str, Any] = (pod or {}).get("spec") or {}
+    return str(spec.get("nodeName") or "")

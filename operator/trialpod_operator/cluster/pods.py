@@ -1,0 +1,277 @@
+"""Builds the pod that runs an attempt, from the experiment's template, its short cuts and what trialpod adds.
+
+Precedence, where two parts say something about the same field:
+
+* `spec.image` and `spec.resources` go before the template (validation refuses templates that contradict them);
+* the template goes before trialpod's defaults: security context, grace period, command, annotations, plain variables;
+* names, labels, the owner, restartPolicy and the pod's identity (its token, address and trial) are trialpod's alone.
+
+Trial pods ask the cluster autoscaler and Karpenter not to move them (`cluster-autoscaler.kubernetes.io/safe-to-evict:
+"false"`, `karpenter.sh/do-not-disrupt: "true"`): moving one to save a node costs the work since its last checkpoint.
+The same annotations in the template turn that off.
+
+The output depends on the arguments alone; equal arguments give equal pods, key by key. Arguments are never changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.remote_checkpoints import SCRATCH_VARIABLE
+from trialpod_operator.api.models import ConfigMapRef, TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.quantity import parse_quantity
+from trialpod_operator.cluster import names, template
+from trialpod_operator.cluster.template import Json, TemplateError
+
+COMMAND = ("python", "-m", "trialpod.runner.pod")
+GRACE_SECONDS = 30
+"""terminationGracePeriodSeconds of a pod whose template has none; Kubernetes' own default."""
+
+IDENTITY_VOLUME = "trialpod-identity"
+STORAGE_VOLUME = "trialpod-storage"
+CODE_VOLUME = "trialpod-code"
+WORK_VOLUME = "trialpod-work"
+
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+
+GPU = "gpu"
+"""The short name of a whole device, as in Ray; `PodOptions.gpu_resource` says which one."""
+
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectRef:
+    """An object of the API server."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodOptions:
+    """What the operator knows and no manifest says.
+
+    Attributes:
+        address: where pods reach the report service, "https://host:port".
+        default_image: image of trials whose manifest names none; "" = they are refused.
+        gpu_resource: what `gpu` means in `spec.resources`.
+        keep_on_node: ask autoscalers not to move trials.
+    """
+
+    address: str
+    default_image: str = ""
+    gpu_resource: str = "nvidia.com/gpu"
+    keep_on_node: bool = True
+
+
+def grace_seconds(spec: TuneExperimentSpec) -> float:
+    """Return the grace period of the experiment's pods, from SIGTERM to SIGKILL."""
+    given = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return float(GRACE_SECONDS if given is None else given)
+
+
+def build_pod(
+    experiment: TuneExperiment,
+    experiment_ref: ObjectRef,
+    trial_ref: ObjectRef,
+    trial_id: str,
+    attempt: int,
+    options: PodOptions,
+    *,
+    resources: Mapping[str, int | str | float] | None = None,
+) -> Json:
+    """Return the pod for one attempt.
+
+    Args:
+        experiment: a valid manifest.
+        experiment_ref: the TuneExperiment.
+        trial_ref: the TuneTrial, which will own the pod.
+        trial_id: the engine's id of the trial.
+        attempt: the attempt that it is made for.
+        options: what the operator adds.
+        resources: instead of `spec.resources`, for a trial whose scheduler changed them.
+
+    Raises:
+        TemplateError: the template claims what trialpod needs, there is no image, or a device is not whole.
+    """
+    spec = experiment.spec
+    given: Json = copy.deepcopy(dict(spec.template))
+    metadata: Json = given.get("metadata") or {}
+    pod_spec: Json = given.get("spec") or {}
+    amounts = _amounts(spec.resources if resources is None else resources, options.gpu_resource)
+
+    container, path = _trial_container(pod_spec)
+    _set_image(container, spec.image, options.default_image, path)
+    _set_resources(container, amounts)
+    if not container.get("command") and not container.get("args"):
+        container["command"] = list(COMMAND)
+    # Where a trial says nothing before it dies, the end of its output becomes the message of its ending.
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    fixed, defaults = _environment(experiment_ref, trial_id, attempt, options)
+    template.merge_env(container, fixed, defaults, path)
+
+    volumes, mounts = _volumes(spec)
+    template.add_mounts(container, mounts, path)
+    template.add_volumes(pod_spec, volumes)
+    template.restrict(pod_spec)
+    pod_spec["restartPolicy"] = "Never"
+    pod_spec.setdefault("automountServiceAccountToken", False)
+    pod_spec.setdefault("enableServiceLinks", False)
+    pod_spec.setdefault("terminationGracePeriodSeconds", GRACE_SECONDS)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(experiment, metadata, trial_ref, trial_id, attempt, options, container["name"]),
+        "spec": pod_spec,
+    }
+
+
+def _metadata(
+    experiment: TuneExperiment,
+    given: Json,
+    trial_ref: ObjectRef,
+    trial_id: str,
+    attempt: int,
+    options: PodOptions,
+    container: str,
+) -> Json:
+    ours = {
+        **names.labels(experiment.name, trial_id),
+        names.NAME_LABEL: names.TRIAL_POD_NAME,
+        names.ATTEMPT_LABEL: str(attempt),
+    }
+    annotations = {DEFAULT_CONTAINER: container}
+    if options.keep_on_node:
+        annotations |= {SAFE_TO_EVICT: "false", DO_NOT_DISRUPT: "true"}
+    metadata: Json = {
+        "name": names.pod_name(experiment.name, trial_id, attempt),
+        "namespace": trial_ref.namespace,
+        "labels": template.merge_labels(experiment.metadata.labels, given.get("labels") or {}, ours),
+        "annotations": {**annotations, **(given.get("annotations") or {})},
+        "ownerReferences": [
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.TRIAL_KIND,
+                "name": trial_ref.name,
+                "uid": trial_ref.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+    if given.get("finalizers"):
+        metadata["finalizers"] = given["finalizers"]
+    return metadata
+
+
+def _trial_container(pod_spec: Json) -> tuple[Json, str]:
+    containers = template.list_in(pod_spec, "containers")
+    index = template.trial_container(pod_spec)
+    if index is None:
+        containers.append({"name": names.CONTAINER})
+        index = 0
+    return containers[index], f"spec.template.spec.containers[{index}]"
+
+
+def _set_image(container: Json, image: str | None, default: str, path: str) -> None:
+    image = image or container.get("image") or default
+    if not image:
+        raise TemplateError(
+            "spec.image", f"is missing, and so is {path}.image; name an image that has trialpod in it"
+        )
+    container["image"] = image
+
+
+def _set_resources(container: Json, amounts: Mapping[str, str]) -> None:
+    if not amounts:
+        return
+    template.fill(container, {"resources": {}})
+    resources: Json = container["resources"]
+    for part in ("requests", "limits"):
+        resources[part] = {**(resources.get(part) or {}), **amounts}
+
+
+def _amounts(resources: Mapping[str, int | str | float], gpu: str) -> dict[str, str]:
+    """Return resources as Kubernetes takes them."""
+    if GPU in resources and gpu in resources:
+        raise TemplateError(f"spec.resources.{GPU}", f"is the same as {gpu}, which is given too; keep one of them")
+    amounts = {}
+    for name, value in resources.items():
+        real = gpu if name == GPU else name
+        try:
+            amount = parse_quantity(value)
+        except InvalidInputError as error:
+            raise TemplateError(f"spec.resources.{name}", str(error)) from None
+        if real not in _NATIVE and amount.denominator != 1:
+            raise TemplateError(
+                f"spec.resources.{name}",
+                f"{value} is not whole: Kubernetes hands out {real} only as whole devices "
+                "(shares of one are the cluster's business: MIG, time-slicing, MPS)",
+            )
+        if isinstance(value, float):
+            amounts[real] = f"{math.ceil(amount * 1000)}m" if real == "cpu" else str(math.ceil(amount))
+        else:
+            amounts[real] = str(value)
+    return amounts
+
+
+def _environment(
+    experiment: ObjectRef, trial_id: str, attempt: int, options: PodOptions
+) -> tuple[list[Json], list[Json]]:
+    def field(name: str, path: str) -> Json:
+        return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+    def plain(name: str, value: str) -> Json:
+        return {"name": name, "value": value}
+
+    fixed = [
+        plain(names.ADDRESS_VARIABLE, options.address),
+        plain(names.EXPERIMENT_VARIABLE, f"{experiment.namespace}/{experiment.name}"),
+        plain(names.RUNNER_VARIABLE, names.runner_id(trial_id, attempt)),
+        plain(names.TOKEN_VARIABLE, names.TOKEN_FILE),
+        plain(names.CA_VARIABLE, names.CA_FILE),
+        field(names.NODE_IP_VARIABLE, "status.hostIP"),
+    ]
+    defaults = [
+        field("POD_NAME", "metadata.name"),
+        plain(SCRATCH_VARIABLE, names.WORK_DIR),
+        plain("TMPDIR", f"{names.WORK_DIR}/tmp"),
+        plain("PYTHONUNBUFFERED", "1"),
+    ]
+    return fixed, defaults
+
+
+def _volumes(spec: TuneExperimentSpec) -> tuple[list[Json], list[Json]]:
+    token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": names.TOKEN_SECONDS, "path": "token"}
+    authority = {"name": names.CA_CONFIG_MAP, "items": [{"key": names.CA_KEY, "path": "ca.crt"}]}
+    sources = [{"serviceAccountToken": token}, {"configMap": authority}]
+    volumes: list[Json] = [
+        {"name": IDENTITY_VOLUME, "projected": {"sources": sources}},
+        {"name": WORK_VOLUME, "emptyDir": {}},
+    ]
+    mounts: list[Json] = [
+        {"name": IDENTITY_VOLUME, "mountPath": names.IDENTITY_DIR, "readOnly": True},
+        {"name": WORK_VOLUME, "mountPath": names.WORK_DIR},
+    ]
+    if spec.storage is not None and spec.storage.credentials_secret:
+        volumes.append({"name": STORAGE_VOLUME, "secret": {"secretName": spec.storage.credentials_secret}})
+        mounts.append({"name": STORAGE_VOLUME, "mountPath": names.STORAGE_SECRET_DIR, "readOnly": True})
+    code = spec.trainable.config_map_ref
+    if code is not None:
+        items = [{"key": code.key, "path": module_file(code)}]
+        volumes.append({"name": CODE_VOLUME, "configMap": {"name": code.name, "items": items}})
+        mounts.append({"name": CODE_VOLUME, "mountPath": names.CODE_DIR, "readOnly": True})
+    return volumes, mounts
+
+
+def module_file(code: ConfigMapRef) -> str:
+    """Return where below the code folder the ConfigMap's file must be, to be imported as its entrypoint says."""
+    return code.entrypoint.partition(":")[0].replace(".", "/") + ".py"

@@ -1,0 +1,417 @@
+"""Makes a TuneExperiment out of what a `Tuner` was given.
+
+Invariants: a function of its arguments. Everything that no manifest can say is refused here, all of it at once, each
+with the argument's name and what to do instead; nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.described import arguments_of
+from trialpod.tune.schedulers import scheduler_name
+from trialpod.tune.search import searcher_name
+from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
+from trialpod.tune.search.search_generator import SearchGenerator
+from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
+from trialpod_operator.api.document import Document
+from trialpod_operator.api.search_space import NAMES
+from trialpod_operator.api.validation import check_document
+from trialpod_operator.cluster import names
+
+Json = dict[str, Any]
+
+MAX_INT = 2**63 - 1
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+_HERE = "run it on this machine (backend='local')"
+_DEFAULT_LOG_FILES = ("stdout", "stderr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """What a manifest needs besides what a `Tuner` knows.
+
+    Attributes:
+        namespace: of the experiment.
+        endpoint: URL of the S3 service as the pods reach it; "" = Amazon's.
+        credentials_secret: Secret with the storage's keys, in that namespace; "" = the pods need none.
+        image: of the trials; "" = the operator's default.
+        template: a PodTemplateSpec for the trials.
+        labels: of the experiment, its trials and pods.
+        deletion_policy: what becomes of the data when the resource is deleted.
+    """
+
+    namespace: str
+    endpoint: str = ""
+    credentials_secret: str = ""
+    image: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    deletion_policy: str = "Retain"
+
+
+class _Refusals:
+    """Collects what cannot be said in a manifest."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, message: str) -> None:
+        self.found.append(message)
+
+
+def resource_name(text: str) -> str:
+    """Return the nearest name that an experiment in a cluster can have."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return name[: names.MAX_EXPERIMENT_NAME].rstrip("-") or "experiment"
+
+
+def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle_uri: str) -> Json:
+    """Return the TuneExperiment for a request.
+
+    Args:
+        request: what to run.
+        settings: of this cluster.
+        pickle_uri: where the Trainable will be.
+
+    Raises:
+        InvalidInputError: something in it cannot be run in a cluster.
+    """
+    refused = _Refusals()
+    _refuse_what_stays_here(request, refused)
+    spec: Json = {
+        "trainable": {"pickle": {"uri": pickle_uri, "sha256": request.trainable.sha256}},
+        "searchSpace": {key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()},
+        "metric": request.metric,
+        "mode": request.mode,
+        "numSamples": request.num_samples,
+        "maxConcurrentTrials": request.max_concurrent,
+        "seed": request.seed,
+        "timeBudget": None if request.time_budget_s is None else math.ceil(request.time_budget_s),
+        "scheduler": _scheduler(request, refused),
+        "checkpoint": _checkpoint(request),
+        "failurePolicy": {"maxFailures": request.max_failures, "failFast": request.fail_fast},
+        "reusePods": request.reuse or None,
+        "storage": _storage(request, settings, refused),
+        "image": settings.image or None,
+        "resources": _resources(request, refused),
+        "template": dict(settings.template) or None,
+    }
+    spec["searchAlgorithm"], limit = _search_algorithm(request, refused)
+    if limit is not None:
+        spec["maxConcurrentTrials"] = min(limit, request.max_concurrent or limit)
+    spec["stop"], spec["stoppers"] = _stop(request, refused)
+    if not request.metric:
+        spec["mode"] = None  # the scheduler or the search algorithm may have both in its parameters
+    name = request.name
+    if len(name) > names.MAX_EXPERIMENT_NAME or not NAME.fullmatch(name):
+        refused.add(
+            f"RunConfig(name={name!r}): in a cluster a name has lower-case letters, digits and '-', at most "
+            f"{names.MAX_EXPERIMENT_NAME} of them; {resource_name(name)!r} would do"
+        )
+        name = resource_name(name)
+    manifest: Json = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.EXPERIMENT_KIND,
+        "metadata": {"name": name, "namespace": settings.namespace},
+        "spec": {key: value for key, value in spec.items() if value not in (None, {}, [])},
+    }
+    if settings.labels:
+        manifest["metadata"]["labels"] = dict(settings.labels)
+    if not refused.found:
+        refused.found = [_as_argument(str(problem)) for problem in check_document(Document(manifest)).problems]
+    if refused.found:
+        lines = "".join(f"\n  - {message}" for message in refused.found)
+        raise InvalidInputError(f"this experiment cannot run in a cluster; nothing was started:{lines}")
+    return manifest
+
+
+def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> None:
+    if request.callbacks:
+        refused.add(
+            "RunConfig(callbacks=[...]): they would run in this process, which a cluster does not need; leave them out"
+        )
+    if request.progress_reporter is not None:
+        refused.add("RunConfig(progress_reporter=...): leave it out; `trialpod status NAME` shows the progress")
+    if request.trial_name is not None:
+        refused.add("TuneConfig(trial_name_creator=...): in a cluster trials are named by the operator; leave it out")
+    if request.trial_dirname is not None:
+        refused.add("TuneConfig(trial_dirname_creator=...): the operator names directories; leave it out")
+    if request.log_files not in (None, _DEFAULT_LOG_FILES):
+        refused.add("RunConfig(log_to_file=(...)): names cannot be chosen; each trial's output is in its log.txt")
+    if not request.strict_metric:
+        refused.add("variable TUNE_DISABLE_STRICT_METRIC_CHECKING: not known in a cluster; unset it")
+    if request.resources_fn is not None:
+        refused.add(
+            "tune.with_resources(resources=<function>): in a cluster all trials of an experiment get the same; give a "
+            "dict, or start one experiment for each"
+        )
+    if request.resume_errored or request.restart_errored or not request.resume_unfinished:
+        refused.add(
+            "Tuner.restore(resume_unfinished=False, resume_errored=True or restart_errored=True): an experiment in a "
+            "cluster goes on as it is; start another one, under a new name, for the failed configs"
+        )
+
+
+def _as_argument(problem: str) -> str:
+    return re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
+
+
+# -- the search space --
+
+
+def _space(value: Any, where: str, refused: _Refusals) -> Any:
+    """Return a value of the search space in the manifest's form."""
+    if isinstance(value, Domain):
+        return _domain(value, where, refused)
+    if isinstance(value, Mapping):
+        if set(value) == {"grid_search"} and isinstance(value["grid_search"], (list, tuple, range)):
+            grid = value["grid_search"]
+            return {"grid_search": [_space(item, f"{where}[{i}]", refused) for i, item in enumerate(grid)]}
+        made = {key: _space(item, f"{where}[{key!r}]", refused) for key, item in value.items() if _is_key(key, where, refused)}
+        if len(made) == 1 and _reads_as_distribution(*next(iter(value.items()))):
+            if _has_domain(value):
+                refused.add(f"{where}: a nested config with the one key {next(iter(made))!r} reads as a distribution; rename it")
+            return {"literal": made}
+        return made
+    if isinstance(value, list):
+        return [_space(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
+    return plain(value, where, refused.found)
+
+
+def _reads_as_distribution(key: str, value: Any) -> bool:
+    from trialpod_operator.api.search_space import compile_search_space
+
+    if isinstance(value, Domain):
+        value = [0, 1]
+    if key in (*NAMES, "sample_from"):
+        return True
+    # A name that nearly is a distribution's would be refused as a typo.
+    return bool(compile_search_space({"x": {key: value}})[1]) if isinstance(value, list | int | float | dict) else False
+
+
+def _has_domain(value: Any) -> bool:
+    if isinstance(value, Domain):
+        return True
+    if isinstance(value, Mapping):
+        return any(_has_domain(item) for item in value.values())
+    return isinstance(value, list) and any(_has_domain(item) for item in value)
+
+
+def _domain(domain: Domain, where: str, refused: _Refusals) -> Any:
+    match domain:
+        case Constant():
+            return {"literal": plain(domain.value, where, refused.found)}
+        case Categorical():
+            return {"choice": [_space(item, f"{where}[{i}]", refused) for i, item in enumerate(domain.categories)]}
+        case Function():
+            refused.add(
+                f"{where}: tune.sample_from(function) cannot go to a cluster; use tune.choice, nested dicts of "
+                "distributions, or compute the value from the config inside the Trainable"
+            )
+            return None
+        case Float() | Integer():
+            return _numeric(domain)
+    refused.add(f"{where}: {type(domain).__name__} has no form in a manifest; use the distributions of trialpod.tune")
+    return None
+
+
+def _numeric(domain: Float | Integer) -> Json:
+    q = {} if domain.q is None else {"q": domain.q}
+    if domain.kind == "normal":
+        assert isinstance(domain, Float)
+        return {f"{'q' if q else ''}randn": {"mean": domain.mean, "sd": domain.sd, **q}}
+    log = domain.kind == "loguniform"
+    base = {"base": domain.base} if log and domain.base != 10 else {}
+    kind = ("log" if log else "") + ("uniform" if isinstance(domain, Float) else "randint")
+    name = f"{'q' if q else ''}{kind}"
+    return {name: {"lower": domain.lower, "upper": domain.upper, **q, **base}}
+
+
+def _is_key(key: Any, where: str, refused: _Refusals) -> bool:
+    if isinstance(key, str):
+        return True
+    refused.add(f"{where}: the key {key!r} is no string; a manifest has only such keys")
+    return False
+
+
+def plain(value: Any, where: str, refused: list[str]) -> Any:
+    """Return a value as JSON has it; what JSON has no form for is added to `refused`."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if not isinstance(value, (int, float, list, tuple, Mapping)) and callable(getattr(value, "item", None)):
+        value = value.item() if getattr(value, "ndim", 0) == 0 else value  # a number of numpy
+    if isinstance(value, int):
+        if abs(value) > MAX_INT:
+            refused.append(f"{where}: {value} is too large for a manifest; pass it as a string")
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            refused.append(f"{where}: {value} has no form in a manifest; pass the string {str(value)!r} and float() it")
+        return value
+    if isinstance(value, list):
+        return [plain(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                refused.append(f"{where}: the key {key!r} is no string; a manifest has only such keys")
+        return {str(key): plain(item, f"{where}[{key!r}]", refused) for key, item in value.items()}
+    advice = "a list arrives as it is" if isinstance(value, tuple) else "pass its name and make it in the Trainable"
+    refused.append(f"{where}: a {type(value).__name__} has no form in a manifest; {advice}")
+    return None
+
+
+# -- algorithms --
+
+
+def _scheduler(request: ExperimentRequest, refused: _Refusals) -> Json | None:
+    if request.scheduler is None:
+        return None
+    return _component(
+        request.scheduler, scheduler_name(request.scheduler), "TuneConfig(scheduler=...)", "trialpod.schedulers", refused
+    )
+
+
+def _search_algorithm(request: ExperimentRequest, refused: _Refusals) -> tuple[Json | None, int | None]:
+    """Return the search algorithm, and the limit of concurrent trials that came with it."""
+    search, limit = request.search_alg, None
+    where = "TuneConfig(search_alg=...)"
+    if isinstance(search, SearchGenerator):
+        search = search.searcher
+    if type(search).__name__ == "ConcurrencyLimiter":
+        if search.batch:
+            refused.add(f"{where}: ConcurrencyLimiter(batch=True) has no form in a manifest; leave batch out")
+        search, limit = search.searcher, search.max_concurrent
+    if search is None:
+        return None, limit
+    found = _component(search, searcher_name(search), where, "trialpod.searchers", refused)
+    if found is not None and found["name"] == "random" and not found.get("parameters"):
+        return None, limit
+    return found, limit
+
+
+def _stop(request: ExperimentRequest, refused: _Refusals) -> tuple[Json, list[Json]]:
+    stop = request.stop
+    if stop is None:
+        return {}, []
+    if isinstance(stop, dict):
+        return {key: plain(value, f"RunConfig(stop)[{key!r}]", refused.found) for key, value in stop.items()}, []
+    found: list[Json] = []
+    for part in stop if isinstance(stop, list) else [stop]:
+        found += _stopper(part, refused)
+    return {}, found
+
+
+def _stopper(part: Any, refused: _Refusals) -> list[Json]:
+    where = "RunConfig(stop=...)"
+    if isinstance(part, NoopStopper):
+        return []
+    if isinstance(part, CombinedStopper):
+        return [each for inner in part.stoppers for each in _stopper(inner, refused)]
+    if not isinstance(part, Stopper):
+        refused.add(
+            f"{where}: the function {getattr(part, '__qualname__', part)!r} cannot go to a cluster; use a dict such as "
+            f"{{'training_iteration': 100}}, a stopper of trialpod.tune.stopper, or return from the Trainable; or {_HERE}"
+        )
+        return []
+    found = _component(part, stopper_name(part), where, "trialpod.stoppers", refused)
+    return [found] if found is not None else []
+
+
+def _component(made: Any, name: str | None, where: str, group: str, refused: _Refusals) -> Json | None:
+    kind = type(made).__name__
+    if name is None:
+        refused.add(
+            f"{where}: {kind} is a class of your own, and the operator runs nothing of a user's; use one that comes "
+            f"with trialpod, or install yours in the operator's image under the entry point {group}; or {_HERE}"
+        )
+        return None
+    arguments = arguments_of(made)
+    if arguments is None:
+        refused.add(
+            f"{where}: it cannot be told what this {kind} was made with; give a name and parameters in a manifest"
+        )
+        return None
+    parameters = {
+        key: _argument(value, f"{where}: {kind}({key}=...)", refused)
+        for key, value in arguments.items()
+        if value is not None
+    }
+    return {"name": name, "parameters": parameters} if parameters else {"name": name}
+
+
+def _argument(value: Any, where: str, refused: _Refusals) -> Any:
+    """Return an argument of an algorithm: JSON, with distributions in it as a manifest has them, tuples as lists."""
+    if isinstance(value, Domain):
+        return _domain(value, where, refused)
+    if isinstance(value, Mapping):
+        return {str(key): _argument(item, f"{where}[{key!r}]", refused) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_argument(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
+    if callable(value):
+        name = getattr(value, "__qualname__", type(value).__name__)
+        refused.add(f"{where}: the function {name} cannot go to a cluster; leave it out, or {_HERE}")
+        return None
+    return plain(value, where, refused.found)
+
+
+# -- the rest --
+
+
+def _checkpoint(request: ExperimentRequest) -> Json:
+    rules = request.checkpoint_rules
+    found: Json = {"frequency": rules.frequency, "atEnd": rules.at_end}
+    if rules.num_to_keep is not None:
+        found["numToKeep"] = rules.num_to_keep
+    if rules.score_attribute is not None:
+        found |= {"scoreAttribute": rules.score_attribute, "scoreOrder": rules.score_order}
+    return found
+
+
+def _storage(request: ExperimentRequest, settings: ClusterSettings, refused: _Refusals) -> Json:
+    uri = request.storage_uri.rpartition("/")[0]
+    if not request.storage_uri:
+        refused.add(
+            "RunConfig(storage_path=...): in a cluster it has to be a bucket that the pods can reach, such as "
+            "s3://tune/experiments; no folder of this machine is seen there (the variable TRIALPOD_STORAGE sets it too)"
+        )
+    found: Json = {"uri": uri or "s3://missing"}
+    if settings.endpoint:
+        found["endpoint"] = settings.endpoint
+    if settings.credentials_secret:
+        found["credentialsSecret"] = settings.credentials_secret
+    if settings.deletion_policy != "Retain":
+        found["deletionPolicy"] = settings.deletion_policy
+    return found
+
+
+def _resources(request: ExperimentRequest, refused: _Refusals) -> Json:
+    found: Json = {}
+    for name, amount in request.resources.items():
+        lowered = name.lower()
+        if not amount:
+            continue
+        if lowered == "gpu" or "/" in name:
+            if amount != int(amount):
+                refused.add(
+                    f"tune.with_resources: {name}={amount:g}: Kubernetes hands out whole devices only; give a whole "
+                    "number (shares are the cluster's business: MIG, time-slicing)"
+                )
+            found["gpu" if lowered == "gpu" else name] = math.ceil(amount)
+        elif lowered == "cpu":
+            found["cpu"] = str(int(amount)) if amount == int(amount) else f"{math.ceil(amount * 1000)}m"
+        elif lowered in _NATIVE:
+            found[lowered] = math.ceil(amount)
+        else:
+            refused.add(
+                f"tune.with_resources: {name!r} is no resource of Kubernetes; give its full name, such as "
+                f"example.com/{name}"
+            )
+    return found

@@ -1,0 +1,122 @@
+"""What the watches have shown: the latest state of every TuneExperiment, TuneTrial and pod of ours.
+
+It is a cache with the API server as the truth. It may lag behind, and it may miss that an object was deleted while a
+watch was broken; so whoever acts on the absence of an object asks the server first. Only what the operator reads of a
+pod is kept. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trialpod_operator.cluster.names import EXPERIMENT_LABEL
+
+MOST_VANISHED = 10_000
+"""Deleted pods whose last state is remembered."""
+
+Object = dict[str, Any]
+
+
+class Seen:
+    """The objects, by namespace and name."""
+
+    def __init__(self) -> None:
+        self.experiments: dict[str, Object] = {}  # by "namespace/name"
+        self._trials: dict[str, dict[str, Object]] = {}  # by the experiment's key, then by name
+        self._pods: dict[str, dict[str, Object]] = {}
+        self._vanished: OrderedDict[str, Object] = OrderedDict()  # by the pod's uid
+
+    def take_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
+        """Take in a TuneExperiment and return its key."""
+        key = key_of(item)
+        if deleted:
+            self.experiments.pop(key, None)
+        else:
+            self.experiments[key] = dict(item)
+        return key
+
+    def take_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
+        """Take in a TuneTrial; return the key of its experiment, None when it is not ours."""
+        return _take(self._trials, item, deleted=deleted)
+
+    def take_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
+        """Take in a pod; return the key of its experiment, None when it is not ours."""
+        pod = _lean(item)
+        key = _take(self._pods, pod, deleted=deleted)
+        if key is not None and deleted:
+            self._vanished[pod["metadata"].get("uid", "")] = pod
+            while len(self._vanished) > MOST_VANISHED:
+                self._vanished.popitem(last=False)
+        return key
+
+    def trial(self, key: str, name: str) -> Object | None:
+        """Return one TuneTrial of an experiment."""
+        return self._trials.get(key, {}).get(name)
+
+    def trials(self, key: str) -> list[Object]:
+        """Return all TuneTrials of an experiment."""
+        return list(self._trials.get(key, {}).values())
+
+    def pod(self, key: str, name: str) -> Object | None:
+        """Return one pod of an experiment."""
+        return self._pods.get(key, {}).get(name)
+
+    def pods(self, key: str) -> list[Object]:
+        """Return all pods of an experiment."""
+        return list(self._pods.get(key, {}).values())
+
+    def all_pods(self) -> Iterator[Object]:
+        """Iterate over all pods."""
+        for pods in self._pods.values():
+            yield from pods.values()
+
+    def vanished(self, uid: str) -> Object | None:
+        """Return the last state of a pod that was deleted."""
+        return self._vanished.get(uid)
+
+    def forget(self, key: str) -> None:
+        """Drop everything about an experiment."""
+        self._trials.pop(key, None)
+        self._pods.pop(key, None)
+
+
+def key_of(item: Mapping[str, Any]) -> str:
+    """Return "namespace/name"."""
+    metadata = item["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
+
+
+def _take(store: dict[str, dict[str, Object]], item: Mapping[str, Any], *, deleted: bool) -> str | None:
+    metadata = item["metadata"]
+    experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
+    if not experiment:
+        return None
+    key = f"{metadata['namespace']}/{experiment}"
+    objects = store.setdefault(key, {})
+    if not deleted:
+        objects[metadata["name"]] = dict(item)
+    else:
+        known = objects.get(metadata["name"])
+        # A new object of that name may have come before the news of the old one's end.
+        if known is not None and known["metadata"].get("uid") == metadata.get("uid"):
+            del objects[metadata["name"]]
+        if not objects:
+            store.pop(key, None)
+    return key
+
+
+_BULKY = frozenset({"env", "envFrom", "volumeMounts", "lifecycle", "startupProbe", "readinessProbe"})
+
+
+def _lean(pod: Mapping[str, Any]) -> Object:
+    """Return a pod without the parts that are large and never read here: thousands of them are kept."""
+    spec = {name: value for name, value in (pod.get("spec") or {}).items() if name != "tolerations"}
+    for part in ("containers", "initContainers"):
+        if part in spec:
+            spec[part] = [{name: v for name, v in each.items() if name not in _BULKY} for each in spec[part]]
+    if "volumes" in spec:
+        spec["volumes"] = [each for each in spec["volumes"] if "emptyDir" in each]
+    metadata = {name: value for name, value in (pod.get("metadata") or {}).items() if name != "managedFields"}
+    return {"metadata": metadata, "spec": spec, "status": pod.get("status") or {}}

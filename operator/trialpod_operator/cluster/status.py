@@ -1,0 +1,280 @@
+"""The status of a TuneExperiment and of a TuneTrial, computed from the engine's state.
+
+Both are functions of the engine, the time and the status before, from which only times are kept (and the best value
+of a trial, which the engine does not remember). A status is whole: it replaces the one before. None grows with the
+number of trials; parameters and messages are cut to fixed sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from trialpod_operator.api.status_models import (
+    BestTrial,
+    TrialCounts,
+    TuneExperimentStatus,
+    Waiting,
+    format_time,
+    format_value,
+)
+from trialpod_operator.api.trial_models import LastDecision, TrialCheckpoint, TuneTrialStatus
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.conditions import Problem, cut, observe_experiment, observe_trial, update_conditions
+from trialpod_operator.cluster.json_values import bounded
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
+from trialpod_operator.experiment.best import best_trial
+
+MAX_BEST_PARAMS = 8 * 1024
+MAX_EVIDENCE = 4 * 1024
+
+Json = dict[str, Any]
+_NONE: Mapping[str, Any] = {}
+_DONE = {"stop": "stopped", "pause": "paused", "exploit": "replaced by a copy of a better one"}
+
+
+def experiment_status(
+    engine: Engine | None,
+    *,
+    name: str,
+    generation: int,
+    now: float,
+    previous: Mapping[str, Any] | None = None,
+    waiting: Waiting | None = None,
+    held: int | None = None,
+    problem: Problem | None = None,
+    storage_uri: str | None = None,
+    seed: int | None = None,
+    uri_of: Callable[[Trial], str] | None = None,
+) -> Json:
+    """Return the status of an experiment, as plain data.
+
+    Args:
+        engine: the experiment's engine; None while there is none.
+        name: of the experiment.
+        generation: the metadata.generation that it is about.
+        now: seconds since the epoch.
+        previous: the status before.
+        waiting: why pods do not run, see `waiting.summarize`.
+        held: how many trials wait for any reason; by default those of `waiting`.
+        problem: what keeps the whole experiment from going on.
+        storage_uri: where it is kept.
+        seed: the one in use.
+        uri_of: returns where a trial's checkpoints are.
+    """
+    before = previous or _NONE
+    waiting = _brief(waiting)
+    flags = engine.state.flags if engine is not None else None
+    counts = _counts(engine) if engine is not None else None
+    observations = observe_experiment(
+        started=engine is not None and engine.state.settings is not None,
+        state=flags.state if flags is not None else "",
+        message=flags.message if flags is not None else "",
+        finished=flags is not None and flags.finished,
+        stopping=flags is not None and flags.stopping is not None,
+        suspended=flags is not None and flags.suspended,
+        running=counts.running if counts is not None else 0,
+        held=held if held is not None else (waiting.count if waiting is not None else 0),
+        waiting=waiting,
+        problem=problem,
+    )
+    trials = list(engine.state.trials.values()) if engine is not None else []
+    status = TuneExperimentStatus(
+        observed_generation=generation,
+        conditions=update_conditions(before.get("conditions") or (), observations, generation=generation, now=now),
+        message=cut(observations[0].message),
+        trials=counts,
+        failures=sum(trial.failures for trial in trials) if engine is not None else None,
+        disruptions=sum(trial.disruptions for trial in trials) if engine is not None else None,
+        best=_best(engine, name, uri_of) if engine is not None else None,
+        waiting=waiting,
+        start_time=before.get("startTime") or (_start(trials, now) if engine is not None else None),
+        completion_time=_completion(before, trials, now) if flags is not None and flags.finished else None,
+        seed=seed,
+        storage_uri=storage_uri or None,
+    )
+    plain: Json = msgspec.to_builtins(status)
+    return plain
+
+
+def trial_status(
+    trial: Trial,
+    settings: Settings,
+    now: float,
+    *,
+    generation: int = 1,
+    previous: Mapping[str, Any] | None = None,
+    pod_name: str | None = None,
+    node_name: str | None = None,
+    best_value: float | None = None,
+    waiting: Waiting | None = None,
+    storage_uri: str | None = None,
+) -> Json:
+    """Return the status of a trial, as plain data.
+
+    Args:
+        trial: the engine's trial.
+        settings: of the experiment.
+        now: seconds since the epoch.
+        generation: the metadata.generation of the TuneTrial.
+        previous: the status before.
+        pod_name: the pod of the latest attempt; None keeps the one before.
+        node_name: its node; None keeps the one before, while the pod is the same.
+        best_value: the best value of the metric; None works it out from the latest value and the status before.
+        waiting: why its pod does not run.
+        storage_uri: where its results and checkpoints are.
+    """
+    before = previous or _NONE
+    waiting = _brief(waiting) if trial.status == RUNNING else None
+    pod = pod_name or before.get("podName")
+    node = node_name or (before.get("nodeName") if pod == before.get("podName") else None)
+    message = cut(_trial_message(trial, waiting))
+    checkpoint = trial.checkpoint
+    started = before.get("startTime") or (format_time(trial.started_at) if trial.started_at else None)
+    status = TuneTrialStatus(
+        observed_generation=generation,
+        state=trial.status,  # type: ignore[arg-type]  # one of trial.STATUSES, which are the same
+        message=message,
+        attempt=trial.attempt,
+        pod_name=pod,
+        node_name=node,
+        iteration=trial.iteration,
+        value=format_value(trial.value),
+        best_value=_best_value(trial.value, best_value, before.get("bestValue"), settings.mode),
+        failures=trial.failures,
+        disruptions=trial.disruptions,
+        restarts=max(0, min(trial.attempt - 1, trial.failures + trial.disruptions)),
+        start_time=started,
+        completion_time=format_time(trial.ended_at) if trial.ended and trial.ended_at else None,
+        last_decision=_last_decision(trial, before.get("lastDecision"), now),
+        waiting=waiting,
+        checkpoint=TrialCheckpoint(name=checkpoint.name, iteration=max(0, checkpoint.iteration), size=checkpoint.size)
+        if checkpoint is not None
+        else None,
+        storage_uri=storage_uri or before.get("storageUri"),
+        conditions=update_conditions(
+            before.get("conditions") or (), observe_trial(trial, message, waiting), generation=generation, now=now
+        ),
+    )
+    plain: Json = msgspec.to_builtins(status)
+    return plain
+
+
+def same_status(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
+    """Return whether two statuses say the same, so that writing the second over the first would change nothing."""
+    return (left or {}) == (right or {})
+
+
+def decision_message(kind: str, reason: Mapping[str, Any]) -> str:
+    """Return a decision with its evidence as one sentence."""
+    source = str(reason.get("source", ""))
+    done = _DONE.get(kind, kind)
+    match source:
+        case "user":
+            return f"{done} by the user"
+        case "suspend":
+            return f"{done} because the experiment is suspended"
+        case "time_budget":
+            return f"{done} because the time budget is used up"
+        case "":
+            return done
+    evidence = ", ".join(
+        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in reason.items()
+        if key != "source"
+    )
+    words = source.replace("_", " ")
+    return f"{done} by the {words}" + (f": {evidence}" if evidence else "")
+
+
+def _brief(waiting: Waiting | None) -> Waiting | None:
+    return None if waiting is None else msgspec.structs.replace(waiting, message=cut(waiting.message))
+
+
+def _counts(engine: Engine) -> TrialCounts:
+    counts = engine.state.counts
+    done = counts.get(TERMINATED, 0) + counts.get(ERROR, 0)
+    total = engine.search.total
+    return TrialCounts(
+        pending=counts.get(PENDING, 0),
+        running=counts.get(RUNNING, 0),
+        paused=counts.get(PAUSED, 0),
+        terminated=counts.get(TERMINATED, 0),
+        error=counts.get(ERROR, 0),
+        done=done,
+        total=total,
+        progress=str(done) if total is None else f"{done}/{total}",
+    )
+
+
+def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> BestTrial | None:
+    best = best_trial(engine)
+    if best is None:
+        return None
+    checkpoint = best.checkpoint
+    uri = f"{uri_of(best)}/{checkpoint.name}" if checkpoint is not None and uri_of is not None else None
+    return BestTrial(
+        trial=names.trial_name(name, best.trial_id),
+        trial_id=best.trial_id,
+        value=format_value(best.value) or "",
+        iteration=max(0, best.iteration),
+        params=bounded(best.config, MAX_BEST_PARAMS),
+        checkpoint=uri,
+    )
+
+
+def _start(trials: list[Trial], now: float) -> str:
+    return format_time(min((trial.created_at for trial in trials), default=now))
+
+
+def _completion(before: Mapping[str, Any], trials: list[Trial], now: float) -> str:
+    return before.get("completionTime") or format_time(max((trial.ended_at for trial in trials), default=now) or now)
+
+
+def _best_value(value: float | None, best: float | None, before: str | None, mode: str) -> str | None:
+    if best is not None:
+        return format_value(best)
+    latest = value if value is not None and math.isfinite(value) else None
+    earlier = float(before) if before else None
+    if latest is None or earlier is None:
+        return before or format_value(latest)
+    better = latest > earlier if mode == "max" else latest < earlier
+    return format_value(latest) if better else before
+
+
+def _last_decision(trial: Trial, before: Mapping[str, Any] | None, now: float) -> LastDecision | None:
+    kind, reason = ("stop", trial.stop_reason) if trial.stop_reason else (trial.decision, trial.decision_reason)
+    if kind is None:
+        return msgspec.convert(dict(before), LastDecision) if before else None
+    data = bounded({key: value for key, value in reason.items() if key != "source"}, MAX_EVIDENCE)
+    source = str(reason.get("source") or "unknown")
+    known = before or _NONE
+    same = known.get("kind") == kind and known.get("reason") == source and (known.get("data") or {}) == data
+    return LastDecision(
+        kind=kind,
+        reason=source,
+        message=cut(decision_message(kind, reason)),
+        data=data,
+        time=known.get("time") if same else format_time(now),
+    )
+
+
+def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
+    if trial.status == ERROR:
+        return trial.error or "failed without a message"
+    if trial.status == TERMINATED:
+        return decision_message("stop", trial.stop_reason) if trial.stop_reason else "ended by itself"
+    if waiting is not None:
+        return waiting.message
+    if trial.status == RUNNING:
+        return f"attempt {trial.attempt} is under way"
+    if trial.status == PAUSED:
+        return decision_message("pause", trial.decision_reason)
+    if trial.error:
+        return f"to be tried again after: {trial.error}"
+    return "waits for its turn" if trial.attempt == 0 else "waits to go on"

@@ -1,0 +1,292 @@
+"""Writes the statuses of one experiment and its trials, and the events about it: seldom, and only what has changed.
+
+What a status says is committed before it is written. Transitions are written at once, progress every `PROGRESS_S`, so
+that a trial costs two status writes in its life unless it is a long one. A write that fails is done again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.endings import Ending
+from trialpod_operator.cluster.events import KubernetesEvent, TrialEvents, transition_events
+from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.merge import merge_patch
+from trialpod_operator.cluster.pod_reading import seconds
+from trialpod_operator.cluster.pod_work import node_of
+from trialpod_operator.cluster.runs import Runs
+from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
+from trialpod_operator.cluster.waiting import Waiting, summarize
+from trialpod_operator.engine.actions import Action, TrialEnded
+from trialpod_operator.engine.trial import ERROR, Trial
+
+if TYPE_CHECKING:
+    from trialpod_operator.cluster.controller import Services
+
+logger = logging.getLogger(__name__)
+
+EXPERIMENT_S = 1.0
+"""The experiment's status is written at most this often."""
+
+PROGRESS_S = 15.0
+"""So often a running trial's iteration and value are brought up to date."""
+
+PARALLEL = 8
+
+
+class StatusWriter:
+    """The one writer of an experiment's statuses.
+
+    Args:
+        key: "namespace/name".
+        services: what all experiments share.
+    """
+
+    def __init__(self, key: str, services: Services) -> None:
+        self._key = key
+        self._namespace, self._name = key.split("/")
+        self._services = services
+        self._status: dict[str, Any] = {}  # as the API server has it, for all that is known
+        self._generation = 0
+        self._written_at = 0.0
+        self._progress_at = 0.0
+        self._events: list[KubernetesEvent] = []
+        self._trial_events = TrialEvents()
+        self._item: Mapping[str, Any] = {}
+
+    def observe(self, item: Mapping[str, Any]) -> None:
+        """Take in the object as it was last seen."""
+        self._item = item
+        self._generation = int(item["metadata"].get("generation", 0))
+        self._status = dict(item.get("status") or {})
+
+    def note_action(self, action: Action) -> None:
+        """Take in a committed action, for the events."""
+        if isinstance(action, TrialEnded) and action.trial.status == ERROR:
+            name = names.trial_name(self._name, action.trial.trial_id)
+            self._add(self._trial_events.failed(name, action.trial.error))
+
+    def note_ending(self, trial: Trial, ending: Ending) -> None:
+        """Take in how a pod ended, for the events."""
+        if ending.kind == "disruption":
+            name = names.trial_name(self._name, trial.trial_id)
+            now = self._services.clock()
+            self._add(self._trial_events.disrupted(name, ending.reason, ending.message, now))
+
+    def finished_as_observed(self, item: Mapping[str, Any]) -> bool:
+        """Return whether the status says that the experiment is over, for the spec as it is now."""
+        status = item.get("status") or {}
+        return bool(status.get("completionTime")) and status.get("observedGeneration") == item["metadata"].get(
+            "generation"
+        )
+
+    def completed_at(self, item: Mapping[str, Any]) -> float | None:
+        """Return when the experiment ended, in seconds since the epoch."""
+        return seconds((item.get("status") or {}).get("completionTime"))
+
+    async def write(
+        self,
+        experiment: TuneExperiment | None,
+        hosted: HostedExperiment | None,
+        runs: Runs | None,
+        problem: Problem | None,
+    ) -> float | None:
+        """Write what has changed; return in how many seconds there will be more to write."""
+        now = self._services.clock()
+        if hosted is None and problem is None:
+            return None  # finished, and written down as such
+        if hosted is not None and runs is not None:
+            await self._write_trials(hosted, runs, now)
+        if now - self._written_at < EXPERIMENT_S and problem is None:
+            return EXPERIMENT_S - (now - self._written_at)
+        await self._write_experiment(experiment, hosted, runs, problem, now)
+        await self._post()
+        return PROGRESS_S if runs is not None and runs.runs else None
+
+    async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, runs: Runs) -> bool:
+        """Write everything now; return whether nothing is left to write."""
+        now = self._services.clock()
+        await self._write_trials(hosted, runs, now)
+        if runs.changed:
+            return False
+        await self._write_experiment(experiment, hosted, runs, None, now)
+        await self._post()
+        return True
+
+    async def _write_experiment(
+        self,
+        experiment: TuneExperiment | None,
+        hosted: HostedExperiment | None,
+        runs: Runs | None,
+        problem: Problem | None,
+        now: float,
+    ) -> None:
+        waits = runs.waits(now) if runs is not None else []
+        named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
+        if problem is None and hosted is not None and hosted.trouble:
+            problem = Problem(reason="StorageUnavailable", message=hosted.trouble)
+        elif problem is None and runs is not None and (refused := runs.refusals.why) is not None:
+            problem = _refusal(refused) if not hosted_started(hosted) else None
+        engine = hosted.host.engine if hosted is not None else None
+        remote = hosted.plan.remote if hosted is not None else None
+        status = experiment_status(
+            engine,
+            name=self._name,
+            generation=self._generation,
+            now=now,
+            previous=self._status,
+            waiting=summarize(named, now, self._status.get("waiting")),
+            problem=problem,
+            storage_uri=remote.uri if remote is not None else self._status.get("storageUri"),
+            seed=hosted.plan.document.get("seed") if hosted is not None else self._status.get("seed"),
+            uri_of=hosted.host.checkpoint_uri if hosted is not None else None,
+        )
+        if hosted is None:  # what an earlier look found stays, until the engine says something else
+            status = {**{key: value for key, value in self._status.items() if key not in status}, **status}
+        if same_status(self._status, status):
+            return
+        if hosted is not None and hosted.broken is None:
+            await hosted.settle()
+        patched = await self._services.kube.patch(
+            paths.experiments(self._namespace),
+            self._name,
+            {"status": merge_patch(self._status, status)},
+            subresource="status",
+        )
+        self._events += transition_events(self._status, status)
+        self._status = status
+        self._written_at = now
+        if patched is not None:
+            self._services.seen.take_experiment(patched, deleted=False)
+
+    async def _write_trials(self, hosted: HostedExperiment, runs: Runs, now: float) -> None:
+        state = hosted.host.engine.state
+        due = {trial_id for trial_id in runs.changed if trial_id in state.trials}
+        if now - self._progress_at >= PROGRESS_S:
+            self._progress_at = now
+            due |= {run.trial.trial_id for run in runs.runs.values()}
+        if not due:
+            return
+        waits = {trial.trial_id: why for trial, why in runs.waits(now)}
+        plans = []
+        for trial_id in sorted(due):
+            trial = state.trials[trial_id]
+            item = self._services.seen.trial(self._key, names.trial_name(self._name, trial_id))
+            if item is None:
+                continue  # it is made first
+            runs.changed.discard(trial_id)
+            status = self._trial_status(trial, item, hosted, runs, waits.get(trial_id), now)
+            if not same_status(item.get("status"), status):
+                plans.append((trial_id, item, status))
+        if not plans:
+            return
+        await hosted.settle()
+        room = asyncio.Semaphore(PARALLEL)
+
+        async def write(trial_id: str, item: Mapping[str, Any], status: dict[str, Any]) -> None:
+            async with room:
+                try:
+                    patched = await self._services.kube.patch(
+                        paths.trials(self._namespace),
+                        item["metadata"]["name"],
+                        {"status": merge_patch(item.get("status") or {}, status)},
+                        subresource="status",
+                    )
+                except ApiError:
+                    runs.changed.add(trial_id)
+                    raise
+                if patched is not None:
+                    self._services.seen.take_trial(patched, deleted=False)
+
+        results = await asyncio.gather(*(write(*plan) for plan in plans), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _trial_status(
+        self,
+        trial: Trial,
+        item: Mapping[str, Any],
+        hosted: HostedExperiment,
+        runs: Runs,
+        waiting: Waiting | None,
+        now: float,
+    ) -> dict[str, Any]:
+        pod = runs.pod_of(trial)
+        name = names.trial_name(self._name, trial.trial_id)
+        return trial_status(
+            trial,
+            hosted.host.engine.settings,
+            now,
+            generation=int(item["metadata"].get("generation", 1)),
+            previous=item.get("status"),
+            pod_name=pod["metadata"]["name"] if pod is not None else None,
+            node_name=node_of(pod) or None,
+            waiting=summarize([(name, waiting)], now, (item.get("status") or {}).get("waiting"))
+            if waiting is not None
+            else None,
+            storage_uri=hosted.host.checkpoint_uri(trial),
+        )
+
+    # -- events --
+
+    def _add(self, event: KubernetesEvent | None) -> None:
+        if event is not None:
+            self._events.append(event)
+
+    async def _post(self) -> None:
+        """Post the events that have come up; one that the server refuses is dropped, it is only a convenience."""
+        events, self._events = self._events, []
+        for event in events:
+            try:
+                await self._services.kube.create(paths.events(self._namespace), self._event(event))
+            except ApiError as error:
+                logger.info("the event %s of %s could not be posted: %s", event.reason, self._key, error)
+
+    def _event(self, event: KubernetesEvent) -> dict[str, Any]:
+        metadata = self._item["metadata"]
+        now = dt.datetime.fromtimestamp(self._services.clock(), dt.UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        reference = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.EXPERIMENT_KIND,
+            "namespace": self._namespace,
+            "name": self._name,
+            "uid": metadata.get("uid"),
+            "resourceVersion": metadata.get("resourceVersion"),
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{self._name}.", "namespace": self._namespace},
+            "involvedObject": reference,
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message,
+            "source": {"component": "trialpod"},
+            "reportingComponent": "trialpod.dev/operator",
+            "reportingInstance": self._services.options.identity,
+            "action": event.reason,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "count": 1,
+        }
+
+
+def hosted_started(hosted: HostedExperiment | None) -> bool:
+    """Return whether some attempt of the experiment has run."""
+    return hosted is not None and hosted.host.engine.state.flags.sound
+
+
+def _refusal(why: Waiting) -> Problem | None:
+    return Problem(reason=why.reason, message=why.text, stalled=True) if why.severity == "stuck" else None

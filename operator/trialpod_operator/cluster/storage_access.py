@@ -1,0 +1,150 @@
+"""Where an experiment's data is, and the keys to it: for the operator itself, and for the pods of its trials.
+
+The keys come from the Secret that the experiment names. Pods mount it; the operator reads it and keeps the keys in
+files of its own, which the storage client reads again when they change. So rotated keys need no restart of anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import TrialpodError
+from trialpod.storage.options import StorageOptions
+from trialpod_operator.api.models import StorageSpec, TuneExperiment
+from trialpod_operator.cluster import names
+
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_OPTIONAL = ("AWS_SESSION_TOKEN", names.CA_KEY)
+
+
+class StorageProblemError(TrialpodError):
+    """The experiment's storage cannot be used as the manifest stands; `reason` is the word for programs."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoragePlace:
+    """An experiment's place in its storage."""
+
+    uri: str  # of the experiment itself
+    own: StorageOptions  # for the operator
+    pods: StorageOptions  # for the trials
+
+
+def with_storage(experiment: TuneExperiment, default: StorageSpec | None) -> TuneExperiment:
+    """Return the experiment with the storage that holds for it.
+
+    Raises:
+        StorageProblemError: it has none that trials in a cluster can use.
+    """
+    storage = experiment.spec.storage or default
+    if storage is None:
+        raise StorageProblemError(
+            "StorageMissing",
+            "spec.storage is missing and the operator has no default; name a bucket: "
+            'storage: {uri: "s3://bucket/prefix", endpoint: ..., credentialsSecret: ...}',
+        )
+    if not storage.uri.startswith("s3://"):
+        raise StorageProblemError(
+            "StorageNotShared",
+            f"spec.storage.uri is {storage.uri!r}; in a cluster it has to be an s3:// URI, because no folder is seen "
+            "by all pods",
+        )
+    if experiment.spec.storage is storage:
+        return experiment
+    return msgspec.structs.replace(experiment, spec=msgspec.structs.replace(experiment.spec, storage=storage))
+
+
+def secret_data(storage: StorageSpec, secret: Mapping[str, Any] | None) -> dict[str, bytes]:
+    """Return the files for the keys of a storage.
+
+    Args:
+        storage: of the experiment.
+        secret: the Secret that it names, None when there is no such Secret.
+
+    Raises:
+        StorageProblemError: the Secret is missing or incomplete.
+    """
+    name = storage.credentials_secret
+    if not name:
+        return {}
+    if secret is None:
+        raise StorageProblemError(
+            "SecretMissing", f"the Secret {name} (spec.storage.credentialsSecret) is not there; create it"
+        )
+    data = secret.get("data") or {}
+    files: dict[str, bytes] = {}
+    for key in (*KEYS, *_OPTIONAL):
+        if key in data:
+            try:
+                files[key] = base64.b64decode(data[key], validate=True)
+            except binascii.Error:
+                raise StorageProblemError("SecretInvalid", f"the Secret {name}: {key} is not base64") from None
+    missing = [key for key in KEYS if not files.get(key)]
+    if missing:
+        raise StorageProblemError("SecretInvalid", f"the Secret {name} has no {' and no '.join(missing)}; add it")
+    return files
+
+
+def write_secret(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write the keys for the operator's own use; unchanged files stay untouched."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in (*KEYS, *_OPTIONAL):
+        path = directory / name
+        if name not in files:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_bytes() != files[name]:
+            temporary = directory / f".{name}.tmp"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(files[name])
+            os.replace(temporary, path)
+
+
+def read_secret(directory: Path) -> dict[str, bytes]:
+    """Return what `write_secret` wrote; empty when it wrote nothing."""
+    paths = [directory / name for name in (*KEYS, *_OPTIONAL)]
+    return {path.name: path.read_bytes() for path in paths if path.exists()}
+
+
+def remove_secret(directory: Path) -> None:
+    """Remove what `write_secret` wrote."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def place(experiment: TuneExperiment, directory: Path, files: Mapping[str, bytes]) -> StoragePlace:
+    """Return where the experiment is and how to reach it.
+
+    Args:
+        experiment: with its storage, see `with_storage`.
+        directory: the operator's copy of the keys.
+        files: what is in it.
+    """
+    storage = experiment.spec.storage
+    assert storage is not None
+    common = StorageOptions(endpoint=storage.endpoint or "", create_bucket=storage.create_bucket)
+    own, pods = common, common
+    if files:
+        own = msgspec.structs.replace(common, credentials_dir=str(directory))
+        pods = msgspec.structs.replace(common, credentials_dir=names.STORAGE_SECRET_DIR)
+    if names.CA_KEY in files:
+        own = msgspec.structs.replace(own, ca_file=str(directory / names.CA_KEY))
+        pods = msgspec.structs.replace(pods, ca_file=f"{names.STORAGE_SECRET_DIR}/{names.CA_KEY}")
+    return StoragePlace(
+        uri=f"{storage.uri.rstrip('/')}/{experiment.name}",
+        own=own.resolved({}),
+        # A pod's own environment must not change where its checkpoints go.
+        pods=pods.resolved({}),
+    )

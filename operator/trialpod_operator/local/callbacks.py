@@ -1,0 +1,258 @@
+"""Tells a script's callbacks and progress reporter what happens, in Ray Tune's order of hooks.
+
+One step is one event of the engine. Within a step: ``on_step_begin``, then for what followed from the event
+``on_trial_start`` and ``on_trial_restore``, ``on_trial_result`` for each result, ``on_checkpoint`` and
+``on_trial_save`` for each checkpoint, ``on_trial_recover``, ``on_trial_error`` or ``on_trial_complete``, and
+``on_step_end``. Everything is in the journal before a callback hears of it.
+
+Invariants: a replay of the journal calls nothing, and what a callback was told once it is not told again, except for
+what happened between its last saved state and a crash of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.values import params_decoder
+from trialpod.storage.base import storage_error
+from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.tune.callback import Callback
+from trialpod.tune.callback_list import CallbackList
+from trialpod.tune.result import Metrics, checkpoints_in
+from trialpod.tune.trial import Trial as TrialView
+from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued
+from trialpod_operator.engine.events import AnyEvent, AttemptStarted, CheckpointsChanged, ResultsReceived
+from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.trial_files import static_fields
+
+if TYPE_CHECKING:
+    from trialpod.tune.backends import TrialOutcome
+
+STATE_FILE = "callbacks.pkl"
+STATE_S = 10.0
+"""How often the state of callbacks is written at most."""
+
+
+class Callbacks:
+    """The callbacks of one run of an experiment. Bound to its host before it is used.
+
+    Args:
+        callbacks: in the order in which they are called.
+        directory: the experiment's.
+        stop: for `Callback.setup`.
+        num_samples: for `Callback.setup`.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        directory: Path,
+        *,
+        stop: Any = None,
+        num_samples: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hooks = CallbackList(callbacks)
+        self._state_file = directory / TRIALPOD_DIR / STATE_FILE
+        self._stop = stop
+        self._num_samples = num_samples
+        self._clock = clock
+        self._saved_at = clock()
+        self._iteration = 0
+        self._views: dict[str, TrialView] = {}
+        self._checkpoints: dict[str, int] = {}  # trial_id -> index of the latest that was told
+        self._host: ExperimentHost | None = None
+        self._ended = False
+        self.trials: list[TrialView] = []
+        """All trials so far, in the order in which they were made."""
+
+    def begin(self, host: ExperimentHost) -> None:
+        """Set the callbacks up, with what an earlier run saved of them.
+
+        Raises:
+            CallbackError: one of them raised an exception.
+        """
+        self._host = host
+        total = host.engine.search.total
+        self._hooks.call("setup", stop=self._stop, num_samples=self._num_samples, total_num_samples=total)
+        for trial in host.engine.state.trials.values():
+            self._add(trial)
+            if trial.checkpoints:
+                self._checkpoints[trial.trial_id] = trial.checkpoints[-1].index
+        if self._state_file.exists():
+            self._hooks.set_state(pickle.loads(self._state_file.read_bytes()))
+
+    @contextlib.contextmanager
+    def step(self, event: AnyEvent) -> Iterator[None]:
+        """Call what belongs around the handling of an event, and what the event itself tells."""
+        self._iteration += 1
+        self._call("on_step_begin")
+        yield
+        match event:
+            case AttemptStarted():
+                self._started(event)
+            case ResultsReceived() | CheckpointsChanged() if event.committed:
+                self._committed(event.trial_id, event.attempt, event.committed)
+        self._call("on_step_end")
+        if self._clock() - self._saved_at >= STATE_S:
+            self._save()
+
+    def action(self, action: Action) -> None:
+        """Call what belongs to something that the engine decided."""
+        match action:
+            case TrialCreated(trial=trial):
+                self._add(trial)
+            case ResultsApplied(trial=trial, results=results) if self._hooks.wants("on_trial_result"):
+                self._results(trial, results)
+            case TrialEnded(trial=trial):
+                self._call("on_trial_error" if trial.status == ERROR else "on_trial_complete", trial)
+            case TrialRequeued(trial=trial, why="failed" | "disrupted"):
+                self._call("on_trial_recover", trial)
+
+    def end(self) -> None:
+        """Call ``on_experiment_end``, once, and save what the callbacks want to remember.
+
+        Raises:
+            CallbackError: a callback raised an exception; all were called.
+        """
+        if self._ended or self._host is None:
+            return
+        self._ended = True
+        try:
+            self._hooks.end(trials=self.trials)
+        finally:
+            self._save()
+
+    # -- inside --
+
+    def _add(self, trial: Trial) -> None:
+        if trial.trial_id not in self._views and self._host is not None:
+            view = TrialView(cast("TrialOutcome", _Facts(trial, self._host)))
+            self._views[trial.trial_id] = view
+            self.trials.append(view)
+
+    def _call(self, hook: str, trial: Trial | None = None, **more: Any) -> None:
+        if not self._hooks.wants(hook):
+            return
+        if trial is not None:
+            more["trial"] = self._views[trial.trial_id]
+        self._hooks.call(hook, iteration=self._iteration, trials=self.trials, **more)
+
+    def _trial(self, trial_id: str) -> Trial | None:
+        return self._host.engine.state.trials.get(trial_id) if self._host is not None else None
+
+    def _started(self, event: AttemptStarted) -> None:
+        trial = self._trial(event.trial_id)
+        if trial is None or trial.attempt != event.attempt or not trial.running:
+            return
+        self._call("on_trial_start", trial)
+        if trial.checkpoint is not None:
+            self._call("on_trial_restore", trial)
+
+    def _results(self, trial: Trial, results: list[dict[str, Any]]) -> None:
+        static = {**static_fields(trial), "config": params_decoder.decode(trial.params)}
+        for result in results:
+            self._hooks.result(
+                Metrics({**result, **static}),
+                iteration=self._iteration,
+                trials=self.trials,
+                trial=self._views[trial.trial_id],
+            )
+
+    def _committed(self, trial_id: str, attempt: int, infos: list[CheckpointInfo]) -> None:
+        trial = self._trial(trial_id)
+        if trial is None or trial.attempt != attempt:
+            return
+        if not (self._hooks.wants("on_checkpoint") or self._hooks.wants("on_trial_save")):
+            return
+        place = self._views[trial_id].checkpoint_place
+        for info in sorted(infos, key=lambda info: info.index):
+            if info.index <= self._checkpoints.get(trial_id, -1):
+                continue
+            self._checkpoints[trial_id] = info.index
+            if self._hooks.wants("on_checkpoint"):
+                self._call("on_checkpoint", trial, checkpoint=checkpoints_in(place, [info])[0][0])
+            self._call("on_trial_save", trial)
+
+    def _save(self) -> None:
+        self._saved_at = self._clock()
+        states = self._hooks.get_state()
+        if not states:
+            return
+        import cloudpickle
+
+        data = cloudpickle.dumps(states)
+        temporary = self._state_file.with_suffix(".tmp")
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, self._state_file)
+        except OSError as error:
+            raise storage_error(error, "cannot write", self._state_file, len(data)) from error
+
+
+class _Facts:
+    """A trial of the engine with the attributes of a `TrialOutcome`, each computed when it is asked for."""
+
+    def __init__(self, trial: Trial, host: ExperimentHost) -> None:
+        self._trial = trial
+        self._host = host
+        self.trial_id = trial.trial_id
+        self.created_at = trial.created_at
+
+    @property
+    def name(self) -> str:
+        return self._host.trial_name(self._trial)
+
+    @property
+    def trainable_name(self) -> str:
+        return self._host.plan.settings.trainable_name
+
+    @property
+    def experiment_tag(self) -> str:
+        return self._trial.tag
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", params_decoder.decode(self._trial.params))
+
+    @property
+    def status(self) -> str:
+        return self._trial.status
+
+    @property
+    def path(self) -> str:
+        return str(self._host.files.path(self._trial))
+
+    @property
+    def last_result(self) -> dict[str, Any] | None:
+        result = self._trial.last_result
+        return {**result, **static_fields(self._trial), "config": self.config} if result else None
+
+    @property
+    def error(self) -> str:
+        return self._trial.error
+
+    @property
+    def traceback(self) -> str:
+        return self._trial.traceback
+
+    @property
+    def failures(self) -> int:
+        return self._trial.failures
+
+    @property
+    def checkpoints(self) -> list[CheckpointInfo]:
+        return self._trial.checkpoints
+
+    @property
+    def checkpoint_uri(self) -> str:
+        return self._host.checkpoint_uri(self._trial)

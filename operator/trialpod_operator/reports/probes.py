@@ -1,0 +1,96 @@
+"""Answers the kubelet's probes on a plain port of its own: GET /healthz, GET /readyz.
+
+No identity, no TLS, no request body, one request per connection. What a probe may learn is a sentence.
+
+Invariants: a client gets a few seconds and a few kilobytes; too many at once are turned away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+logger = logging.getLogger(__name__)
+
+Probe = Callable[[], tuple[bool, str]]
+"""Tells whether all is well, and says so in a sentence."""
+
+_MAX_HEAD_BYTES = 8 * 1024
+_MAX_CLIENTS = 64
+_TIMEOUT_S = 5.0
+
+
+class ProbeServer:
+    """Serves probes.
+
+    Args:
+        probes: by path, ``{"/healthz": ..., "/readyz": ...}``. One that raises is unwell.
+        timeout_s: seconds that a client may take.
+    """
+
+    def __init__(self, probes: Mapping[str, Probe], *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._probes = dict(probes)
+        self._timeout_s = timeout_s
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str | None, port: int) -> tuple[str, int]:
+        """Listen; return the address (for port 0)."""
+        self._server = await asyncio.start_server(self._accept, host, port, limit=_MAX_HEAD_BYTES)
+        address, bound = self._server.sockets[0].getsockname()[:2]
+        return address, bound
+
+    async def close(self) -> None:
+        """Stop listening and drop the clients."""
+        if self._server is not None:
+            self._server.close()
+        for client in list(self._clients):
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._clients) >= _MAX_CLIENTS:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.transport.abort()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        probe = self._probes.get(path)
+        if method not in ("GET", "HEAD"):
+            return _response("405 Method Not Allowed", "use GET", True)
+        if probe is None:
+            return _response("404 Not Found", f"the probes are {', '.join(self._probes)}", method == "GET")
+        try:
+            well, text = probe()
+        except Exception as error:
+            logger.exception("the probe of %s failed", path)
+            well, text = False, f"the probe itself failed: {type(error).__name__}"
+        return _response("200 OK" if well else "503 Service Unavailable", text, method == "GET")
+
+
+def _response(status: str, text: str, with_body: bool) -> bytes:
+    body = f"{text}\n".encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
+        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")

@@ -1,0 +1,83 @@
+"""How much one caller may ask for: token buckets, one pair per caller, for requests and for bytes.
+
+A bucket holds up to `burst` tokens and is refilled at a steady rate; a request that finds it empty is told how long
+to wait (the token bucket as an algorithm: RFC 2697's single rate, without colours).
+
+Invariants: memory is bounded by `callers`; what is forgotten first is the caller that was quiet for the longest,
+whose buckets have had the longest time to fill up. A refused request takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A steady rate with bursts.
+
+    Args:
+        per_s: tokens per second.
+        burst: tokens that a caller who was quiet for long may take at once.
+    """
+
+    per_s: float
+    burst: float
+
+
+class RateLimiter:
+    """Judges the requests of many callers.
+
+    Args:
+        requests: how many requests.
+        size: how many bytes, None for any number.
+        clock: monotonic seconds.
+        callers: how many are remembered.
+    """
+
+    def __init__(
+        self,
+        requests: Rate,
+        size: Rate | None = None,
+        *,
+        clock: Callable[[], float],
+        callers: int = 16_384,
+    ) -> None:
+        self._requests = requests
+        self._size = size
+        self._clock = clock
+        self._callers = callers
+        self._buckets: OrderedDict[Hashable, list[float]] = OrderedDict()  # requests, bytes, time of both
+
+    def take(self, caller: Hashable, size: int = 0) -> float:
+        """Count a request; return 0.0 if it may go on, else the seconds after which it may.
+
+        Args:
+            caller: who asks.
+            size: bytes of the request. One larger than the whole burst passes when the bucket is full.
+        """
+        now = self._clock()
+        requests, bytes_ = self._requests, self._size
+        bucket = self._buckets.get(caller)
+        if bucket is None:
+            bucket = self._buckets[caller] = [requests.burst, bytes_.burst if bytes_ is not None else 0.0, now]
+            if len(self._buckets) > self._callers:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(caller)
+        elapsed = max(0.0, now - bucket[2])
+        bucket[2] = now
+        bucket[0] = min(requests.burst, bucket[0] + elapsed * requests.per_s)
+        wait = (1.0 - bucket[0]) / requests.per_s if bucket[0] < 1.0 else 0.0
+        if bytes_ is not None:
+            bucket[1] = min(bytes_.burst, bucket[1] + elapsed * bytes_.per_s)
+            needed = min(float(size), bytes_.burst)
+            if bucket[1] < needed:
+                wait = max(wait, (needed - bucket[1]) / bytes_.per_s)
+        if wait > 0.0:
+            return wait
+        bucket[0] -= 1.0
+        bucket[1] -= min(size, bytes_.burst) if bytes_ is not None else 0.0
+        return 0.0

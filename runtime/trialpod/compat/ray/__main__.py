@@ -1,0 +1,38 @@
+"""``python -m trialpod.compat.ray SCRIPT [ARGS]``: runs a script that was written for Ray Tune."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+
+from trialpod.compat.ray import install
+from trialpod.errors import InvalidInputError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the script as `python SCRIPT` would; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trialpod.compat.ray",
+        description="Run a script written for Ray Tune: `import ray` means trialpod in it and in its trials.",
+    )
+    parser.add_argument("--replace", action="store_true", help="hide a real Ray that is installed")
+    parser.add_argument("script", help="the script (.py)")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    options = parser.parse_args(argv)
+    if not os.path.isfile(options.script):
+        parser.error(f"{options.script} does not exist")
+    try:
+        install(replace=options.replace)
+    except InvalidInputError as error:
+        parser.error(str(error))
+    sys.argv = [options.script, *options.args]
+    # As Python does; the folder of this module's caller ("" for -m) makes room for the script's.
+    sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+    runpy.run_path(options.script, run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

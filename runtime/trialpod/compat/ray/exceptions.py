@@ -1,0 +1,55 @@
+"""Ray's exceptions, as names for ``except``: what is raised here are trialpod's and the user's own."""
+
+from __future__ import annotations
+
+from trialpod.errors import TrialpodError
+
+TuneError = TrialpodError
+
+
+class RayError(TrialpodError):
+    """Base class of what the local ``ray.get`` and actors raise by themselves."""
+
+
+class RayTaskError(RayError):
+    """A task failed. `ray.get` raises the task's own exception, so this is never raised."""
+
+
+class RayActorError(RayError):
+    """An actor is gone: it was killed, or could not be made."""
+
+
+class ActorDiedError(RayActorError):
+    """The same as `RayActorError`."""
+
+
+class GetTimeoutError(RayError, TimeoutError):
+    """`ray.get` waited longer than its timeout."""
+
+
+class TaskCancelledError(RayError):
+    """A task was cancelled before it started."""
+
+
+class ObjectLostError(RayError):
+    """Never raised: objects live in this process."""
+
+
+class WorkerCrashedError(RayError):
+    """Never raised: tasks run in this process."""
+
+
+class ObjectStoreFullError(RayError):
+    """Never raised: there is no object store."""
+
+
+class OutOfMemoryError(RayError):
+    """Never raised: a process that needs too much memory is ended by the system."""
+
+
+class RaySystemError(RayError):
+    """Never raised."""
+
+
+class RuntimeEnvSetupError(RayError):
+    """Never raised: there are no runtime environments."""

@@ -1,0 +1,110 @@
+"""The import hook behind ``import ray``: modules whose names are looked up in trialpod when they are first used.
+
+Invariants: nothing of trialpod is imported before a name of it is asked for; a module is made once, and travels in
+pickles by its name, as real ones do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from trialpod.compat.ray import table
+from trialpod.compat.ray.unsupported import Unsupported
+from trialpod.errors import nearest
+
+
+class AliasFinder:
+    """Finds ``ray`` and what is below it; a finder and loader of the import system."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of an alias module, None for everything else."""
+        if fullname != "ray" and not fullname.startswith("ray."):
+            return None
+        if fullname in table.MODULES or table.remedy(fullname) is not None:
+            return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
+        guess = nearest(fullname, table.MODULES)
+        raise ModuleNotFoundError(
+            f"No module named {fullname!r} among trialpod's aliases for Ray"
+            + (f"; did you mean {guess!r}?" if guess else "")
+            + ". docs/coming-from-ray.md lists what there is",
+            name=fullname,
+        )
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make the module."""
+        return ModuleType(spec.name, f"trialpod's alias of {spec.name}.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its look-up."""
+        name = module.__name__
+
+        def __getattr__(attribute: str) -> Any:  # noqa: N807
+            value = _look_up(name, attribute)
+            module.__dict__[attribute] = value
+            return value
+
+        module.__dict__["__getattr__"] = __getattr__
+        module.__dict__["__dir__"] = lambda: _names(name)
+        if name == "ray":
+            module.__dict__["__version__"] = table.VERSION
+
+
+def _look_up(module: str, attribute: str) -> Any:
+    """Return what a name in an alias module stands for.
+
+    Raises:
+        AttributeError: Ray has no such name, or it is none that people use.
+    """
+    full = f"{module}.{attribute}"
+    if attribute.startswith("__"):
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+    targets = table.MODULES.get(module)
+    if targets is None:
+        return Unsupported(full, table.remedy(module) or "")
+    special = table.NAMES.get(full)
+    if special is not None:
+        return _named(special)
+    if full in table.MODULES:
+        return import_module(full)
+    for target in targets:
+        try:
+            return getattr(import_module(target), attribute)
+        except AttributeError:
+            continue
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("trialpod"):
+                raise
+    remedy = table.remedy(full)
+    if remedy is not None:
+        return Unsupported(full, remedy)
+    guess = nearest(attribute, _names(module))
+    raise AttributeError(
+        f"module {module!r} (trialpod's alias) has no attribute {attribute!r}"
+        + (f"; did you mean {guess!r}?" if guess else ""),
+        name=attribute,
+    )
+
+
+def _named(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _names(module: str) -> list[str]:
+    names = {full.rpartition(".")[2] for full in (*table.NAMES, *table.MODULES) if full.rpartition(".")[0] == module}
+    for target in table.MODULES.get(module, ()):
+        try:
+            found = import_module(target)
+        except ModuleNotFoundError:
+            continue
+        names.update(getattr(found, "__all__", None) or (name for name in vars(found) if not name.startswith("_")))
+    return sorted(
+        names | {name for name in vars(sys.modules.get(module, ModuleType(""))) if not name.startswith("_")}
+    )

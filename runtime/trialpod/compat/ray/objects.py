@@ -1,0 +1,121 @@
+"""References to values that are there, or will be; and the threads that make them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_changed = threading.Condition()
+
+
+class ObjectRef:
+    """A value that is there, or will be; or the exception in its place."""
+
+    def __init__(self) -> None:
+        self._ready = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> ObjectRef:
+        """Return a reference to a value."""
+        ref = cls()
+        ref.set(value)
+        return ref
+
+    def set(self, value: Any) -> None:
+        """Let the value be there."""
+        with _changed:
+            self._ready, self._value = True, value
+            _changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Let there be an exception in the value's place."""
+        with _changed:
+            self._ready, self._error = True, error
+            _changed.notify_all()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the value, or the exception, is there."""
+        return self._ready
+
+    def value(self) -> Any:
+        """Return the value, or raise the exception; only when it is there."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the value and return whether it is there."""
+        return ObjectRef.wait_for([self], 1, timeout_s)
+
+    @staticmethod
+    def wait_for(refs: Sequence[ObjectRef], count: int, timeout_s: float | None) -> bool:
+        """Wait until `count` of the values are there, and return whether they are."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+
+        def enough() -> bool:
+            return sum(ref.ready for ref in refs) >= count
+
+        with _changed:
+            return _changed.wait_for(enough, None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def hex(self) -> str:
+        """Return a text that tells references apart."""
+        return f"{id(self):032x}"
+
+    def __reduce__(self) -> tuple[Callable[[Any], ObjectRef], tuple[Any]]:
+        """Travel as the value, which is waited for."""
+        self.wait()
+        return ObjectRef.of, (self.value(),)
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self.hex()})"
+
+
+def resolved(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments with the values in the places of references to them; waits for these."""
+
+    def value(given: Any) -> Any:
+        if not isinstance(given, ObjectRef):
+            return given
+        given.wait()
+        return given.value()
+
+    return [value(given) for given in args], {name: value(given) for name, given in kwargs.items()}
+
+
+def made(count: Any) -> tuple[list[ObjectRef], Any]:
+    """Return new references for what a call returns, and how its caller is given them."""
+    refs = [ObjectRef() for _ in range(count if isinstance(count, int) else 1)]
+    return refs, (refs[0] if len(refs) == 1 else refs or None)
+
+
+def settle(refs: Sequence[ObjectRef], call: Callable[[], Any]) -> None:
+    """Call, and put what comes of it into the references."""
+    try:
+        value = call()
+        if len(refs) > 1 and len(value) != len(refs):
+            raise ValueError(f"the task returned {len(value)} values, and num_returns is {len(refs)}")
+    # Whatever user code raises is its caller's.
+    except BaseException as error:  # noqa: BLE001
+        for ref in refs:
+            ref.fail(error)
+        return
+    for ref, part in zip(refs, [value] if len(refs) == 1 else value, strict=False):
+        ref.set(part)
+
+
+def start(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], count: Any) -> Any:
+    """Run a function in a thread and return the reference, or references, to what it returns."""
+    refs, given = made(count)
+
+    def call() -> Any:
+        positional, named = resolved(args, kwargs)
+        return function(*positional, **named)
+
+    threading.Thread(target=settle, args=(refs, call), daemon=True).start()
+    return given

@@ -1,0 +1,296 @@
+"""Which module and name of Ray is which of trialpod. Data only; docs/coming-from-ray.md shows it to people.
+
+`MODULES` says where the names of an alias module are looked up, in order. `NAMES` are names that lie elsewhere.
+`remedy` knows what has no counterpart, and what to do instead.
+"""
+
+from __future__ import annotations
+
+VERSION = "2.60.0+trialpod"
+"""What ``ray.__version__`` says: the release whose semantics are followed."""
+
+_TUNE = "trialpod.tune"
+_RAY = "trialpod.compat.ray"
+
+
+def _below(parent: str, target: str, names: str) -> dict[str, tuple[str, ...]]:
+    return {f"{parent}.{name}": (f"{target}.{name}",) for name in names.split()}
+
+
+_SEARCHERS = {
+    "ax": "ax_search",
+    "bayesopt": "bayesopt_search",
+    "bohb": "bohb_search",
+    "hebo": "hebo_search",
+    "hyperopt": "hyperopt_search",
+    "nevergrad": "nevergrad_search",
+    "optuna": "optuna_search",
+    "zoopt": "zoopt_search",
+}
+_SEARCH_PARTS = (
+    "basic_variant concurrency_limiter repeater sample search_algorithm search_generator searcher variant_generator"
+)
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "ray": (f"{_RAY}.core",),
+    "ray.actor": (f"{_RAY}.core",),
+    "ray.exceptions": (f"{_RAY}.exceptions",),
+    "ray.util": (f"{_RAY}.util",),
+    "ray.tune": (_TUNE,),
+    "ray.tune.analysis": (f"{_TUNE}.experiment_analysis",),
+    "ray.tune.analysis.experiment_analysis": (f"{_TUNE}.experiment_analysis",),
+    "ray.tune.callback": (f"{_TUNE}.callback",),
+    "ray.tune.context": (f"{_TUNE}.session",),
+    "ray.tune.durable_trainable": (f"{_TUNE}.trainable.durable",),
+    "ray.tune.error": (f"{_RAY}.exceptions",),
+    "ray.tune.execution": (),
+    "ray.tune.execution.tune_controller": (),
+    "ray.tune.execution.placement_groups": (f"{_TUNE}.placement_groups",),
+    "ray.tune.execution.ray_trial_executor": (f"{_TUNE}.internals",),
+    "ray.tune.execution.trial_runner": (f"{_TUNE}.internals",),
+    "ray.tune.experiment": (f"{_TUNE}.experiment",),
+    "ray.tune.experiment.experiment": (f"{_TUNE}.experiment",),
+    "ray.tune.experiment.trial": (f"{_TUNE}.internals", f"{_TUNE}.trial"),
+    "ray.tune.function_runner": (f"{_TUNE}.trainable.function_trainable", f"{_TUNE}.status_reporter"),
+    "ray.tune.impl": (),
+    "ray.tune.impl.tuner_internal": (f"{_TUNE}.internals",),
+    "ray.tune.integration": (),
+    "ray.tune.logger": (f"{_TUNE}.logger",),
+    "ray.tune.logger.logger": (f"{_TUNE}.logger",),
+    "ray.tune.logger.csv": (f"{_TUNE}.logger",),
+    "ray.tune.logger.json": (f"{_TUNE}.logger",),
+    "ray.tune.logger.tensorboardx": (f"{_TUNE}.logger",),
+    "ray.tune.logger.aim": (f"{_TUNE}.logger",),
+    "ray.tune.logger.comet": (f"{_TUNE}.logger",),
+    "ray.tune.logger.mlflow": (f"{_TUNE}.logger",),
+    "ray.tune.logger.wandb": (f"{_TUNE}.logger",),
+    "ray.tune.integration.wandb": (f"{_TUNE}.logger",),
+    "ray.tune.integration.mlflow": (f"{_TUNE}.logger",),
+    "ray.tune.integration.comet": (f"{_TUNE}.logger",),
+    "ray.tune.progress_reporter": (f"{_TUNE}.progress_reporter",),
+    "ray.tune.ray_trial_executor": (f"{_TUNE}.internals",),
+    "ray.tune.registry": (f"{_TUNE}.registry",),
+    "ray.tune.resources": (f"{_TUNE}.resources",),
+    "ray.tune.result": (f"{_TUNE}.result_keys",),
+    "ray.tune.result_grid": (f"{_TUNE}.result_grid",),
+    "ray.tune.sample": (f"{_TUNE}.search.sample",),
+    "ray.tune.schedulers": (f"{_TUNE}.schedulers",),
+    **_below(
+        "ray.tune.schedulers",
+        f"{_TUNE}.schedulers",
+        "async_hyperband hb_bohb hyperband median_stopping_rule pb2 pbt trial_scheduler",
+    ),
+    "ray.tune.schedulers.resource_changing_scheduler": (
+        f"{_TUNE}.schedulers.resource_changing_scheduler",
+        f"{_TUNE}.schedulers.resource_distribution",
+    ),
+    "ray.tune.search": (f"{_TUNE}.search", f"{_TUNE}.search.sample"),
+    **_below("ray.tune.search", f"{_TUNE}.search", _SEARCH_PARTS),
+    **{f"ray.tune.search.{name}": (f"{_TUNE}.search.{home}",) for name, home in _SEARCHERS.items()},
+    **{f"ray.tune.search.{name}.{home}": (f"{_TUNE}.search.{home}",) for name, home in _SEARCHERS.items()},
+    "ray.tune.session": (f"{_TUNE}.session", f"{_TUNE}.legacy_checkpoints"),
+    "ray.tune.stopper": (f"{_TUNE}.stopper",),
+    **{
+        f"ray.tune.stopper.{name}": (f"{_TUNE}.stopper",)
+        for name in [
+            "stopper",
+            "experiment_plateau",
+            "function_stopper",
+            "maximum_iteration",
+            "noop",
+            "timeout",
+            "trial_plateau",
+        ]
+    },
+    "ray.tune.suggest": (f"{_TUNE}.search", f"{_TUNE}.search.sample"),
+    "ray.tune.suggest.suggestion": (f"{_TUNE}.search",),
+    "ray.tune.suggest.search": (f"{_TUNE}.search",),
+    **_below("ray.tune.suggest", f"{_TUNE}.search", _SEARCH_PARTS),
+    **{f"ray.tune.suggest.{name}": (f"{_TUNE}.search.{home}",) for name, home in _SEARCHERS.items()},
+    "ray.tune.syncer": (f"{_TUNE}.sync_config",),
+    "ray.tune.track": (f"{_TUNE}.track",),
+    "ray.tune.trainable": (
+        f"{_TUNE}.trainable.trainable",
+        f"{_TUNE}.trainable.function_trainable",
+        f"{_TUNE}.parameters",
+    ),
+    "ray.tune.trainable.trainable": (f"{_TUNE}.trainable.trainable",),
+    "ray.tune.trainable.function_trainable": (
+        f"{_TUNE}.trainable.function_trainable",
+        f"{_TUNE}.status_reporter",
+    ),
+    "ray.tune.trainable.trainable_fn_utils": (f"{_TUNE}.session",),
+    "ray.tune.trainable.util": (f"{_TUNE}.parameters", f"{_TUNE}.resources"),
+    "ray.tune.trial": (f"{_TUNE}.internals", f"{_TUNE}.trial"),
+    "ray.tune.trial_runner": (f"{_TUNE}.internals",),
+    "ray.tune.tune": (_TUNE,),
+    "ray.tune.tune_config": (f"{_TUNE}.config", f"{_TUNE}.resume_config"),
+    "ray.tune.tuner": (f"{_TUNE}.tuner",),
+    "ray.tune.utils": (f"{_TUNE}.utils",),
+    "ray.tune.utils.util": (f"{_TUNE}.utils",),
+    "ray.tune.utils.serialization": (f"{_TUNE}.utils",),
+    "ray.tune.utils.placement_groups": (f"{_TUNE}.placement_groups",),
+    "ray.tune.utils.validation": (f"{_TUNE}.utils",),
+    "ray.train": (f"{_RAY}.train", _TUNE),
+    "ray.train.context": (f"{_TUNE}.session",),
+    "ray.train.session": (f"{_TUNE}.session",),
+    "ray.air": (f"{_RAY}.train", _TUNE),
+    "ray.air.checkpoint": (f"{_TUNE}.checkpoint",),
+    "ray.air.config": (f"{_TUNE}.config", f"{_TUNE}.sync_config", f"{_RAY}.train"),
+    "ray.air.integrations": (),
+    "ray.air.integrations.comet": (f"{_TUNE}.logger",),
+    "ray.air.integrations.mlflow": (f"{_TUNE}.logger",),
+    "ray.air.integrations.wandb": (f"{_TUNE}.logger",),
+    "ray.air.result": (f"{_TUNE}.result",),
+    "ray.air.session": (f"{_TUNE}.session",),
+}
+
+NAMES: dict[str, str] = {
+    "ray.tune.TuneError": "trialpod.errors:TrialpodError",
+    "ray.tune.EarlyStopping": f"{_TUNE}.stopper:ExperimentPlateauStopper",
+    "ray.tune.Analysis": f"{_TUNE}:ExperimentAnalysis",
+    "ray.tune.analysis.Analysis": f"{_TUNE}:ExperimentAnalysis",
+    "ray.tune.function": f"{_RAY}.small:function",
+    "ray.tune.durable": f"{_RAY}.small:durable",
+    "ray.tune.experiment.Trial": f"{_TUNE}.trial:Trial",
+    "ray.tune.search.create_searcher": f"{_TUNE}.search:create_searcher",
+    "ray.tune.search.UNRESOLVED_SEARCH_SPACE": f"{_RAY}.small:UNRESOLVED_SEARCH_SPACE",
+    "ray.tune.search.UNDEFINED_SEARCH_SPACE": f"{_RAY}.small:UNDEFINED_SEARCH_SPACE",
+    "ray.tune.search.UNDEFINED_METRIC_MODE": f"{_RAY}.small:UNDEFINED_METRIC_MODE",
+    "ray.tune.logger.pretty_print": f"{_RAY}.small:pretty_print",
+    "ray.tune.utils.pin_in_object_store": f"{_RAY}.core:put",
+    "ray.tune.utils.get_pinned_object": f"{_RAY}.core:get",
+    "ray.train.TrainContext": f"{_TUNE}.session:TuneContext",
+    "ray.train.CheckpointStrategy": f"{_TUNE}.config:CheckpointConfig",
+    "ray.train.world_size": f"{_TUNE}.session:get_world_size",
+    "ray.train.world_rank": f"{_TUNE}.session:get_world_rank",
+    "ray.train.local_rank": f"{_TUNE}.session:get_local_rank",
+}
+
+_TRAINERS = (
+    "a trial is one process: write the training as a function or a class Trainable, and give it what it needs with "
+    "tune.with_resources"
+)
+_DATA = "load the data in the Trainable, or pass it with tune.with_parameters"
+_CLUSTER = "trialpod has no cluster runtime of its own; use what your platform has for this"
+_PRIVATE = "it is private to Ray Tune; trialpod detects signatures by itself"
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    ("ray.air.integrations.keras", "report from a Keras callback of your own: tune.report(logs)"),
+    ("ray.air.session.get_dataset_shard", _DATA),
+    ("ray.air.AcquiredResources", _TRAINERS),
+    ("ray.air.DataBatchType", _DATA),
+    ("ray.air.DatasetConfig", _DATA),
+    ("ray.air.ResourceRequest", "describe resources with tune.PlacementGroupFactory or a dict"),
+    ("ray.air.ScalingConfig", _TRAINERS),
+    ("ray.air.config.ScalingConfig", _TRAINERS),
+    ("ray.air.config.DatasetConfig", _DATA),
+    ("ray.air", _TRAINERS),
+    ("ray.train.get_dataset_shard", _DATA),
+    ("ray.train.TRAIN_DATASET_KEY", _DATA),
+    ("ray.train.DataConfig", _DATA),
+    ("ray.train.session", _TRAINERS),
+    ("ray.train", _TRAINERS),
+    ("ray.tune.integration", "report from the library's own callback: tune.report(metrics, checkpoint=...)"),
+    ("ray.tune.sklearn", "use the package tune-sklearn's successor of your choice, or write a function Trainable"),
+    ("ray.tune.automl", "write the search space as a dict"),
+    ("ray.tune.web_server", "`trialpod run --json` prints every event for programs"),
+    ("ray.tune.cloud", "give RunConfig(storage_path='s3://...')"),
+    ("ray.tune.experimental", "use tune.run or Tuner"),
+    ("ray.tune.logger", "RunConfig(callbacks=[...]) takes LoggerCallback objects"),
+    ("ray.tune.syncer", "trials write to RunConfig(storage_path=...) directly; nothing has to be synchronised"),
+    ("ray.tune.trainable.FuncCheckpointUtil", _PRIVATE),
+    ("ray.tune.trainable.TrainableUtil", _PRIVATE),
+    ("ray.tune.trainable.Session", "call tune.report, tune.get_checkpoint and tune.get_context"),
+    ("ray.tune.utils._detect", _PRIVATE),
+    ("ray.tune.utils.detect", _PRIVATE),
+    ("ray.tune.utils.mock", "write your own stand-ins"),
+    ("ray.tune.utils.release_test_util", "write your own"),
+    (
+        "ray.tune.execution.tune_controller",
+        "`tune.run` and `Tuner` run experiments; the engine decides, not the script",
+    ),
+    (
+        "ray.tune.execution.ray_trial_executor",
+        "an executor's events are ExecutorEvent objects; see trialpod.tune.internals",
+    ),
+    ("ray.tune.examples", "the repository has examples of its own, in examples/"),
+    ("ray.tune.scheduler", "import from ray.tune.schedulers"),
+    ("ray.tune.suggest.sigopt", "use another search algorithm, tune.create_searcher lists them"),
+    ("ray.tune.suggest.skopt", "use another search algorithm, such as bayesopt or optuna"),
+    ("ray.tune.suggest.dragonfly", "use another search algorithm, such as bayesopt or optuna"),
+    ("ray.tune.suggest.flaml", "use another search algorithm, such as optuna"),
+    ("ray.tune.search.sigopt", "use another search algorithm, tune.create_searcher lists them"),
+    ("ray.tune.search.skopt", "use another search algorithm, such as bayesopt or optuna"),
+    ("ray.tune.search.dragonfly", "use another search algorithm, such as bayesopt or optuna"),
+    ("ray.tune.search.flaml", "use another search algorithm, such as optuna"),
+    ("ray.tune.experiment._convert", "pass Experiment objects to tune.run_experiments"),
+    ("ray.rllib", "RLlib needs Ray itself; train with another library in a Trainable"),
+    ("ray.serve", _CLUSTER),
+    ("ray.data", _DATA),
+    ("ray.workflow", _CLUSTER),
+    ("ray.dag", _CLUSTER),
+    ("ray.job_submission", "`trialpod run`, or a TuneExperiment in a cluster, is the job"),
+    ("ray.autoscaler", "the cluster's own autoscaler sees pending pods"),
+    ("ray.cluster_utils", _CLUSTER),
+    ("ray.dashboard", "`trialpod results`, `best` and `explain` show an experiment"),
+    ("ray.client", "there is no server to connect to; trials run where the Tuner's backend runs them"),
+    ("ray.ClientBuilder", "there is no server to connect to; trials run where the Tuner's backend runs them"),
+    ("ray.experimental", _CLUSTER),
+    ("ray.internal", _CLUSTER),
+    ("ray.runtime_env", "in a cluster the image and the pod template say what a trial's environment is"),
+    ("ray.widgets", _CLUSTER),
+    ("ray.util", _CLUSTER),
+    ("ray.cross_language", "only Python is supported"),
+    ("ray.cpp_function", "only Python is supported"),
+    ("ray.java_", "only Python is supported"),
+    ("ray.Language", "only Python is supported"),
+    ("ray.LoggingConfig", "use the standard library's logging"),
+    ("ray.timeline", "a trial's times are in its results"),
+    ("ray.object_transfer_timeline", "a trial's times are in its results"),
+    ("ray.profile", "use a profiler in the Trainable"),
+    ("ray.show_in_", "there is no dashboard; tune.report shows metrics"),
+    ("ray.get_webui_url", "there is no dashboard"),
+    ("ray.projects", _CLUSTER),
+    ("ray.jobs", _CLUSTER),
+    ("ray.objects", _CLUSTER),
+    ("ray.actors", _CLUSTER),
+    ("ray.errors", "the exceptions are in ray.exceptions"),
+    ("ray.register_custom_serializer", "define __reduce__ in the class"),
+    ("ray.get_resource_ids", "tune.get_context().get_trial_resources() tells what a trial was granted"),
+    ("ray._config", _CLUSTER),
+)
+_KINDS_OF_ID = [
+    "ActorCheckpointID",
+    "ActorClassID",
+    "ActorID",
+    "ClientID",
+    "DynamicObjectRefGenerator",
+    "FunctionID",
+    "JobID",
+    "NodeID",
+    "ObjectRefGenerator",
+    "PlacementGroupID",
+    "TaskID",
+    "UniqueID",
+    "WorkerID",
+    "LOCAL_MODE",
+    "PYTHON_MODE",
+    "SCRIPT_MODE",
+    "WORKER_MODE",
+    "connect",
+    "disconnect",
+    "_get_runtime_context",
+]
+
+
+def remedy(name: str) -> str | None:
+    """Return what to do instead of a name of Ray that has no counterpart, None if it is not known."""
+    if name.startswith("ray.") and name[4:] in _KINDS_OF_ID:
+        return _CLUSTER
+    for prefix, text in _REMEDIES:
+        if name == prefix or name.startswith(f"{prefix}.") or (prefix[-1] == "_" and name.startswith(prefix)):
+            return text
+        if prefix.rpartition(".")[2].startswith(("_detect", "detect", "_convert")) and name.startswith(prefix):
+            return text
+    return None

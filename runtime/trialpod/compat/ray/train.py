@@ -1,0 +1,27 @@
+"""Names of ``ray.train`` and ``ray.air`` that lie in modules of their own or are only exceptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trialpod.errors import TrialpodError
+from trialpod.tune import session
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.legacy_checkpoints import save_checkpoint as _save_folder
+
+
+class TrainingFailedError(TrialpodError, RuntimeError):
+    """Raised by Ray's trainers; here only a name for ``except``."""
+
+
+def save_checkpoint(**state: Any) -> None:
+    """Keep values as the checkpoint of the next report."""
+    import tempfile
+
+    _save_folder(Checkpoint.from_dict(state).to_directory(tempfile.mkdtemp(prefix="trialpod-checkpoint_train-")))
+
+
+def load_checkpoint() -> dict[str, Any] | None:
+    """Return the values of the checkpoint to go on from, None if there is none."""
+    found = session.get_checkpoint()
+    return None if found is None else found.to_dict()

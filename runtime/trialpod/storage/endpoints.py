@@ -1,0 +1,47 @@
+"""S3 servers that URIs name: ``s3://bucket/prefix?endpoint=http://minio:9000``.
+
+Whoever takes a URI from a user takes the query off by `plain`, which remembers it: whatever opens a place in that
+bucket later, in this process, goes to the same server. It goes before the environment's variables, not before what a
+manifest says.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+from trialpod.errors import InvalidInputError
+
+_endpoints: dict[str, str] = {}
+
+
+def plain(uri: str) -> str:
+    """Return a URI without its query, and remember the server that it names; what is no ``s3://`` stays as it is.
+
+    Raises:
+        InvalidInputError: the query has something else in it.
+    """
+    if not uri.lower().startswith("s3://") or "?" not in uri:
+        return uri
+    place, _, query = uri.partition("?")
+    found = dict(parse_qsl(query, keep_blank_values=True))
+    endpoint = found.pop("endpoint", "").rstrip("/")
+    if found or not endpoint:
+        raise InvalidInputError(
+            f"storage {uri!r}: after '?' there can only be the server, as in s3://bucket/prefix?endpoint=http://host:9000"
+        )
+    _endpoints[_bucket(place)] = endpoint
+    return place
+
+
+def endpoint_of(uri: str) -> str:
+    """Return the server that an earlier URI has named for this one's bucket, "" if none has."""
+    return _endpoints.get(_bucket(uri), "")
+
+
+def forget() -> None:
+    """Forget all servers."""
+    _endpoints.clear()
+
+
+def _bucket(uri: str) -> str:
+    return uri.partition("://")[2].partition("/")[0].partition("?")[0]

@@ -1,0 +1,89 @@
+"""Folders on the local disk for copies of checkpoints, which do not outlive their process for long.
+
+A folder is held by a lock (``flock``) on a file in it, which ends with the process however that ends; whoever makes
+the next folder beside it removes those that nobody holds. Process ids would not do: containers that share the disk do
+not see each other's.
+
+Invariant: a folder gets its name when its lock is held, so one that can be locked is one whose owner is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from trialpod.storage.base import storage_error
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "trialpod-checkpoints-"
+_UNFINISHED = ".trialpod-new-"
+_LOCK = ".lock"
+
+
+class Scratch:
+    """A folder of this process's.
+
+    Args:
+        parent: where to make it; None for the system's temporary folder.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+
+    def __init__(self, parent: Path | None) -> None:
+        place = os.fspath(parent) if parent is not None else tempfile.gettempdir()
+        remove_left_behind(place)
+        try:
+            new = tempfile.mkdtemp(prefix=_UNFINISHED, dir=place)
+            self._lock = os.open(os.path.join(new, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # A file system without locks: nobody can hold one there, nor take the folder for left behind.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path = os.path.join(place, PREFIX + os.path.basename(new).removeprefix(_UNFINISHED))
+            os.rename(new, self.path)
+        except OSError as error:
+            raise storage_error(error, "cannot make a folder in", place) from error
+
+    def folder(self, prefix: str) -> str:
+        """Make a folder in it; raise StorageError if that cannot be."""
+        try:
+            return tempfile.mkdtemp(prefix=prefix, dir=self.path)
+        except OSError as error:
+            raise storage_error(error, "cannot make a folder in", self.path) from error
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_left_behind(place: str) -> list[str]:
+    """Remove the folders in `place` whose process is gone, and return their names."""
+    removed = []
+    try:
+        names = [name for name in os.listdir(place) if name.startswith(PREFIX)]
+    except OSError:
+        return []
+    for name in names:
+        path = os.path.join(place, name)
+        try:
+            lock = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # somebody else's
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue  # it is held
+        finally:
+            os.close(lock)
+        removed.append(name)
+    if removed:
+        logger.info("removed %d folders in %s that ended processes had left behind", len(removed), place)
+    return removed

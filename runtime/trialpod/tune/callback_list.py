@@ -1,0 +1,147 @@
+"""Calls the hooks of several callbacks in their order, and keeps what they want to remember.
+
+Invariants:
+
+* A hook that no callback overrides costs nothing: `wants` says so.
+* An exception in a hook leaves as `CallbackError`, which names the callback; later callbacks are not called then,
+  except at the end of the experiment, when each of them is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.tune.callback import Callback
+
+logger = logging.getLogger(__name__)
+
+SLOW_S = 0.5
+"""A hook that takes longer is named in the log: trials wait for it."""
+
+HOOKS = (*(name for name in vars(Callback) if name.startswith("on_")), "setup")
+
+
+class CallbackError(TrialpodError):
+    """A callback raised an exception, which is the `__cause__`."""
+
+
+class CallbackList:
+    """Several callbacks as one.
+
+    Args:
+        callbacks: in the order in which they are called.
+        clock: seconds, for telling the slow ones.
+
+    Raises:
+        InvalidInputError: one of them is no `Callback`.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback], clock: Callable[[], float] = time.monotonic) -> None:
+        self._callbacks = list(callbacks)
+        check_callbacks("CallbackList", self._callbacks)
+        self._clock = clock
+        self._slow: set[tuple[int, str]] = set()
+        self._overriding = {
+            hook: [
+                callback
+                for callback in self._callbacks
+                if getattr(type(callback), hook) is not getattr(Callback, hook) or hook in vars(callback)
+            ]
+            for hook in HOOKS
+        }
+
+    def wants(self, hook: str) -> bool:
+        """Return whether any callback does something at that hook."""
+        return bool(self._overriding[hook])
+
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call a hook of each callback that has it.
+
+        Raises:
+            CallbackError: one of them raised an exception.
+        """
+        for callback in self._overriding[hook]:
+            self._call(callback, hook, arguments)
+
+    def result(self, result: dict[str, Any], **arguments: Any) -> None:
+        """Call `on_trial_result`, with a copy of the result for each callback."""
+        for callback in self._overriding["on_trial_result"]:
+            self._call(callback, "on_trial_result", {**arguments, "result": type(result)(result)})
+
+    def end(self, **arguments: Any) -> None:
+        """Call `on_experiment_end` of each callback, whatever the others do.
+
+        Raises:
+            CallbackError: of the first that raised an exception.
+        """
+        first: CallbackError | None = None
+        for callback in self._overriding["on_experiment_end"]:
+            try:
+                self._call(callback, "on_experiment_end", arguments)
+            except CallbackError as error:
+                if first is not None:
+                    logger.error("%s", error)
+                first = first or error
+        if first is not None:
+            raise first
+
+    def get_state(self) -> dict[str, dict[str, Any]]:
+        """Return what the callbacks want to remember, by their places and classes; empty when they want nothing."""
+        states: dict[str, dict[str, Any]] = {}
+        for index, callback in enumerate(self._callbacks):
+            state = self._call(callback, "get_state", {})
+            if state is not None:
+                states[_key(index, callback)] = state
+        return states
+
+    def set_state(self, states: dict[str, dict[str, Any]]) -> None:
+        """Give back what `get_state` returned; one that is at another place now, or of another class, gets none."""
+        for index, callback in enumerate(self._callbacks):
+            if (state := states.get(_key(index, callback))) is not None:
+                self._call(callback, "set_state", {"state": state})
+
+    def _call(self, callback: Callback, hook: str, arguments: dict[str, Any]) -> Any:
+        begun = self._clock()
+        try:
+            return getattr(callback, hook)(**arguments)
+        except Exception as error:
+            raise CallbackError(
+                f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}(): {error}; "
+                "the experiment was ended, and Tuner.restore(...) goes on with it"
+            ) from error
+        finally:
+            took = self._clock() - begun
+            if took > SLOW_S and (id(callback), hook) not in self._slow:
+                self._slow.add((id(callback), hook))
+                logger.warning(
+                    "%s.%s() took %.1f s, and trials wait for it; what takes long belongs into a thread",
+                    type(callback).__name__,
+                    hook,
+                    took,
+                )
+
+
+def check_callbacks(where: str, callbacks: Any) -> None:
+    """Raise InvalidInputError unless `callbacks` is a list of callbacks."""
+    if callbacks is None:
+        return
+    if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, (list, tuple)):
+        raise InvalidInputError(f"{where}(callbacks={callbacks!r}): must be a list of tune.Callback objects")
+    for callback in callbacks:
+        if isinstance(callback, type):
+            raise InvalidInputError(
+                f"{where}(callbacks=[{callback.__name__}]): pass objects, not classes: {callback.__name__}(...)"
+            )
+        if not isinstance(callback, Callback):
+            raise InvalidInputError(
+                f"{where}(callbacks=[{callback!r}]): must be objects of subclasses of tune.Callback, "
+                f"not {type(callback).__name__}"
+            )
+
+
+def _key(index: int, callback: Callback) -> str:
+    return f"{index}:{type(callback).__name__}"

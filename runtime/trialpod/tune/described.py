@@ -1,0 +1,70 @@
+"""Algorithms as names and arguments: what a manifest can say of an object that a script made.
+
+Invariant: what `arguments_of` returns makes an equal object when it is given to the class again. It is what the object
+was made with, whatever happened to it since. An object that cannot tell (its class copies itself in a way of its own)
+has no arguments here, rather than wrong ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Self
+
+
+class RemembersArguments:
+    """Base of classes whose objects know what they were made with. It adds nothing to an object's `__dict__`."""
+
+    __slots__ = ("_made_with",)
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the arguments; `__init__` gets them too."""
+        made = super().__new__(cls)
+        made._made_with = (args, kwargs)
+        return made
+
+    # `inspect.signature` of a class looks at __new__ where there is no nearer __init__.
+    __new__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)]
+    )
+
+    def __init__(self) -> None:
+        """Refuse arguments of classes that take none."""
+
+
+def arguments_of(made: Any) -> dict[str, Any] | None:
+    """Return what an object was made with, by name; None when it cannot tell."""
+    args, kwargs = getattr(made, "_made_with", (None, None))
+    if args is None or kwargs is None:
+        return None
+    try:
+        bound = inspect.signature(type(made)).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return None
+    found: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            return None  # no manifest can say it
+        found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
+    return found
+
+
+def name_of(made: Any, builtin: Mapping[str, str], group: str) -> str | None:
+    """Return the name by which a manifest calls the class of an object.
+
+    Args:
+        made: a scheduler, a search algorithm or a stopper.
+        builtin: name -> "module:class" of ours.
+        group: the entry-point group of installed ones.
+    """
+    from importlib.metadata import entry_points
+
+    cls = type(made)
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    for name, known in builtin.items():
+        if known == target:
+            return name
+    return next((point.name for point in entry_points(group=group) if point.value == target), None)

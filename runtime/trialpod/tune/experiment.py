@@ -1,0 +1,118 @@
+"""`Experiment`: one experiment as an object, for `tune.run` and `tune.run_experiments`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.run_arguments import OLDER, RunArguments, translated
+from trialpod.tune.trial import Trial
+
+__all__ = ["Experiment", "Trial"]
+
+if TYPE_CHECKING:
+    from trialpod.tune.config import CheckpointConfig
+    from trialpod.tune.sync_config import SyncConfig
+
+
+class Experiment:
+    """One experiment: what to run, and how.
+
+    Args:
+        name: the experiment's name; None makes one.
+        run: the Trainable, or the name that it is registered by.
+        stop: as for `RunConfig`.
+        time_budget_s: seconds (or a timedelta) after which it is stopped.
+        config: the search space.
+        resources_per_trial: as for `tune.with_resources`.
+        num_samples: how often the search space is sampled.
+        storage_path: where it is stored.
+        storage_filesystem: not supported.
+        checkpoint_config: which checkpoints are made and kept.
+        sync_config: as for `RunConfig`.
+        trial_name_creator: as for `TuneConfig`.
+        trial_dirname_creator: as for `TuneConfig`.
+        log_to_file: as for `RunConfig`.
+        export_formats: not supported.
+        max_failures: how often one trial may fail and be tried again.
+        restore: not supported.
+        older: arguments of older versions, such as ``local_dir`` and ``checkpoint_freq``.
+
+    Raises:
+        InvalidInputError: an argument has a value that it cannot have.
+        NotSupportedError: trialpod has no counterpart.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        run: Any,
+        *,
+        stop: Any = None,
+        time_budget_s: Any = None,
+        config: Mapping[str, Any] | None = None,
+        resources_per_trial: Any = None,
+        num_samples: int = 1,
+        storage_path: Any = None,
+        storage_filesystem: Any = None,
+        checkpoint_config: CheckpointConfig | None = None,
+        sync_config: SyncConfig | None = None,
+        trial_name_creator: Any = None,
+        trial_dirname_creator: Any = None,
+        log_to_file: Any = False,
+        export_formats: Any = None,
+        max_failures: int = 0,
+        restore: str | None = None,
+        **older: Any,
+    ) -> None:
+        given = {
+            "stop": stop,
+            "time_budget_s": time_budget_s,
+            "config": config,
+            "resources_per_trial": resources_per_trial,
+            "num_samples": num_samples,
+            "storage_path": storage_path,
+            "storage_filesystem": storage_filesystem,
+            "checkpoint_config": checkpoint_config,
+            "sync_config": sync_config,
+            "trial_name_creator": trial_name_creator,
+            "trial_dirname_creator": trial_dirname_creator,
+            "log_to_file": log_to_file,
+            "export_formats": export_formats,
+            "max_failures": max_failures,
+            "restore": restore,
+        }
+        self.name = name
+        self.run_identifier = run
+        self.arguments: dict[str, Any] = {"name": name, **translated("tune.Experiment", given, older)}
+        """By their current names, as `RunArguments` takes them."""
+        RunArguments(where="tune.Experiment", trainable=run, **self.arguments).tuner()  # checks them
+
+    @classmethod
+    def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:
+        """Return the experiment that a dict describes: ``run`` is the Trainable, the rest are arguments.
+
+        Raises:
+            InvalidInputError: there is no ``run``, or something that is no argument.
+        """
+        if not isinstance(spec, Mapping):
+            raise InvalidInputError(f"the experiment {name!r} must be a dict, not {type(spec).__name__}: {spec!r}")
+        if "run" not in spec:
+            raise InvalidInputError(f"the experiment {name!r} does not say what to run: add 'run': trainable")
+        arguments = dict(spec)
+        run = arguments.pop("run")
+        import inspect
+
+        known = [*inspect.signature(cls).parameters, *OLDER]
+        for argument in arguments:
+            if argument not in known:
+                guess = nearest(str(argument), known)
+                raise InvalidInputError(
+                    f"the experiment {name!r} has no setting {argument!r}"
+                    + (f"; did you mean {guess!r}?" if guess else "")
+                )
+        return cls(name, run, **arguments)
+
+    def __repr__(self) -> str:
+        return f"Experiment({self.name!r}, {self.run_identifier!r})"

@@ -1,0 +1,335 @@
+"""`ExperimentAnalysis`: what `tune.run` returns, with Ray Tune's questions to an experiment.
+
+Invariants: it reads files only when it is asked for what is in them, and changes none. Where Ray answers None with a
+warning because nothing fits, so does this.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune.ranking import best_index, check_scope, metrics_of
+from trialpod.tune.result import Result, check_mode, import_pandas, lookup, unknown_metric
+from trialpod.tune.result_rows import Scope, number, read_rows
+from trialpod.tune.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from trialpod.tune.backends import Backend, ExperimentOutcome
+    from trialpod.tune.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+class ExperimentAnalysis:
+    """Answers questions about the trials of an experiment.
+
+    Args:
+        experiment_checkpoint_path: the experiment's directory, a file in it, or its URI; or what a backend returned.
+        default_metric: for the methods that are given none.
+        default_mode: "max" or "min", the same.
+        trials: for scripts that give it; the trials are read from the experiment.
+        storage_filesystem: not supported; give a URI.
+        backend: who reads the experiment; None as for `Tuner`.
+
+    Raises:
+        InvalidInputError: there is no experiment, or the mode is another one.
+        NotSupportedError: `storage_filesystem` is given.
+    """
+
+    def __init__(
+        self,
+        experiment_checkpoint_path: str | os.PathLike[str] | ExperimentOutcome,
+        *,
+        trials: Sequence[Any] | None = None,
+        storage_filesystem: Any = None,
+        default_metric: str | None = None,
+        default_mode: str | None = None,
+        backend: Backend | str | None = None,
+    ) -> None:
+        if storage_filesystem is not None:
+            raise NotSupportedError(
+                "ExperimentAnalysis(storage_filesystem=...): not supported; give the experiment's path or s3:// URI"
+            )
+        given = experiment_checkpoint_path
+        if isinstance(given, (str, os.PathLike)):
+            from trialpod.tune.places import experiment_place
+            from trialpod.tune.tuner import open_backend
+
+            place = os.path.dirname(given) if os.path.isfile(given) else given
+            experiment = open_backend(backend).load(str(experiment_place(place)))
+        else:
+            experiment = given
+        if default_mode is not None:
+            check_mode("ExperimentAnalysis", default_mode)
+        self._outcome = experiment
+        self.default_metric = default_metric or experiment.metric
+        self.default_mode = default_mode or experiment.mode
+        self._trials: list[Trial] | None = None
+        self._frames: dict[str, pd.DataFrame] | None = None
+
+    @property
+    def experiment_path(self) -> str:
+        """The experiment's directory."""
+        return self._outcome.path
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials, in the order in which they were made."""
+        if self._trials is None:
+            self._trials = [Trial(outcome) for outcome in self._outcome.trials]
+        return self._trials
+
+    # -- the best trial by the default metric and mode --
+
+    @property
+    def best_trial(self) -> Trial:
+        """The trial whose last result is best.
+
+        Raises:
+            InvalidInputError: there is no default metric or mode, or no trial reported the metric.
+        """
+        metric, mode = self._defaults("best_trial", None, None)
+        index, measured = best_index(self._outcome.trials, metric, mode, "last", finite_only=True)
+        if index is None:
+            raise InvalidInputError(f"ExperimentAnalysis.best_trial: {self._why_none(metric, measured)}")
+        return self.trials[index]
+
+    @property
+    def best_config(self) -> dict[str, Any]:
+        """The config of `best_trial`."""
+        return self.best_trial.config
+
+    @property
+    def best_checkpoint(self) -> Checkpoint | None:
+        """The best checkpoint of `best_trial`, by the default metric."""
+        return self.get_best_checkpoint(self.best_trial)
+
+    @property
+    def best_logdir(self) -> str:
+        """The directory of `best_trial`."""
+        return self.best_trial.path
+
+    @property
+    def best_result(self) -> dict[str, Any]:
+        """The last result of `best_trial`."""
+        return self.best_trial.last_result
+
+    @property
+    def best_result_df(self) -> pd.DataFrame:
+        """The last result of `best_trial` as a pandas DataFrame of one row, ``trial_id`` as its index."""
+        return self._frame([self._last_row(self.best_trial)])
+
+    @property
+    def best_dataframe(self) -> pd.DataFrame:
+        """All results of `best_trial` as a pandas DataFrame."""
+        return self.trial_dataframes[self.best_trial.path]
+
+    # -- all trials --
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The last result of each trial, by its id."""
+        return {trial.trial_id: trial.last_result for trial in self.trials}
+
+    @property
+    def results_df(self) -> pd.DataFrame:
+        """The last results as a pandas DataFrame, ``trial_id`` as its index."""
+        return self._frame([self._last_row(trial) for trial in self.trials if trial.last_result])
+
+    @property
+    def trial_dataframes(self) -> dict[str, pd.DataFrame]:
+        """All results of each trial as a pandas DataFrame, by the trial's directory."""
+        return self.fetch_trial_dataframes() if self._frames is None else self._frames
+
+    def fetch_trial_dataframes(self) -> dict[str, pd.DataFrame]:
+        """Read the results of all trials again, and return `trial_dataframes`."""
+        pandas = import_pandas()
+        self._frames = {
+            trial.path: pandas.json_normalize(rows, sep="/")
+            for trial in self.trials
+            if (rows := read_rows(trial.path))
+        }
+        return self._frames
+
+    def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
+        """Return one row for each trial that reported something.
+
+        Args:
+            metric: None takes the last result of each trial; a metric takes the result in which it was best.
+            mode: "max" or "min"; None takes the experiment's.
+
+        Raises:
+            InvalidInputError: a mode without a metric or the reverse, another mode, or a metric that nobody reported.
+        """
+        from trialpod.tune.result_grid import ResultGrid
+
+        if mode is not None:
+            check_mode("ExperimentAnalysis.dataframe", mode)
+            if metric is None:
+                raise InvalidInputError(f"ExperimentAnalysis.dataframe(mode={mode!r}): pass metric=... with it")
+        return ResultGrid(self._outcome).get_dataframe(metric, mode)
+
+    def get_all_configs(self, prefix: bool = False) -> dict[str, dict[str, Any]]:
+        """Return the config of each trial, by the trial's directory; with `prefix`, as ``config/lr``."""
+        if not prefix:
+            return {trial.path: trial.config for trial in self.trials}
+        return {
+            trial.path: {f"config/{name}": value for name, value in trial.config.items()} for trial in self.trials
+        }
+
+    # -- the best by a metric --
+
+    def get_best_trial(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: Scope = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> Trial | None:
+        """Return the best trial, the first of equals; None, with a warning, when no trial has the metric.
+
+        Args:
+            metric: what to compare; None takes the default.
+            mode: "max" or "min"; None takes the default.
+            scope: as for `ResultGrid.get_best_result`.
+            filter_nan_and_inf: leave out trials whose number is NaN or infinite.
+
+        Raises:
+            InvalidInputError: metric or mode is missing, or an argument has a value that it cannot have.
+        """
+        where = "get_best_trial"
+        metric, mode = self._defaults(where, metric, mode)
+        check_scope(f"ExperimentAnalysis.{where}", scope)
+        index, measured = best_index(self._outcome.trials, metric, mode, scope, finite_only=filter_nan_and_inf)
+        if index is None:
+            logger.warning("ExperimentAnalysis.%s: %s", where, self._why_none(metric, measured))
+            return None
+        return self.trials[index]
+
+    def get_best_config(
+        self, metric: str | None = None, mode: str | None = None, scope: Scope = "last"
+    ) -> dict[str, Any] | None:
+        """Return the config of `get_best_trial`, or None."""
+        best = self.get_best_trial(metric, mode, scope)
+        return best.config if best is not None else None
+
+    def get_best_logdir(
+        self, metric: str | None = None, mode: str | None = None, scope: Scope = "last"
+    ) -> str | None:
+        """Return the directory of `get_best_trial`, or None."""
+        best = self.get_best_trial(metric, mode, scope)
+        return best.path if best is not None else None
+
+    # -- checkpoints --
+
+    def get_best_checkpoint(
+        self,
+        trial: Trial | str,
+        metric: str | None = None,
+        mode: str | None = None,
+        return_path: bool = False,
+    ) -> Checkpoint | str | None:
+        """Return the checkpoint of a trial whose result was best; None, with a warning, when there is none.
+
+        Args:
+            trial: a trial, or its directory.
+            metric: what to compare; None takes the default, or else ``training_iteration``.
+            mode: "max" or "min"; None takes the default.
+            return_path: return its path instead.
+
+        Raises:
+            InvalidInputError: there is no such trial, or another mode.
+        """
+        metric = metric or self.default_metric or "training_iteration"
+        mode = mode or self.default_mode or ("max" if metric == "training_iteration" else None)
+        if mode is None:
+            self._defaults("get_best_checkpoint", metric, mode)
+        result = self._result(trial)
+        try:
+            best = result.get_best_checkpoint(metric, mode or "max") if result.best_checkpoints else None
+        except InvalidInputError as error:
+            if mode not in ("max", "min"):
+                raise
+            logger.warning("ExperimentAnalysis.get_best_checkpoint: %s", error)
+            best = None
+        if best is None:
+            logger.warning("ExperimentAnalysis.get_best_checkpoint: no checkpoint fits in %s", result.path)
+            return None
+        return best.path if return_path else best
+
+    def get_last_checkpoint(
+        self, trial: Trial | str | None = None, metric: str = "training_iteration", mode: str = "max"
+    ) -> Checkpoint | None:
+        """Return the newest checkpoint of a trial, or None when it has none.
+
+        Args:
+            trial: a trial, or its directory; None takes the best trial by `metric` and `mode`.
+            metric: for the best trial.
+            mode: for the best trial.
+        """
+        if trial is None:
+            trial = self.get_best_trial(metric, mode)
+            if trial is None:
+                return None
+        return self._result(trial).checkpoint
+
+    def get_trial_checkpoints_paths(
+        self, trial: Trial | str, metric: str | None = None
+    ) -> list[tuple[str, float | None]]:
+        """Return the path of each checkpoint of a trial, with the metric of its result.
+
+        Args:
+            trial: a trial, or its directory.
+            metric: None takes the default, or else ``training_iteration``.
+        """
+        name = metric or self.default_metric or "training_iteration"
+        saved = self._result(trial).best_checkpoints
+        return [(checkpoint.path, number(lookup(metrics, name))) for checkpoint, metrics in saved]
+
+    # -- inside --
+
+    def _result(self, trial: Trial | str) -> Result:
+        if isinstance(trial, Trial):
+            return trial.as_result()
+        wanted = os.fspath(trial).rstrip("/")
+        for known in self.trials:
+            if wanted in (known.path, known.trial_id, known.name):
+                return known.as_result()
+        raise InvalidInputError(
+            f"{trial!r} is no trial of the experiment in {self.experiment_path}; pass one of .trials, or its path"
+        )
+
+    def _defaults(self, where: str, metric: str | None, mode: str | None) -> tuple[str, str]:
+        metric, mode = metric or self.default_metric, mode or self.default_mode
+        for name, value in (("metric", metric), ("mode", mode)):
+            if not value:
+                raise InvalidInputError(
+                    f"ExperimentAnalysis.{where}: no {name}; pass {name}=... to tune.run, or to the method"
+                )
+        check_mode(f"ExperimentAnalysis.{where}", mode)
+        return str(metric), str(mode)
+
+    def _why_none(self, metric: str, measured: bool) -> str:
+        if measured:
+            return f"every trial's value of {metric!r} is NaN or infinite"
+        names = metrics_of(self._outcome.trials)
+        if not names:
+            return f"no trial in {self.experiment_path} reported a result"
+        return unknown_metric(metric, names)
+
+    def _last_row(self, trial: Trial) -> dict[str, Any]:
+        return {**trial.last_result, "config": trial.config, "logdir": trial.path, "trial_id": trial.trial_id}
+
+    def _frame(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
+        pandas = import_pandas()
+        frame: pd.DataFrame = pandas.json_normalize(rows, sep="/") if rows else pandas.DataFrame()
+        return frame.set_index("trial_id") if rows else frame
+
+    def __repr__(self) -> str:
+        return f"ExperimentAnalysis({len(self._outcome.trials)} trials in {self.experiment_path!r})"

@@ -1,0 +1,287 @@
+"""`TrialRunner`: trials that a script has put together itself, run as one experiment.
+
+Invariants: one `step` is one experiment, run to its end by the backend that a `Tuner` would use; what is added later
+is run by the next step. Its state is the experiment's journal, so there is nothing to be checkpointed besides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune.config import CheckpointConfig
+from trialpod.tune.internals.trial import Trial
+from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
+from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
+
+_DURING = (
+    "an experiment is run by one step, in which only its scheduler decides; return PAUSE or STOP from "
+    "TrialScheduler.on_trial_result"
+)
+
+
+class GivenTrials(SearchAlgorithm):
+    """Proposes trials that are there already, in their order."""
+
+    def __init__(self, trials: Sequence[tuple[str, dict[str, Any], str]]) -> None:
+        self._trials = list(trials)
+        self._next = 0
+
+    @property
+    def total(self) -> int | None:
+        """How many there are."""
+        return len(self._trials)
+
+    def set_num_samples(self, num_samples: int) -> None:
+        """Do nothing: it is always all of them."""
+
+    def next_suggestion(self) -> Suggestion | None:
+        """Return the next one."""
+        if self.finished:
+            return None
+        trial_id, config, tag = self._trials[self._next]
+        self._next += 1
+        return Suggestion(trial_id, config, tag)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all have been proposed."""
+        return self._next >= len(self._trials)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how many have been proposed."""
+        return {"next": self._next}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore it."""
+        self._next = int(state["next"])
+
+
+class TrialRunner:
+    """Runs trials.
+
+    Args:
+        search_alg: proposes trials of the experiments given to `setup_experiments`.
+        scheduler: decides on them.
+        local_checkpoint_dir: the experiment's directory, ``{storage}/{name}``.
+        sync_config: as for `RunConfig`.
+        experiment_dir_name: the experiment's name, if `local_checkpoint_dir` is the storage.
+        stopper: ends trials and the experiment.
+        resume: whether the first step goes on with what is in the directory, as for `tune.run`.
+        server_port: accepted for compatibility, unused: there is no server.
+        fail_fast: as for `FailureConfig`.
+        checkpoint_period: accepted for compatibility, unused: everything is journaled at once.
+        trial_executor: accepted for compatibility, unused: processes run the trials.
+        callbacks: as for `RunConfig`.
+        metric: the metric that is tuned.
+        trial_checkpoint_config: which checkpoints are made.
+        driver_sync_trial_checkpoints: accepted for compatibility, unused.
+    """
+
+    CKPT_FILE_TMPL = "experiment_state-{}.json"
+
+    def __init__(
+        self,
+        search_alg: Any = None,
+        scheduler: Any = None,
+        local_checkpoint_dir: str | None = None,
+        sync_config: Any = None,
+        experiment_dir_name: str | None = None,
+        stopper: Any = None,
+        resume: str | bool = False,
+        server_port: int | None = None,
+        fail_fast: Any = False,
+        checkpoint_period: Any = None,
+        trial_executor: Any = None,
+        callbacks: Any = None,
+        metric: str | None = None,
+        trial_checkpoint_config: CheckpointConfig | None = None,
+        driver_sync_trial_checkpoints: bool = False,
+    ) -> None:
+        self._search_alg, self._scheduler, self._stopper = search_alg, scheduler, stopper
+        directory = local_checkpoint_dir or os.path.join("~/trialpod-results", f"trials_{Trial.generate_id()}")
+        if experiment_dir_name:
+            directory = os.path.join(directory, experiment_dir_name)
+        self._directory = os.path.abspath(os.path.expanduser(directory))
+        self._settings = {
+            "sync_config": sync_config,
+            "callbacks": callbacks,
+            "metric": metric,
+            "fail_fast": fail_fast,
+            "checkpoint_config": trial_checkpoint_config,
+        }
+        self._resume: str | bool = resume
+        self._trials: list[Trial] = []
+        self._experiments: list[Any] = []
+        self._steps = 0
+
+    def add_trial(self, trial: Trial) -> None:
+        """Add a trial, to be run by the next step.
+
+        Raises:
+            InvalidInputError: it is none, or its id is taken.
+        """
+        if not isinstance(trial, Trial):
+            raise InvalidInputError(f"TrialRunner.add_trial needs a Trial, not {type(trial).__name__}")
+        if any(other.trial_id == trial.trial_id for other in self._trials):
+            raise InvalidInputError(f"TrialRunner.add_trial: there is a trial {trial.trial_id} already")
+        self._trials.append(trial)
+
+    def setup_experiments(self, experiments: Sequence[Any], total_num_samples: int) -> None:
+        """Add experiments, to be run by the next step with the search algorithm."""
+        self._experiments = list(experiments)
+
+    def step(self) -> None:
+        """Run everything that has been added, as one experiment, to its end.
+
+        Raises:
+            InvalidInputError: the trials are of several Trainables, or an argument cannot be used.
+        """
+        from trialpod.tune.tune_run import run
+
+        waiting = [trial for trial in self._trials if trial.status in (Trial.PENDING, Trial.PAUSED)]
+        if not waiting and not self._experiments and not self._resume:
+            return
+        common = {**self._settings, **self._place(), "raise_on_failed_trial": False, "verbose": 0}
+        if self._resume:
+            common["resume"] = self._resume
+        self._resume = False
+        self._steps += 1
+        for experiment in self._experiments:
+            self._take(run(experiment, search_alg=self._search_alg, scheduler=self._scheduler, **common))
+        self._experiments = []
+        if waiting:
+            self._run(waiting, common)
+
+    def _run(self, trials: list[Trial], common: dict[str, Any]) -> None:
+        from trialpod.tune.registry import resolve_trainable
+        from trialpod.tune.resources import with_resources
+        from trialpod.tune.tune_run import run
+
+        first = trials[0]
+        stops = {tuple(sorted(trial.stopping_criterion.items())) for trial in trials}
+        if len({trial.trainable_name for trial in trials}) > 1 or len(stops) > 1:
+            raise InvalidInputError(
+                "TrialRunner.step: the trials that were added are of several Trainables, or end by different "
+                "criteria; run each kind by a TrialRunner of its own"
+            )
+        bundles = {trial.trial_id: trial.placement_group_factory for trial in trials}
+        resources = first.placement_group_factory
+        if len(set(bundles.values())) > 1:
+            raise InvalidInputError(
+                "TrialRunner.step: the trials that were added need different resources; give the Trainable a "
+                "function of the config with tune.with_resources"
+            )
+        given = GivenTrials([(trial.trial_id, trial.config, trial.experiment_tag or "given") for trial in trials])
+        analysis = run(
+            with_resources(resolve_trainable(first.trainable_name), resources),
+            search_alg=given,
+            scheduler=self._scheduler,
+            stop=self._stopper or first.stopping_criterion or None,
+            num_samples=len(trials),
+            max_failures=first.max_failures,
+            **common,
+        )
+        self._take(analysis)
+
+    def _take(self, analysis: Any) -> None:
+        own = {trial.trial_id: trial for trial in self._trials}
+        for view in analysis.trials:
+            trial = own.get(view.trial_id)
+            if trial is None:
+                trial = Trial(view.trainable_name, config=view.config, trial_id=view.trial_id, stub=True)
+                self._trials.append(trial)
+            trial.follow(view)
+
+    def _place(self) -> dict[str, Any]:
+        name = os.path.basename(self._directory)
+        # Each step is an experiment of its own.
+        return {
+            "storage_path": os.path.dirname(self._directory),
+            "name": f"{name}_{self._steps + 1}" if self._steps else name,
+        }
+
+    def is_finished(self) -> bool:
+        """Return whether there is nothing to run."""
+        live = any(not trial.is_finished() for trial in self._trials)
+        return not live and not self._experiments and not self._resume
+
+    def get_trials(self) -> list[Trial]:
+        """Return all trials."""
+        return list(self._trials)
+
+    def get_live_trials(self) -> set[Trial]:
+        """Return the trials that have not ended."""
+        return {trial for trial in self._trials if not trial.is_finished()}
+
+    def get_trial(self, tid: str) -> Trial | None:
+        """Return the trial of an id, None if there is none."""
+        return next((trial for trial in self._trials if trial.trial_id == tid), None)
+
+    def resume(
+        self, resume_unfinished: bool = True, resume_errored: bool = False, restart_errored: bool = False
+    ) -> None:
+        """Let the next step go on with the experiment in the directory.
+
+        Args:
+            resume_unfinished: whether trials that had not ended go on.
+            resume_errored: whether failed trials go on from their checkpoints.
+            restart_errored: whether failed trials start anew.
+
+        Raises:
+            InvalidInputError: two of them exclude each other.
+        """
+        if resume_errored and restart_errored:
+            raise InvalidInputError(
+                "TrialRunner.resume: failed trials can go on from their checkpoints or start anew, not both"
+            )
+        ending = "+ERRORED" if resume_errored else "+RESTART_ERRORED" if restart_errored else ""
+        if not resume_unfinished:
+            ending = f"{ending}_ONLY" if ending else ""
+            if not ending:
+                raise InvalidInputError("TrialRunner.resume: nothing is to go on; set one of the arguments")
+        self._resume = f"LOCAL{ending}" if ending else True
+
+    def update_pending_trial_resources(
+        self, resources: Mapping[str, Any] | Resources | PlacementGroupFactory
+    ) -> None:
+        """Change what the trials need that have not been run yet."""
+        to_resources(resources, "TrialRunner.update_pending_trial_resources")
+        for trial in self._trials:
+            if trial.status == Trial.PENDING:
+                trial.update_resources(resources)
+
+    def stop_trial(self, trial: Trial) -> None:
+        """Take a trial out that has not been run yet.
+
+        Raises:
+            NotSupportedError: it runs.
+        """
+        if trial.status == Trial.RUNNING:
+            raise NotSupportedError(f"TrialRunner.stop_trial: {_DURING}")
+        if not trial.is_finished():
+            trial.set_status(Trial.TERMINATED)
+
+    def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
+        """Refuse.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(f"TrialRunner.pause_trial: {_DURING}")
+
+    def checkpoint(self, force: bool = False) -> None:
+        """Do nothing: whatever happens is in the experiment's journal before anything follows from it."""
+
+    def end_experiment_callbacks(self) -> None:
+        """Do nothing: each step calls `on_experiment_end` itself."""
+
+    def cleanup(self) -> None:
+        """Do nothing: no process outlives a step."""
+
+    def debug_string(self, delim: str = "\n") -> str:
+        """Return how many trials are in which state."""
+        states = [trial.status for trial in self._trials]
+        return delim.join(f"{state}: {states.count(state)}" for state in sorted(set(states)))

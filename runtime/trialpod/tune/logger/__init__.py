@@ -1,0 +1,52 @@
+"""Logger callbacks: what sends the results of trials elsewhere. Each name is imported when it is first used."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trialpod.tune.logger.comet import CometLoggerCallback
+    from trialpod.tune.logger.files import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
+    from trialpod.tune.logger.logger_callback import LoggerCallback
+    from trialpod.tune.logger.mlflow import MLflowLoggerCallback, setup_mlflow
+    from trialpod.tune.logger.wandb import WandbLoggerCallback, setup_wandb
+
+__all__ = [
+    "CSVLoggerCallback",
+    "CometLoggerCallback",
+    "JsonLoggerCallback",
+    "LoggerCallback",
+    "MLflowLoggerCallback",
+    "TBXLoggerCallback",
+    "WandbLoggerCallback",
+    "setup_mlflow",
+    "setup_wandb",
+]
+
+_HOMES = {
+    "CSVLoggerCallback": "files",
+    "CometLoggerCallback": "comet",
+    "JsonLoggerCallback": "files",
+    "LoggerCallback": "logger_callback",
+    "MLflowLoggerCallback": "mlflow",
+    "TBXLoggerCallback": "files",
+    "WandbLoggerCallback": "wandb",
+    "setup_mlflow": "mlflow",
+    "setup_wandb": "wandb",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,75 @@
+"""What the callbacks for experiment trackers share: finding their library, and what of a result they can take."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+
+DESCRIPTIVE = frozenset({"trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config", "date"})
+"""Parts of a result that describe the trial."""
+
+
+def require(module: str, package: str, who: str) -> types.ModuleType:
+    """Return a library.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"{who} needs the package {error.name!r}, which is not installed; install it with: pip install {package}"
+        ) from error
+
+
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested dicts as one, its names joined by "/"."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flattened(value, f"{prefix}{key}/"))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def numbers(result: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, float]:
+    """Return the numbers of a result; `without` names metrics, or groups of them, to leave out."""
+    left_out = tuple(without)
+    return {
+        name: value
+        for name, value in result.items()
+        if isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and name not in DESCRIPTIVE
+        and not any(name == other or name.startswith(f"{other}/") for other in left_out)
+    }
+
+
+def step_of(result: Mapping[str, Any]) -> int:
+    """Return how far the trial is: ``timesteps_total`` if it counts them, else ``training_iteration``."""
+    step = result.get("timesteps_total") or result.get("training_iteration") or 0
+    return int(step) if isinstance(step, (int, float)) else 0
+
+
+def read_key(who: str, api_key: str | None, api_key_file: str | os.PathLike[str] | None) -> str | None:
+    """Return the key that was given, directly or in a file.
+
+    Raises:
+        InvalidInputError: both are given, or the file cannot be read.
+    """
+    if api_key is not None and api_key_file is not None:
+        raise InvalidInputError(f"{who}(api_key=..., api_key_file=...): give one of them")
+    if api_key_file is None:
+        return api_key
+    try:
+        with open(os.path.expanduser(api_key_file), encoding="utf-8") as stream:
+            return stream.readline().strip()
+    except OSError as error:
+        raise InvalidInputError(f"{who}(api_key_file={os.fspath(api_key_file)!r}): {error.strerror}") from error

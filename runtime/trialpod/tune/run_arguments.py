@@ -1,0 +1,208 @@
+"""What the arguments of `tune.run` and `tune.Experiment`, of all versions of Ray Tune, mean for a `Tuner`.
+
+Invariants: an older name and its newer one together are refused; what trialpod has no counterpart for is refused
+unless it has the value that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trialpod.errors import InvalidInputError, NotSupportedError, nearest
+from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from trialpod.tune.resources import resources_of, with_resources
+from trialpod.tune.sync_config import SyncConfig
+from trialpod.tune.tuner import Tuner
+
+_NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "export_formats": ((None, []), "save what you need with save_checkpoint(), or export it in a script of its own"),
+    "restore": ((None,), "pass the checkpoint's path in config, and load it when a trial starts without one"),
+    "storage_filesystem": ((None,), "give storage_path a path or an s3:// URI instead"),
+    "trial_executor": ((None,), "leave it out"),
+    "loggers": ((None, []), "pass callbacks=[...] of subclasses of tune.LoggerCallback"),
+    "sync_to_cloud": ((None, False, True), "give storage_path an s3:// URI instead"),
+    "sync_to_driver": ((None, False, True), "leave it out: trials write to storage_path"),
+    "sync_function": ((None,), "give storage_path an s3:// URI instead"),
+    "with_server": ((None, False), "use the command `trialpod` to look at an experiment"),
+    "server_port": ((None, 4321), "use the command `trialpod` to look at an experiment"),
+    "global_checkpoint_period": ((None, "auto", 10, float("inf")), "leave it out: every event is journaled"),
+    "queue_trials": ((None, False, True), "leave it out: trials wait for resources"),
+    "ray_auto_init": ((None, False, True), "leave it out"),
+    "return_trials": ((None, False), "use the .trials of what tune.run returns"),
+    "sync_on_checkpoint": ((None, False, True), "leave it out"),
+    "checkpoint_keep_all_ranks": ((None, False), "leave it out: a trial is one process"),
+    "checkpoint_upload_from_workers": ((None, False), "leave it out: a trial puts its checkpoints into the storage"),
+    "trial_runner": ((None,), "leave it out"),
+    "concurrent": ((None, False, True), "leave it out"),
+}
+"""Name -> the values that change nothing, and what to do instead of another one."""
+
+_RENAMED = {"local_dir": "storage_path", "upload_dir": "storage_path", "loggers": "callbacks"}
+_CHECKPOINTS = {
+    "keep_checkpoints_num": "num_to_keep",
+    "checkpoint_score_attr": "checkpoint_score_attribute",
+    "checkpoint_freq": "checkpoint_frequency",
+    "checkpoint_at_end": "checkpoint_at_end",
+}
+OLDER = frozenset({*_NOT_SUPPORTED, "local_dir", "upload_dir", *_CHECKPOINTS, "chdir_to_trial_dir"})
+_INTERNAL = frozenset({"_remote", "_remote_string_queue", "_entrypoint", "_experiment_checkpoint_dir"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """The arguments of one experiment by their current names; None = not given."""
+
+    where: str  # for messages: "tune.run"
+    trainable: Any
+    name: str | None = None
+    metric: str | None = None
+    mode: Any = None
+    stop: Any = None
+    time_budget_s: Any = None
+    config: Mapping[str, Any] | None = None
+    resources_per_trial: Any = None
+    num_samples: int = 1
+    storage_path: Any = None
+    search_alg: Any = None
+    scheduler: Any = None
+    checkpoint_config: CheckpointConfig | None = None
+    verbose: int | None = None
+    progress_reporter: Any = None
+    log_to_file: Any = False
+    trial_name_creator: Any = None
+    trial_dirname_creator: Any = None
+    sync_config: SyncConfig | None = None
+    max_failures: int = 0
+    fail_fast: Any = False
+    reuse_actors: bool = False
+    callbacks: Any = None
+    max_concurrent_trials: int | None = None
+    chdir_to_trial_dir: Any = None
+
+    def tuner(self) -> Tuner:
+        """Return the `Tuner` that they describe.
+
+        Raises:
+            InvalidInputError: something in them cannot work.
+        """
+        return Tuner(
+            _with_resources(self.where, self.trainable, self.resources_per_trial),
+            param_space=_space(self.where, self.config),
+            tune_config=TuneConfig(
+                metric=self.metric,
+                mode=self.mode,
+                search_alg=self.search_alg,
+                scheduler=self.scheduler,
+                num_samples=self.num_samples,
+                max_concurrent_trials=self.max_concurrent_trials,
+                time_budget_s=self.time_budget_s,
+                reuse_actors=bool(self.reuse_actors),
+                trial_name_creator=self.trial_name_creator,
+                trial_dirname_creator=self.trial_dirname_creator,
+                chdir_to_trial_dir=self.chdir_to_trial_dir,
+            ),
+            run_config=RunConfig(
+                name=self.name,
+                storage_path=self.storage_path,
+                failure_config=FailureConfig(max_failures=self.max_failures, fail_fast=self.fail_fast),
+                checkpoint_config=self.checkpoint_config,
+                sync_config=self.sync_config,
+                verbose=self.verbose,
+                stop=self.stop,
+                callbacks=self.callbacks,
+                progress_reporter=self.progress_reporter,
+                log_to_file=self.log_to_file,
+            ),
+        )
+
+
+def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments by their current names.
+
+    Args:
+        where: the function, for messages.
+        given: arguments with current names.
+        older: what else was given; those of older versions, or mistakes.
+
+    Raises:
+        InvalidInputError: there is no such argument, or two that mean the same are given.
+        NotSupportedError: trialpod has no counterpart.
+    """
+    result = dict(given)
+    checkpoints: dict[str, Any] = {}
+    for name, value in {**older, **{key: given[key] for key in given if key in _NOT_SUPPORTED}}.items():
+        result.pop(name, None)
+        if name in _INTERNAL:
+            continue
+        if name in _NOT_SUPPORTED:
+            _refuse(where, name, value)
+        elif name in ("local_dir", "upload_dir"):
+            if value is not None:
+                _only_one(where, name, "storage_path", result)
+                result["storage_path"] = value
+        elif name in _CHECKPOINTS:
+            if value is not None:
+                checkpoints[name] = value
+        elif name == "chdir_to_trial_dir":
+            result[name] = value
+        else:
+            known = [*given, *sorted(OLDER)]
+            guess = nearest(name, known)
+            raise InvalidInputError(
+                f"{where} has no argument {name!r}" + (f"; did you mean {guess!r}?" if guess else "")
+            )
+    if checkpoints:
+        if result.get("checkpoint_config") is not None:
+            raise InvalidInputError(
+                f"{where}(checkpoint_config=..., {', '.join(f'{name}=...' for name in checkpoints)}): give all of it "
+                "in checkpoint_config=CheckpointConfig(...)"
+            )
+        result["checkpoint_config"] = _checkpoint_config(checkpoints)
+    return result
+
+
+def _checkpoint_config(older: Mapping[str, Any]) -> CheckpointConfig:
+    arguments = {_CHECKPOINTS[name]: value for name, value in older.items()}
+    attribute = arguments.get("checkpoint_score_attribute")
+    if isinstance(attribute, str) and attribute.startswith("min-"):
+        arguments |= {"checkpoint_score_attribute": attribute[4:], "checkpoint_score_order": "min"}
+    return CheckpointConfig(**arguments)
+
+
+def _refuse(where: str, name: str, value: Any) -> None:
+    harmless, remedy = _NOT_SUPPORTED[name]
+    if not any(value is other or (type(value) is type(other) and value == other) for other in harmless):
+        raise NotSupportedError(f"{where}({name}={value!r}): {name} is not supported; {remedy}")
+
+
+def _only_one(where: str, older: str, newer: str, given: Mapping[str, Any]) -> None:
+    if given.get(newer) is not None:
+        raise InvalidInputError(
+            f"{where}({older}=..., {newer}={given[newer]!r}): both mean the same; give {newer} only"
+        )
+
+
+def _space(where: str, config: Any) -> Mapping[str, Any] | None:
+    if config is None or isinstance(config, Mapping):
+        return config
+    raise InvalidInputError(
+        f"{where}(config={config!r}): must be a dict of parameter names to values and distributions"
+    )
+
+
+def _with_resources(where: str, trainable: Any, resources: Any) -> Any:
+    if resources is None or resources == {}:
+        return trainable
+    from trialpod.tune.placement_groups import DEFAULT_RESOURCES
+    from trialpod.tune.registry import resolve_trainable
+
+    trainable = resolve_trainable(trainable)
+    fixed, computed = resources_of(trainable)
+    if computed is not None or fixed != DEFAULT_RESOURCES:
+        raise InvalidInputError(
+            f"{where}(resources_per_trial={resources!r}): the Trainable says itself what it needs (with_resources or "
+            "default_resource_request); give it in one place"
+        )
+    return with_resources(trainable, resources)

@@ -1,0 +1,133 @@
+"""Keeps the number of unfinished trials of a searcher down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search.searcher import Searcher
+
+
+class SearcherWrapper(Searcher):
+    """Base of searchers that change what another one does; passes everything on.
+
+    Args:
+        searcher: the other one.
+    """
+
+    def __init__(self, searcher: Searcher) -> None:
+        if isinstance(searcher, type) or not callable(getattr(searcher, "suggest", None)):
+            raise InvalidInputError(f"{type(self).__name__}: searcher must be a Searcher object, got {searcher!r}")
+        super().__init__(searcher.metric, searcher.mode)
+        self.searcher = searcher
+
+    @property
+    def metric(self) -> Any:
+        """The wrapped searcher's."""
+        return self.searcher.metric
+
+    @property
+    def mode(self) -> Any:
+        """The wrapped searcher's."""
+        return self.searcher.mode
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        """Pass on what the experiment says."""
+        return self.searcher.set_search_properties(metric, mode, config, **spec)
+
+    def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
+        """Pass on a point that was evaluated elsewhere."""
+        self.searcher.add_evaluated_point(*args, **kwargs)
+
+
+class ConcurrencyLimiter(SearcherWrapper):
+    """Lets at most `max_concurrent` trials of a searcher be unfinished at a time.
+
+    Args:
+        searcher: what proposes configs.
+        max_concurrent: how many.
+        batch: trials go in groups of `max_concurrent`: the next group is proposed when all of one have ended, and the
+            searcher hears of their ends together.
+
+    Raises:
+        InvalidInputError: an argument cannot be used.
+    """
+
+    def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
+        super().__init__(searcher)
+        if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
+            raise InvalidInputError(f"ConcurrencyLimiter: max_concurrent must be 1 or more, got {max_concurrent!r}")
+        self.max_concurrent = max_concurrent
+        self.batch = batch
+        self._live: dict[str, None] = {}
+        self._held: dict[str, list[Any]] = {}  # ends that the searcher has not heard of yet
+        self._inside = not batch and searcher.set_max_concurrency(max_concurrent)
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return a config, or None while there are enough trials."""
+        if not self._inside and len(self._live) + len(self._held) >= self.max_concurrent:
+            return None
+        config = self.searcher.suggest(trial_id)
+        if isinstance(config, dict):
+            self._live[trial_id] = None
+        return config
+
+    def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Take over an earlier suggestion."""
+        self.searcher.adopt(trial_id, config)
+        self._live[trial_id] = None
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Pass on a result."""
+        self.searcher.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Pass on the end of a trial, or keep it until its batch is complete."""
+        self._ended(trial_id, "error" if error else "complete", result)
+
+    def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
+        """As `on_trial_complete`."""
+        self._ended(trial_id, "stopped", result)
+
+    def on_pause(self, trial_id: str) -> None:
+        """Pass on a pause."""
+        self.searcher.on_pause(trial_id)
+
+    def on_unpause(self, trial_id: str) -> None:
+        """Pass on that a trial goes on."""
+        self.searcher.on_unpause(trial_id)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the unfinished trials, the ends kept back, and the searcher's state."""
+        return {
+            "version": 1,
+            "live": list(self._live),
+            "held": [[trial_id, *end] for trial_id, end in self._held.items()],
+            "searcher": self.searcher.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self._live = dict.fromkeys(state["live"])
+        self._held = {trial_id: [how, result] for trial_id, how, result in state["held"]}
+        self.searcher.set_state(state["searcher"])
+
+    def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
+        known = trial_id in self._live
+        self._live.pop(trial_id, None)
+        if not self.batch or not known:
+            self._pass_on(trial_id, how, result)
+            return
+        self._held[trial_id] = [how, result]
+        if not self._live and len(self._held) >= self.max_concurrent:
+            held, self._held = self._held, {}
+            for each, (kept, last) in held.items():
+                self._pass_on(each, kept, last)
+
+    def _pass_on(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
+        if how == "stopped":
+            self.searcher.on_trial_stopped(trial_id, result)
+        else:
+            self.searcher.on_trial_complete(trial_id, result, how == "error")

@@ -1,0 +1,119 @@
+"""Tree-structured Parzen estimators as HyperOpt has them.
+
+Source: Bergstra, Bardenet, Bengio, Kegl, "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011. HyperOpt's
+`suggest` is a function of its history and a seed, so a restored searcher needs nothing but the history. A stopped
+trial counts with its last value; one that failed counts as failed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search.flat_space import Dimension, Values
+from trialpod.tune.search.library import require, seeded
+from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.sample import Float
+
+
+class HyperOptSearch(LibrarySearcher):
+    """Searches with HyperOpt.
+
+    Args:
+        space: the search space, when the experiment has none.
+        metric: what to optimise; None takes the experiment's.
+        mode: "min" or "max".
+        points_to_evaluate: configs to try first.
+        n_initial_points: suggestions drawn at random before the model begins.
+        random_state_seed: None takes the experiment's seed.
+        gamma: share of the trials that count as good, between 0 and 1.
+        evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
+        warm_start: the directory or URI of an earlier experiment to learn from.
+
+    Raises:
+        InvalidInputError: an argument cannot be used, or HyperOpt is not installed.
+    """
+
+    LIBRARY: ClassVar = (("hyperopt", "hyperopt>=0.3"),)
+    NORMAL: ClassVar = True
+    _OBJECTS: ClassVar = ("_domain", "_history", "_hyperopt", "_docs")
+
+    def __init__(
+        self,
+        space: dict[str, Any] | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        points_to_evaluate: list[dict[str, Any]] | None = None,
+        n_initial_points: int = 20,
+        random_state_seed: int | None = None,
+        gamma: float = 0.25,
+        *,
+        evaluated_rewards: list[Any] | None = None,
+        warm_start: str | None = None,
+    ) -> None:
+        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start)
+        if isinstance(n_initial_points, bool) or not isinstance(n_initial_points, int) or n_initial_points < 1:
+            raise InvalidInputError(f"HyperOptSearch: n_initial_points must be 1 or more, got {n_initial_points!r}")
+        if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma < 1:
+            raise InvalidInputError(f"HyperOptSearch: gamma must be between 0 and 1, got {gamma!r}")
+        self._startup = n_initial_points
+        self._gamma = gamma
+
+    def _open(self) -> None:
+        self._hyperopt = require("hyperopt", "hyperopt>=0.3", "HyperOptSearch")
+        space = {d.name: self._variable(d) for d in self.flat.dimensions}
+        self._domain = self._hyperopt.base.Domain(dict, space)
+        self._history = self._hyperopt.Trials()
+        self._docs: dict[int, dict[str, Any]] = {}
+
+    def _ask(self, number: int, seed: int) -> Values:
+        with seeded(seed):
+            (doc,) = self._hyperopt.tpe.suggest(
+                [number], self._domain, self._history, seed, n_startup_jobs=self._startup, gamma=self._gamma,
+                verbose=False,
+            )  # fmt: skip
+        found = {name: vals[0] for name, vals in doc["misc"]["vals"].items()}
+        values = self.flat.canonical(found)
+        self._take(number, values)
+        return values
+
+    def _take(self, number: int, values: Values) -> None:
+        full = self.flat.complete(values)
+        misc = {
+            "tid": number,
+            "cmd": self._domain.cmd,
+            "workdir": None,
+            "idxs": {name: [number] for name in full},
+            "vals": {name: [value] for name, value in full.items()},
+        }
+        (doc,) = self._history.new_trial_docs([number], [None], [{"status": "new"}], [misc])
+        self._history.insert_trial_doc(doc)
+        self._history.refresh()
+        self._docs[number] = self._history._dynamic_trials[-1]  # noqa: SLF001  # the one that it will read
+
+    def _tell(self, number: int, values: Values, ending: Ending) -> None:
+        base = self._hyperopt.base
+        doc, loss = self._docs[number], self._loss(ending)
+        doc["state"] = base.JOB_STATE_ERROR if loss is None else base.JOB_STATE_DONE
+        doc["result"] = {"status": "fail"} if loss is None else {"status": "ok", "loss": loss}
+        self._history.refresh()
+
+    def _variable(self, d: Dimension) -> Any:
+        hp = self._hyperopt.hp
+        if d.kind == "choice":
+            return hp.choice(d.name, list(range(len(d.options))))
+        if d.kind == "normal":
+            assert isinstance(d.domain, Float)
+            return hp.normal(d.name, d.domain.mean, d.domain.sd)
+        if d.kind == "real":
+            return (
+                hp.loguniform(d.name, math.log(d.low), math.log(d.high))
+                if d.log
+                else hp.uniform(d.name, d.low, d.high)
+            )
+        # HyperOpt rounds; half a step more at both ends gives the first and the last value their full weight.
+        low, high = d.low - 0.499, d.high + 0.499
+        return (
+            hp.qloguniform(d.name, math.log(low), math.log(high), 1) if d.log else hp.quniform(d.name, low, high, 1)
+        )

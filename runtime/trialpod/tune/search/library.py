@@ -1,0 +1,68 @@
+"""Imports optional libraries when they are needed, and says how to install them when they are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+
+
+def require(module: str, package: str, user: str) -> Any:
+    """Return the module called `module`.
+
+    Args:
+        module: what to import, "bayes_opt".
+        package: what to give to pip, "bayesian-optimization>=3".
+        user: the class that needs it, for the message.
+
+    Raises:
+        InvalidInputError: it is not installed, or cannot be imported.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a library has to say to its own developers
+            return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if missing.partition(".")[0] == module.partition(".")[0]:
+            reason = "which is not installed"
+        else:
+            reason = f"which needs {missing}, and that is not installed"
+        raise InvalidInputError(f"{user} needs {package}, {reason}: pip install '{package}'") from error
+    except Exception as error:
+        raise InvalidInputError(
+            f"{user} needs {package}, which cannot be imported here ({type(error).__name__}: {error}); "
+            f"try: pip install --upgrade '{package}'"
+        ) from error
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, NumPy and (where it is loaded) PyTorch, and put them back afterwards.
+
+    For libraries that draw from them and cannot be given a generator. Their warnings are not shown.
+    """
+    import numpy as np  # every library that needs this brings it
+
+    torch: Any = sys.modules.get("torch")
+    python, numeric = random.getstate(), np.random.get_state()
+    tensors = torch.random.get_rng_state() if torch is not None else None
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if torch is not None:
+        torch.manual_seed(seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numeric)
+        if torch is not None:
+            torch.random.set_rng_state(tensors)

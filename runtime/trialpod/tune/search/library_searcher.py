@@ -1,0 +1,514 @@
+"""What all searchers have in common that get their suggestions from an optimiser of another library.
+
+The state is the log of what was suggested and told, in order; an optimiser is built anew from it. That needs no
+pickles of the library's objects, works across its versions, and gives the same suggestions afterwards, because every
+suggestion has random numbers of its own: seeded by the searcher's seed and the suggestion's number.
+
+Entries of the log, each a list: ``["ask", trial_id, values]``,
+``["end", number, status, scores, step, constraints]``, ``["pause", number, scores, step]``, ``["resume", number]``,
+and ``["add", values, status, scores, step]`` for a point that was evaluated elsewhere. Points are numbered in the
+order of "ask" and "add".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search.flat_space import FlatSpace, Values
+from trialpod.tune.search.library import require
+from trialpod.tune.search.searcher import Metric, Mode, Searcher
+
+logger = logging.getLogger(__name__)
+
+Status = Literal["complete", "stopped", "error"]
+
+_SEED_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a trial ended.
+
+    Attributes:
+        status: "complete"; "stopped" before its end; "error" also when it did not report a usable number.
+        scores: the last values of the metrics, as reported; None without any.
+        step: the training iteration of these.
+        constraints: the last values of the constraints, which are met up to 0.
+    """
+
+    status: Status
+    scores: tuple[float, ...] | None = None
+    step: int = 0
+    constraints: tuple[float, ...] = ()
+
+
+class LibrarySearcher(Searcher):
+    """Base of the adapters. Subclasses implement `_open`, `_ask`, `_take` and `_tell`.
+
+    Args:
+        space: the search space, when the experiment has none.
+        metric: what to optimise; None takes the experiment's.
+        mode: "min" or "max".
+        points_to_evaluate: configs to try first; parameters that one leaves out are drawn at random.
+        evaluated_rewards: the metric of each of these points, when it is known: then none of them is tried.
+        seed: None takes the experiment's.
+        warm_start: the directory or URI of an earlier experiment to learn from.
+
+    Raises:
+        InvalidInputError: an argument cannot be used, or the library is not installed.
+    """
+
+    _log: list[list[Any]]
+    _values: list[Values]
+    _numbers: dict[str, int]
+    _latest: dict[int, tuple[tuple[float, ...], int]]
+    _early: list[list[Any]]
+
+    LIBRARY: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """What is imported, and what to install for it: (module, requirement)."""
+
+    NORMAL: ClassVar[bool] = False
+    """It can search dimensions without bounds."""
+
+    SEVERAL_METRICS: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        space: Any = None,
+        metric: Metric = None,
+        mode: Mode = None,
+        points_to_evaluate: list[dict[str, Any]] | None = None,
+        evaluated_rewards: list[Any] | None = None,
+        seed: int | None = None,
+        warm_start: str | None = None,
+    ) -> None:
+        name = type(self).__name__
+        for module, package in self.LIBRARY:
+            require(module, package, name)
+        super().__init__(metric, mode)
+        if isinstance(metric, (list, tuple)) and not self.SEVERAL_METRICS:
+            raise InvalidInputError(f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several")
+        if metric is not None and mode is None:
+            raise InvalidInputError(f"{name}: metric is {metric!r} but mode is missing: give 'min' or 'max'")
+        if space is not None and not isinstance(space, dict) and not callable(space):
+            raise InvalidInputError(f"{name}: space must be a dict of parameters, got {type(space).__name__}")
+        self._points = checked_points(name, points_to_evaluate, evaluated_rewards)
+        self._rewards = evaluated_rewards
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise InvalidInputError(f"{name}: seed must be a whole number, got {seed!r}")
+        self._seed = seed
+        self._warm_start = warm_start
+        self._given_space = space
+        self._space: FlatSpace | None = None
+        self._clear()
+
+    # -- what a subclass implements -----------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Make the optimiser for `self.flat`."""
+        raise NotImplementedError
+
+    def _ask(self, number: int, seed: int) -> Values | str | None:
+        """Return the point of suggestion `number`, None for none now, or FINISHED.
+
+        All randomness must come from `seed` (32 bits).
+        """
+        raise NotImplementedError
+
+    def _take(self, number: int, values: Values) -> None:
+        """Note point `number`, which did not come from `_ask`."""
+        raise NotImplementedError
+
+    def _tell(self, number: int, values: Values, ending: Ending) -> None:
+        """Learn how point `number` ended; after an error this may be called once more."""
+        raise NotImplementedError
+
+    def _report(self, number: int, scores: tuple[float, ...], step: int) -> None:
+        """Learn an intermediate value."""
+
+    def _park(self, number: int, scores: tuple[float, ...] | None, step: int) -> None:
+        """Learn that a point was paused."""
+
+    def _unpark(self, number: int) -> None:
+        """Learn that a paused point goes on."""
+
+    # -- Searcher ---------------------------------------------------------------------------------------------------
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        """Take metric, space and seed from the experiment."""
+        if (self._metric and metric) or (self._given_space is not None and config):
+            return False
+        if metric:
+            self._metric, self._mode = metric, mode
+        if self._seed is None:
+            self._seed = spec.get("seed")
+        if self._given_space is None:
+            self._given_space = config
+        self._numbers = {}  # of another experiment's trials, if there are any
+        self._ready()
+        return True
+
+    @property
+    def flat(self) -> FlatSpace:
+        """The search space."""
+        assert self._space is not None
+        return self._space
+
+    @property
+    def seed(self) -> int:
+        """The seed that all random numbers derive from."""
+        assert self._seed is not None
+        return self._seed
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the config of a new trial.
+
+        Raises:
+            InvalidInputError: metric or space are not known yet, or the trial has one already.
+        """
+        self._start()
+        self._check_new(trial_id)
+        number = len(self._values)
+        preset = self._preset()
+        if preset is not None:
+            values = self._filled(preset, number)
+            self._take(number, values)
+        else:
+            found = self._ask(number, self._seed_of(number))
+            if not isinstance(found, dict):
+                return found
+            values = found
+        self._note_ask(trial_id, values)
+        return self._config(number, values)
+
+    def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Take over an earlier suggestion without computing it, where the library can do without."""
+        self._start()
+        self._check_new(trial_id)
+        values = self._values_of(config)
+        self._again(len(self._values), values, preset=self._preset() is not None)
+        self._note_ask(trial_id, values)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Learn an intermediate value."""
+        number = self._known(trial_id)
+        if number is None:
+            return
+        scores = self._scores(result)
+        if scores is not None and all(map(math.isfinite, scores)):
+            self._latest[number] = (scores, _step(result))
+            self._report(number, scores, _step(result))
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Learn how a trial ended; one without a finite number of the metric counts as failed."""
+        self._end(trial_id, "error" if error else "complete", result)
+
+    def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
+        """Learn that a trial was given up."""
+        self._end(trial_id, "stopped", result)
+
+    def on_pause(self, trial_id: str) -> None:
+        """Learn that a trial was paused."""
+        number = self._known(trial_id)
+        if number is not None:
+            scores, step = self._latest.get(number, (None, 0))
+            self._log.append(["pause", number, None if scores is None else list(scores), step])
+            self._park(number, scores, step)
+
+    def on_unpause(self, trial_id: str) -> None:
+        """Learn that a paused trial goes on."""
+        number = self._known(trial_id)
+        if number is not None:
+            self._log.append(["resume", number])
+            self._unpark(number)
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: Any,
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: Sequence[float] | None = None,
+    ) -> None:
+        """Learn from a config that was evaluated elsewhere; kept until the space is known."""
+        step = len(intermediate_values or ())
+        if not self._opened and not self._can_start:
+            self._early.append([parameters, value, error, pruned, step])
+            return
+        self._ready()
+        self._add(parameters, value, error, pruned, step)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the log, and the latest values of unfinished trials."""
+        return {
+            "version": 1,
+            "seed": self._seed,
+            "log": [list(entry) for entry in self._log],
+            "latest": [[number, list(scores), step] for number, (scores, step) in self._latest.items()],
+            "presets": self._presets_used,
+            "warm": self._warmed,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where `get_state` was called; the optimiser is built when it is needed."""
+        early = self._early
+        self._clear()
+        self._seed = state["seed"]
+        self._log = [list(entry) for entry in state["log"]]
+        self._presets_used = state["presets"]
+        self._warmed = state["warm"]
+        self._early = [] if self._warmed else early
+        self._latest = {number: (tuple(scores), step) for number, scores, step in state["latest"]}
+        self._replayed = False
+        self._read_log()
+
+    def __getstate__(self) -> dict[str, Any]:
+        saved: dict[str, Any] = {
+            key: value for key, value in self.__dict__.items() if key not in ("_space", *self._OBJECTS)
+        }
+        saved["_replayed"] = saved["_opened"] = False
+        return saved
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__dict__.update(saved)
+        self._space = None
+        for name in self._OBJECTS:
+            setattr(self, name, None)
+
+    _OBJECTS: ClassVar[tuple[str, ...]] = ()
+    """Attributes with the library's objects, which are not pickled but built again from the log."""
+
+    # -- for subclasses ---------------------------------------------------------------------------------------------
+
+    def _again(self, number: int, values: Values, *, preset: bool) -> None:
+        """Note a point that this searcher itself suggested earlier; `preset` tells that the user gave it.
+
+        An optimiser whose state moves on with each suggestion computes it once more here.
+        """
+        self._take(number, values)
+
+    def _loss(self, ending: Ending) -> float | None:
+        """Return what to minimise; None when there is no number."""
+        if ending.scores is None or ending.status == "error":
+            return None
+        return -ending.scores[0] if self._mode == "max" else ending.scores[0]
+
+    def _constraints(self, result: dict[str, Any]) -> tuple[float, ...] | None:
+        """Return the values of the constraints in a result; None when one is missing."""
+        return ()
+
+    def _seed_of(self, number: int | str) -> int:
+        digest = hashlib.sha256(f"{self.seed}/{number}".encode()).digest()
+        return int.from_bytes(digest[: _SEED_BITS // 8], "big")
+
+    def _prepare_space(self, space: Any) -> FlatSpace | None:
+        return FlatSpace(space, type(self).__name__, normal=self.NORMAL)
+
+    def _values_of(self, config: dict[str, Any]) -> Values:
+        return self.flat.encode(config)
+
+    def _config(self, number: int, values: Values) -> dict[str, Any]:
+        return self.flat.build(values, random.Random(f"{self.seed}/{number}/functions"))[0]
+
+    def _filled(self, point: dict[str, Any], number: int) -> Values:
+        """Return a point with what it leaves out drawn at random."""
+        rng = random.Random(f"{self.seed}/{number}/point")
+        drawn = {dimension.name: dimension.draw(rng) for dimension in self.flat.dimensions}
+        return self.flat.canonical({**drawn, **self.flat.encode(point, partial=True)})
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        self._log = []
+        self._values = []
+        self._numbers = {}
+        self._latest = {}
+        self._early = []
+        self._presets_used = 0
+        self._warmed = False
+        self._replayed = True  # the optimiser knows all of the log
+        self._opened = False  # the optimiser is there
+        self._space = None
+
+    @property
+    def _can_start(self) -> bool:
+        return self._given_space is not None and self._metric is not None and self._mode is not None
+
+    def _ready(self) -> None:
+        if self._opened:
+            return
+        name = type(self).__name__
+        if not self._metric or not self._mode:
+            raise InvalidInputError(
+                f"{name} needs to know what to optimise: set metric and mode (spec.metric and spec.mode in a "
+                "manifest, TuneConfig(metric=..., mode=...) in a script)"
+            )
+        if self._given_space is None:
+            raise InvalidInputError(f"{name} has no search space: give it one, or give the experiment one")
+        if self._seed is None:
+            self._seed = random.SystemRandom().getrandbits(_SEED_BITS)
+        self._space = self._prepare_space(self._given_space)
+        if self._space is not None:
+            for index, point in enumerate(self._points):
+                self._check_point(index, point)
+        self._opened = True
+        self._open()
+        if not self._replayed:
+            self._replay()
+
+    def _check_point(self, index: int, point: dict[str, Any]) -> None:
+        where = f"points_to_evaluate[{index}]"
+        self.flat.check_names(point, where)
+        try:
+            self.flat.encode(point, partial=True)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{where} sets {error}") from error
+
+    def _start(self) -> None:
+        """Get ready for a suggestion; what was evaluated elsewhere is read now, not when a manifest is checked."""
+        self._ready()
+        if self._warmed:
+            return
+        self._warmed = True
+        if self._rewards is not None:
+            for point, reward in zip(self._points, self._rewards, strict=True):
+                self._add(point, reward, False, False, 0)
+            self._presets_used = len(self._points)
+        for early in self._early:
+            self._add(*early)
+        self._early = []
+        if self._warm_start is not None:
+            self.add_evaluated_experiment(self._warm_start)
+
+    def _preset(self) -> dict[str, Any] | None:
+        return self._points[self._presets_used] if self._presets_used < len(self._points) else None
+
+    def _known(self, trial_id: str) -> int | None:
+        """Return the number of a trial; the optimiser is there then, also after `set_state`."""
+        number = self._numbers.get(trial_id)
+        if number is not None:
+            self._ready()
+        return number
+
+    def _check_new(self, trial_id: str) -> None:
+        if trial_id in self._numbers:
+            raise InvalidInputError(f"trial {trial_id} has a suggestion already")
+
+    def _note_ask(self, trial_id: str, values: Values) -> None:
+        self._presets_used += self._presets_used < len(self._points)
+        self._numbers[trial_id] = len(self._values)
+        self._values.append(values)
+        self._log.append(["ask", trial_id, values])
+
+    def _add(self, parameters: dict[str, Any], value: Any, error: bool, pruned: bool, step: int) -> None:
+        values = self._values_of(parameters)
+        scores = _numbers(value)
+        status: Status = "stopped" if pruned else "complete"
+        wanted = len(self._metric) if isinstance(self._metric, (list, tuple)) else 1
+        if not error and (scores is None or len(scores) != wanted):
+            raise InvalidInputError(f"{type(self).__name__}: {value!r} is not the value of {self._metric!r}")
+        if error or scores is None or not all(map(math.isfinite, scores)):
+            status, scores = "error", None
+        number = len(self._values)
+        self._values.append(values)
+        self._log.append(["add", values, status, None if scores is None else list(scores), step])
+        self._take(number, values)
+        self._tell(number, values, Ending(status, scores, step))
+
+    def _end(self, trial_id: str, status: Status, result: dict[str, Any] | None) -> None:
+        number = self._known(trial_id)
+        if number is None:
+            return
+        scores = None if result is None else self._scores(result)
+        step = 0 if result is None else _step(result)
+        constraints = () if result is None or status == "error" else self._constraints(result)
+        usable = scores is not None and all(map(math.isfinite, scores)) and constraints is not None
+        if status == "stopped" and not usable and number in self._latest and constraints is not None:
+            (scores, step), usable = self._latest[number], True
+        if not usable or status == "error":
+            status, scores, constraints = "error", None, ()
+        self._latest.pop(number, None)
+        ending = Ending(status, scores, step, constraints or ())
+        self._log.append(
+            ["end", number, status, None if scores is None else list(scores), step, list(ending.constraints)]
+        )
+        self._tell(number, self._values[number], ending)
+
+    def _scores(self, result: dict[str, Any]) -> tuple[float, ...] | None:
+        names = self._metric if isinstance(self._metric, (list, tuple)) else [self._metric]
+        return _numbers([result.get(name) for name in names if name is not None])
+
+    def _read_log(self) -> None:
+        for entry in self._log:
+            if entry[0] == "ask":
+                self._numbers[entry[1]] = len(self._values)
+                self._values.append(entry[2])
+            elif entry[0] == "add":
+                self._values.append(entry[1])
+
+    def _replay(self) -> None:
+        self._replayed = True
+        number = preset = 0
+        first_preset = len(self._points) if self._rewards is not None else 0
+        for entry in self._log:
+            match entry:
+                case ["ask", _, values]:
+                    self._again(number, values, preset=first_preset + preset < len(self._points))
+                    preset += 1
+                    number += 1
+                case ["add", values, status, scores, step]:
+                    self._take(number, values)
+                    self._tell(number, values, Ending(status, _pair(scores), step))
+                    number += 1
+                case ["end", told, status, scores, step, constraints]:
+                    ending = Ending(status, _pair(scores), step, tuple(constraints))
+                    self._tell(told, self._values[told], ending)
+                case ["pause", told, scores, step]:
+                    self._park(told, _pair(scores), step)
+                case ["resume", told]:
+                    self._unpark(told)
+        for told, (latest, step) in self._latest.items():
+            self._report(told, latest, step)
+
+
+def checked_points(user: str, points: Any, rewards: Any) -> list[dict[str, Any]]:
+    """Return points_to_evaluate as a list.
+
+    Raises:
+        InvalidInputError: they are no list of dicts, or there are not as many rewards.
+    """
+    if points is not None and (not isinstance(points, (list, tuple)) or not all(isinstance(p, dict) for p in points)):
+        raise InvalidInputError(
+            f"{user}: points_to_evaluate must be a list of dicts, one for each config to try first"
+        )
+    if rewards is not None and (not isinstance(rewards, (list, tuple)) or len(rewards) != len(points or [])):
+        raise InvalidInputError(
+            f"{user}: evaluated_rewards must have one value for each of points_to_evaluate ({len(points or [])}), "
+            f"got {rewards!r}"
+        )
+    return list(points or [])
+
+
+def _pair(scores: list[float] | None) -> tuple[float, ...] | None:
+    return None if scores is None else tuple(scores)
+
+
+def _numbers(value: Any) -> tuple[float, ...] | None:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in values):
+        return None
+    return tuple(float(v) for v in values)
+
+
+def _step(result: dict[str, Any]) -> int:
+    step = result.get("training_iteration")
+    return step if type(step) is int else 0

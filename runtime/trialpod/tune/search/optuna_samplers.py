@@ -1,0 +1,151 @@
+"""Makes Optuna's samplers by name, and gives each suggestion random numbers of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.search.flat_space import FlatSpace
+from trialpod.tune.search.library import require
+
+_CLASSES = {
+    "tpe": "TPESampler",
+    "random": "RandomSampler",
+    "gp": "GPSampler",
+    "cmaes": "CmaEsSampler",
+    "nsgaii": "NSGAIISampler",
+    "nsgaiii": "NSGAIIISampler",
+    "qmc": "QMCSampler",
+    "bruteforce": "BruteForceSampler",
+    "grid": "GridSampler",
+}
+_NEEDS = {"cmaes": ("cmaes", "cmaes"), "gp": ("torch", "torch")}
+_CROSSOVERS = {
+    "uniform": "UniformCrossover",
+    "blxalpha": "BLXAlphaCrossover",
+    "spx": "SPXCrossover",
+    "sbx": "SBXCrossover",
+    "vsbx": "VSBXCrossover",
+    "undx": "UNDXCrossover",
+}
+_OURS = ("self", "seed", "search_space", "constraints_func", "base_sampler")
+"""Arguments of samplers that are not for users: they follow from the experiment."""
+
+STATELESS = frozenset({"TPESampler", "RandomSampler", "GPSampler"})
+"""Samplers that keep nothing of a suggestion but its parameters, so that an earlier one needs no computation."""
+
+_DEPTH = 4
+
+
+def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
+    """Return the canonical name of a sampler and its arguments.
+
+    Args:
+        given: a name ("tpe"), or a dict of it and arguments: {"name": "nsgaii", "population_size": 20}.
+
+    Raises:
+        InvalidInputError: there is no such sampler, or it has no such argument.
+    """
+    arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
+    name = arguments.pop("name", None)
+    key = _canonical(name) if isinstance(name, str) else ""
+    if key not in _CLASSES:
+        guess = nearest(key, _CLASSES) if key else None
+        hint = f" Did you mean {guess!r}?" if guess else ""
+        raise InvalidInputError(
+            f"OptunaSearch: sampler {given!r} is unknown.{hint} Known are {', '.join(sorted(_CLASSES))}; with "
+            "arguments it is written {name: nsgaii, population_size: 20}"
+        )
+    optuna = require("optuna", "optuna>=5", "OptunaSearch")
+    if key in _NEEDS:
+        require(*_NEEDS[key], f"OptunaSearch(sampler={name!r})")
+    known = [p for p in inspect.signature(getattr(optuna.samplers, _CLASSES[key])).parameters if p not in _OURS]
+    for argument in arguments:
+        if argument not in known:
+            guess = nearest(str(argument), known)
+            hint = f" Did you mean {guess!r}?" if guess else ""
+            raise InvalidInputError(
+                f"OptunaSearch: sampler {name!r} has no argument {argument!r}.{hint} "
+                f"Allowed are {', '.join(sorted(known)) or 'none'}"
+            )
+    return key, arguments
+
+
+def make_sampler(given: Any, seed: int, space: FlatSpace | None) -> Any:
+    """Return a sampler.
+
+    Args:
+        given: as `parse_sampler` takes it.
+        seed: where a sampler has one for all suggestions, such as a scrambled sequence.
+        space: for the samplers that must know all values beforehand; None when only a function knows it.
+
+    Raises:
+        InvalidInputError: it cannot be made.
+    """
+    name, arguments = parse_sampler(given)
+    optuna = require("optuna", "optuna>=5", "OptunaSearch")
+    made = getattr(optuna.samplers, _CLASSES[name])
+    if "crossover" in arguments:
+        arguments["crossover"] = _crossover(optuna, arguments["crossover"])
+    if name in ("grid", "bruteforce") and space is not None:
+        _check_finite(name, space)
+    if name == "grid":
+        arguments["search_space"] = _grid(space)
+    try:
+        return made(seed=seed, **arguments)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"OptunaSearch: sampler {name!r} refuses its arguments: {error}") from error
+
+
+def reseed(sampler: Any, seed: int, depth: int = _DEPTH) -> None:
+    """Make what `sampler` draws next depend on `seed` alone.
+
+    Optuna has no public call for that: `reseed_rng` takes fresh entropy. Every random state of a sampler, and of the
+    samplers inside it, is an object with an attribute ``rng`` that can be seeded.
+    """
+    for name, part in list(vars(sampler).items()):
+        kind = type(part).__name__
+        if kind == "LazyRandomState":
+            part.rng.seed(seed)
+        elif kind == "Generator" or kind == "RandomState":
+            continue
+        elif hasattr(part, "sample_independent") and depth:
+            reseed(part, seed ^ depth, depth - 1)
+        elif name == "_gprs_cache_list":
+            setattr(sampler, name, None)  # fitted models: only a shortcut, but it changes the last digits
+
+
+def _canonical(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").removesuffix("sampler")
+
+
+def _crossover(optuna: Any, given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    key = _canonical(given).removesuffix("crossover")
+    if key not in _CROSSOVERS:
+        guess = nearest(key, _CROSSOVERS)
+        hint = f" Did you mean {guess!r}?" if guess else ""
+        raise InvalidInputError(
+            f"OptunaSearch: crossover {given!r} is unknown.{hint} Known are {', '.join(sorted(_CROSSOVERS))}"
+        )
+    return getattr(optuna.samplers.nsgaii, _CROSSOVERS[key])()
+
+
+def _grid(space: FlatSpace | None) -> dict[str, list[Any]]:
+    if space is None:
+        raise InvalidInputError("OptunaSearch: sampler 'grid' needs a search space that is no function")
+    from trialpod.tune.search.optuna_space import outer
+
+    return {d.name: [outer(d, number) for number in range(int(d.low), int(d.high) + 1)] for d in space.dimensions}
+
+
+def _check_finite(name: str, space: FlatSpace) -> None:
+    for dimension in space.dimensions:
+        if dimension.kind not in ("whole", "choice"):
+            raise InvalidInputError(
+                f"OptunaSearch: sampler {name!r} cannot go through all of {dimension.name}, {dimension.domain!r}; "
+                "use quniform, randint or choice"
+            )

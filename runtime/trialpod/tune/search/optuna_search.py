@@ -1,0 +1,254 @@
+"""Optuna's samplers as a searcher: TPE (the default), GP, CMA-ES, NSGA-II and III, QMC, random, grid, brute force.
+
+Source: Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; each sampler names
+its papers in Optuna's documentation.
+
+What the study is told: a trial that runs is RUNNING, so that TPE keeps other suggestions away from it; one that a
+scheduler stopped or paused is PRUNED with its last value and step, and RUNNING again when it goes on; one that
+failed, or whose last result lacks a finite number, is FAIL; every other one COMPLETE. Of intermediate values the
+study keeps the latest of each trial, which is all that a sampler of Optuna looks at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search.flat_space import FlatSpace, Values
+from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.optuna_samplers import STATELESS, make_sampler, parse_sampler, reseed
+from trialpod.tune.search.optuna_space import StaticSpace
+from trialpod.tune.search.searcher import Metric, Mode, Searcher
+
+DefineByRun = Callable[[Any], dict[str, Any] | None]
+
+
+class OptunaSearch(LibrarySearcher):
+    """Searches with a sampler of Optuna.
+
+    Args:
+        space: the search space; or a function that is called with an Optuna trial, asks it for parameters
+            (``trial.suggest_float("lr", ...)``), and may return a dict of further values for the config.
+        metric: what to optimise; a list for several objectives.
+        mode: "min" or "max"; a list when `metric` is one.
+        points_to_evaluate: configs to try first.
+        sampler: a name (tpe, gp, cmaes, nsgaii, nsgaiii, qmc, random, grid, bruteforce), a dict of that and the
+            sampler's arguments, or a sampler object (from Python).
+        seed: None takes the experiment's.
+        evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
+        constraints: names of metrics that must be 0 or less for a trial to be acceptable.
+        warm_start: the directory or URI of an earlier experiment to learn from.
+
+    Raises:
+        InvalidInputError: an argument cannot be used, or Optuna is not installed.
+    """
+
+    LIBRARY: ClassVar = (("optuna", "optuna>=5"),)
+    SEVERAL_METRICS: ClassVar = True
+    _OBJECTS: ClassVar = ("_study", "_trials", "_static", "_storage", "_quiet_sampler")
+
+    def __init__(
+        self,
+        space: dict[str, Any] | DefineByRun | None = None,
+        metric: Metric = None,
+        mode: Mode = None,
+        points_to_evaluate: list[dict[str, Any]] | None = None,
+        sampler: Any = None,
+        *,
+        seed: int | None = None,
+        evaluated_rewards: list[Any] | None = None,
+        constraints: list[str] | None = None,
+        warm_start: str | None = None,
+    ) -> None:
+        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
+        self._sampler = "tpe" if sampler is None else sampler
+        if isinstance(self._sampler, (str, dict)):
+            parse_sampler(self._sampler)
+        elif not hasattr(self._sampler, "sample_relative") or isinstance(self._sampler, type):
+            raise InvalidInputError(f"OptunaSearch: sampler must be a name or a sampler object, got {sampler!r}")
+        if constraints is not None and (
+            not isinstance(constraints, (list, tuple)) or not all(isinstance(name, str) for name in constraints)
+        ):
+            raise InvalidInputError(
+                f"OptunaSearch: constraints must be a list of names of metrics, each of which is met up to 0, "
+                f"got {constraints!r}"
+            )
+        self._constraint_names = list(constraints or [])
+        self._function: DefineByRun | None = space if callable(space) else None
+        if self._function is not None and self._points and evaluated_rewards is None:
+            for point in self._points:
+                if any(isinstance(value, (dict, list)) for value in point.values()):
+                    raise InvalidInputError(
+                        f"OptunaSearch: points_to_evaluate for a space that is a function name its parameters as the "
+                        f"function does, got {point!r}"
+                    )
+        self._study: Any = None
+
+    @property
+    def study(self) -> Any:
+        """The Optuna study; to be read only."""
+        self._start()
+        return self._study
+
+    # -- LibrarySearcher ----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        import copy
+
+        import optuna  # type: ignore[import-not-found, unused-ignore]
+
+        from trialpod.tune.search.optuna_storage import StudyStorage
+
+        sampler = self._sampler
+        if isinstance(sampler, (str, dict)):
+            with _quiet():
+                sampler = make_sampler(sampler, self._seed_of("sampler"), self._space)
+        else:
+            sampler = copy.deepcopy(sampler)
+        modes = self._mode if isinstance(self._mode, (list, tuple)) else [self._mode]
+        self._storage = StudyStorage()
+        directions = [getattr(optuna.study.StudyDirection, "MAXIMIZE" if m == "max" else "MINIMIZE") for m in modes]
+        # Not create_study, which writes to the log that there is a new study.
+        name = "trialpod"
+        self._storage.open_study(directions, name)
+        self._study = optuna.study.Study(study_name=name, storage=self._storage, sampler=sampler)
+        self._study.stop = self._stop
+        self._static = StaticSpace(self._space) if self._space is not None else None
+        self._finished = False
+        self._trials: list[int] = []  # Optuna's id of each point
+
+    def _prepare_space(self, space: Any) -> FlatSpace | None:
+        return None if callable(space) else super()._prepare_space(space)
+
+    def _ask(self, number: int, seed: int) -> Values | str | None:
+        if self._finished:
+            return Searcher.FINISHED
+        sampler = self._study.sampler
+        reseed(sampler, seed)
+        with _quiet():
+            trial = self._study.ask()
+            self._trials.append(trial._trial_id)  # noqa: SLF001  # storages know trials by it
+            if self._static is not None:
+                return self._static.suggest(trial)
+            assert self._function is not None
+            self._run_function(trial)
+            return dict(trial.params)
+
+    def _take(self, number: int, values: Values) -> None:
+        parameters, distributions = self._parameters(values)
+        self._trials.append(self._storage.add_running(parameters, distributions))
+
+    def _again(self, number: int, values: Values, *, preset: bool) -> None:
+        sampler = self._study.sampler
+        if preset or type(sampler).__name__ in STATELESS:
+            self._take(number, values)
+            return
+        reseed(sampler, self._seed_of(number))
+        with _quiet():
+            trial = self._study.ask()
+            self._trials.append(trial._trial_id)  # noqa: SLF001
+            _ = trial.relative_params  # what moves the sampler on
+            parameters, distributions = self._parameters(values)
+            for name, parameter in parameters.items():
+                made = distributions[name]
+                self._storage.set_trial_param(self._trials[number], name, made.to_internal_repr(parameter), made)
+
+    def _tell(self, number: int, values: Values, ending: Ending) -> None:
+        from optuna.trial import TrialState  # type: ignore[import-not-found, unused-ignore]
+
+        trial_id = self._trials[number]
+        self._storage.reopen(trial_id)
+        for name, value in zip(self._constraint_names, ending.constraints, strict=False):
+            self._storage.set_constraint(trial_id, name, value)
+        state, scores = TrialState.FAIL, None
+        if ending.status == "complete":
+            state, scores = TrialState.COMPLETE, ending.scores
+        elif ending.status == "stopped" and ending.scores is not None:
+            state = TrialState.PRUNED
+            if len(ending.scores) == 1:
+                self._storage.set_latest(trial_id, ending.step, ending.scores[0])
+        with _quiet():
+            self._study.tell(number, None if scores is None else list(scores), state)
+
+    def _report(self, number: int, scores: tuple[float, ...], step: int) -> None:
+        if len(scores) == 1:
+            self._storage.set_latest(self._trials[number], step, scores[0])
+
+    def _park(self, number: int, scores: tuple[float, ...] | None, step: int) -> None:
+        if scores is not None and len(scores) == 1:
+            self._storage.set_latest(self._trials[number], step, scores[0])
+            self._storage.park(self._trials[number], scores[0])
+
+    def _unpark(self, number: int) -> None:
+        self._storage.reopen(self._trials[number])
+
+    def _constraints(self, result: dict[str, Any]) -> tuple[float, ...] | None:
+        values = [result.get(name) for name in self._constraint_names]
+        if any(isinstance(v, bool) or not isinstance(v, (int, float)) or v != v for v in values):
+            return None
+        return tuple(float(v) for v in values if v is not None)
+
+    def _values_of(self, config: dict[str, Any]) -> Values:
+        if self._function is None:
+            return super()._values_of(config)
+        from optuna.trial import FixedTrial
+
+        trial = FixedTrial(config)
+        with _quiet():
+            self._run_function(trial)
+        return dict(trial.params)
+
+    def _config(self, number: int, values: Values) -> dict[str, Any]:
+        if self._function is None:
+            return super()._config(number, values)
+        from optuna.trial import FixedTrial
+
+        return {**self._run_function(FixedTrial(values)), **values}
+
+    def _filled(self, point: dict[str, Any], number: int) -> Values:
+        return super()._filled(point, number) if self._function is None else self._values_of(point)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Called by samplers that have tried everything."""
+        self._finished = True
+
+    def _parameters(self, values: Values) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._static is not None:
+            return self._static.parameters(values)
+        from optuna.trial import FixedTrial
+
+        trial = FixedTrial(values)
+        with _quiet():
+            self._run_function(trial)
+        return dict(trial.params), dict(trial.distributions)
+
+    def _run_function(self, trial: Any) -> dict[str, Any]:
+        assert self._function is not None
+        further = self._function(trial)
+        if further is not None and not isinstance(further, dict):
+            raise InvalidInputError(
+                f"OptunaSearch: the function that defines the space returned {further!r}; return a dict of further "
+                "values for the config, or nothing"
+            )
+        return further or {}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Optuna's remarks to itself: on experimental features, and on values that were checked already."""
+    import logging
+
+    log = logging.getLogger("optuna")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,79 @@
+"""Makes whatever a user gave as search algorithm ready for an experiment."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search.basic_variant import BasicVariantGenerator
+from trialpod.tune.search.search_algorithm import SearchAlgorithm
+from trialpod.tune.search.search_generator import SearchGenerator
+from trialpod.tune.search.searcher import Searcher
+
+_SEEDS = ("random_state", "seed", "random_state_seed")
+
+
+def as_search_algorithm(given: Any) -> SearchAlgorithm:
+    """Return a search algorithm for one, or for a searcher.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    if isinstance(given, SearchAlgorithm):
+        return given
+    if not isinstance(given, type) and callable(getattr(given, "suggest", None)):
+        return SearchGenerator(given)
+    if not isinstance(given, type) and callable(getattr(given, "next_suggestion", None)):
+        return given  # type: ignore[no-any-return]  # of another package, which did not derive from ours
+    raise InvalidInputError(f"{given!r} is no search algorithm; pass an object of a class of trialpod.tune.search")
+
+
+def prepare(
+    given: Any,
+    *,
+    space: dict[str, Any],
+    num_samples: int,
+    metric: str | None = None,
+    mode: str | None = None,
+    seed: int | None = None,
+) -> SearchAlgorithm:
+    """Return a search algorithm that is configured.
+
+    Args:
+        given: a search algorithm, a searcher, or None for random and grid search.
+        space: the search space.
+        num_samples: how many samples; -1 goes on for ever.
+        metric: what to optimise.
+        mode: "min" or "max".
+        seed: of the experiment.
+
+    Raises:
+        InvalidInputError: they do not go together.
+    """
+    search = BasicVariantGenerator(random_state=seed) if given is None else as_search_algorithm(given)
+    configure = getattr(search, "configure", None)
+    if configure is None:
+        search.set_num_samples(num_samples)
+        return search
+    known = inspect.signature(configure).parameters
+    further = {"metric": metric, "mode": mode if metric else None, "seed": seed}
+    configure(space, num_samples, **{name: value for name, value in further.items() if name in known})
+    return search
+
+
+def with_seed(parameters: dict[str, Any], name: str, seed: int) -> dict[str, Any]:
+    """Return the parameters of the built-in search algorithm `name` with the experiment's seed, where it needs it.
+
+    Searchers take the seed from `prepare`; random and grid search take it when they are made.
+    """
+    key = name.lower().replace("-", "").replace("_", "")
+    if key in ("random", "grid", "variantgenerator") and not any(each in parameters for each in _SEEDS):
+        return {**parameters, "random_state": seed}
+    return parameters
+
+
+def needs_metric(search: Any) -> bool:
+    """Return whether a search algorithm learns from a metric and has not been told which."""
+    searcher = search.searcher if isinstance(search, SearchGenerator) else search
+    return isinstance(searcher, Searcher) and not searcher.metric

@@ -1,0 +1,70 @@
+"""What the searchers have in common that fit a model to all results anew for each suggestion.
+
+Their suggestion is a function of the points, their losses and a seed. The first ones are drawn at random. A trial
+that failed counts like the worst one, so that the model looks elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+from trialpod.tune.search.flat_space import Values
+from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+
+_DRAWS = 100
+
+
+class RefitSearcher(LibrarySearcher):
+    """Base of model-based adapters. Subclasses implement `_propose`.
+
+    Attributes:
+        initial: how many results there must be before the model is asked.
+        patience: how many suggestions that repeat an earlier point are thrown away before the search is over; None
+            lets them pass.
+    """
+
+    _OBJECTS: ClassVar = ("_losses", "_seen")
+    initial: int = 10
+    patience: int | None = None
+
+    def _propose(self, points: list[Values], losses: list[float], pending: list[Values], seed: int) -> Values:
+        """Return a promising point.
+
+        Args:
+            points: with every dimension.
+            losses: to be minimised, one for each of these.
+            pending: points whose loss is not known yet.
+            seed: of all random numbers.
+        """
+        raise NotImplementedError
+
+    def _open(self) -> None:
+        self._losses: dict[int, float | None] = {}
+        self._seen: dict[int, Values] = {}
+
+    def _ask(self, number: int, seed: int) -> Values | str | None:
+        known = [loss for loss in self._losses.values() if loss is not None]
+        by_model = len(known) >= self.initial
+        worst = max(known, default=0.0)
+        points = [self.flat.complete(self._seen[n]) for n in self._losses]
+        losses = [worst if loss is None else loss for loss in self._losses.values()]
+        pending = [self.flat.complete(values) for n, values in self._seen.items() if n not in self._losses]
+        tries = 1 if self.patience is None else max(1, self.patience)
+        for attempt in range(tries if by_model else _DRAWS):
+            if by_model:
+                found = self._propose(points, losses, pending, seed + attempt)
+            else:
+                rng = random.Random(f"{seed}/{attempt}")
+                found = {d.name: d.draw(rng) for d in self.flat.dimensions}
+            values = self.flat.canonical(found)
+            if self.patience is None or values not in self._seen.values():
+                self._take(number, values)
+                return values
+        return self.FINISHED
+
+    def _take(self, number: int, values: Values) -> None:
+        self._seen[number] = values
+
+    def _tell(self, number: int, values: Values, ending: Ending) -> None:
+        self._losses[number] = self._loss(ending)

@@ -1,0 +1,147 @@
+"""Runs every config several times, and tells the searcher the mean."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import opaque_decoder, params_encoder
+from trialpod.tune.search.concurrency_limiter import SearcherWrapper
+from trialpod.tune.search.searcher import Searcher
+
+TRIAL_INDEX = "__trial_index__"
+"""Key in the config: which of the repetitions a trial is, from 0."""
+
+
+class Repeater(SearcherWrapper):
+    """Suggests every config of a searcher `repeat` times in a row.
+
+    The searcher knows the first trial of each group only. When all have ended it is told the mean of their metrics,
+    without those that failed or are no number; that the group failed when there is none; that it was stopped when
+    the first was.
+
+    Args:
+        searcher: what proposes configs.
+        repeat: trials for each config.
+        set_index: put ``__trial_index__`` into the configs.
+
+    Raises:
+        InvalidInputError: an argument cannot be used.
+    """
+
+    def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
+        super().__init__(searcher)
+        if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
+            raise InvalidInputError(f"Repeater: repeat must be 1 or more, got {repeat!r}")
+        self.repeat = repeat
+        self._set_index = set_index
+        self._groups: dict[str, dict[str, Any]] = {}  # by the first trial's id
+        self._group_of: dict[str, str] = {}
+        self._current: str | None = None
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the current config once more, or a new one."""
+        group = self._open_group()
+        if group is None:
+            config = self.searcher.suggest(trial_id)
+            if not isinstance(config, dict):
+                return config
+            group = self._begin(trial_id, config)
+        self._join(trial_id, group)
+        return self._numbered(group["config"], len(group["trials"]) - 1)
+
+    def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
+        """Take over an earlier suggestion."""
+        group = self._open_group()
+        if group is None:
+            config = {key: value for key, value in config.items() if key != TRIAL_INDEX}
+            self.searcher.adopt(trial_id, config)
+            group = self._begin(trial_id, config)
+        self._join(trial_id, group)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Tell the searcher once the last of a group has ended."""
+        self._ended(trial_id, "error" if error else "complete", result)
+
+    def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
+        """As `on_trial_complete`."""
+        self._ended(trial_id, "stopped", result)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the unfinished groups and the searcher's state."""
+        groups = [
+            [first, _packed(group["config"]), group["trials"], group["ends"]] for first, group in self._groups.items()
+        ]
+        return {"version": 1, "groups": groups, "current": self._current, "searcher": self.searcher.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        self._current = state["current"]
+        self._groups = {}
+        self._group_of = {}
+        for first, config, trials, ends in state["groups"]:
+            self._groups[first] = {"config": _unpacked(config), "trials": list(trials), "ends": dict(ends)}
+            self._group_of.update(dict.fromkeys(trials, first))
+        self.searcher.set_state(state["searcher"])
+
+    def _open_group(self) -> dict[str, Any] | None:
+        return None if self._current is None else self._groups[self._current]
+
+    def _begin(self, trial_id: str, config: dict[str, Any]) -> dict[str, Any]:
+        self._current = trial_id
+        group: dict[str, Any] = {"config": config, "trials": [], "ends": {}}
+        self._groups[trial_id] = group
+        return group
+
+    def _join(self, trial_id: str, group: dict[str, Any]) -> None:
+        assert self._current is not None
+        group["trials"].append(trial_id)
+        self._group_of[trial_id] = self._current
+        if len(group["trials"]) >= self.repeat:
+            self._current = None
+
+    def _numbered(self, config: dict[str, Any], index: int) -> dict[str, Any]:
+        return {**config, TRIAL_INDEX: index} if self._set_index else dict(config)
+
+    def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
+        first = self._group_of.get(trial_id)
+        if first is None:
+            return
+        group = self._groups[first]
+        group["ends"][trial_id] = [how, result]
+        if len(group["ends"]) < self.repeat:
+            return
+        del self._groups[first]
+        for each in group["trials"]:
+            del self._group_of[each]
+        names = self.metric if isinstance(self.metric, (list, tuple)) else [self.metric]
+        merged: dict[str, Any] = dict(group["ends"][first][1] or {})
+        for name in names:
+            values = [_number((r or {}).get(name)) for ending, r in group["ends"].values() if ending != "error"]
+            usable = [value for value in values if value is not None]
+            if not usable:
+                self.searcher.on_trial_complete(first, None, error=True)
+                return
+            merged[name] = sum(usable) / len(usable)
+        if group["ends"][first][0] == "stopped":
+            self.searcher.on_trial_stopped(first, merged)
+        else:
+            self.searcher.on_trial_complete(first, merged)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def _packed(config: dict[str, Any]) -> str:
+    """Return a config as text; what is not plain data in it stays closed from now on."""
+    return base64.b64encode(params_encoder.encode(config)).decode()
+
+
+def _unpacked(text: str) -> dict[str, Any]:
+    config: dict[str, Any] = opaque_decoder.decode(base64.b64decode(text))
+    return config

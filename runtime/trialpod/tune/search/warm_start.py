@@ -1,0 +1,87 @@
+"""Reads what earlier experiments found out, for searchers to begin with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.result_rows import RESULT_FILE
+
+if TYPE_CHECKING:
+    from trialpod.tune.search.searcher import Searcher
+
+logger = logging.getLogger(__name__)
+
+
+def add_experiment(searcher: Searcher, place: str | os.PathLike[str], metric: Any = None) -> int:
+    """Give a searcher the trials of the experiment at `place`; return how many it could use.
+
+    Each trial counts with its last result. One without the metric, or whose config is not in the searcher's space,
+    is left out.
+
+    Raises:
+        InvalidInputError: there is no experiment.
+        StorageError: it cannot be read.
+    """
+    from trialpod.storage.layout import TRIALPOD_DIR
+    from trialpod.tune.places import experiment_place
+
+    text = os.fspath(place)
+    storage = experiment_place(text).storage()
+    keys = storage.list()
+    if not any(key.startswith(f"{TRIALPOD_DIR}/") for key in keys):
+        raise InvalidInputError(
+            f"warm start: there is no experiment at {text}; give its directory or its URI, s3://bucket/prefix/name"
+        )
+    rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        if name == RESULT_FILE and "/" not in folder:
+            row = _last_row(storage.read(key))
+            if row is not None and isinstance(row.get("config"), dict):
+                rows.append((row["config"], row))
+    return _add(searcher, rows, metric, text)
+
+
+def add_results(searcher: Searcher, results: Any, metric: Any = None) -> int:
+    """Give a searcher the results of a `ResultGrid` or a list of `Result`; return how many it could use."""
+    rows = [(result.config or {}, dict(result.metrics)) for result in results if result.metrics is not None]
+    return _add(searcher, rows, metric, "the results")
+
+
+def _add(searcher: Searcher, rows: list[tuple[dict[str, Any], dict[str, Any]]], metric: Any, where: str) -> int:
+    metric = metric or searcher.metric
+    if not metric:
+        raise InvalidInputError(f"warm start from {where}: say which metric counts, by metric=")
+    names = list(metric) if isinstance(metric, (list, tuple)) else [metric]
+    used = 0
+    for config, row in rows:
+        values = [row.get(name) for name in names]
+        if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
+            continue
+        try:
+            searcher.add_evaluated_point(config, values if len(values) > 1 else values[0])
+        except InvalidInputError as error:
+            logger.debug("warm start from %s leaves a trial out: %s", where, error)
+            continue
+        used += 1
+    if used < len(rows):
+        logger.warning(
+            "warm start from %s: %d of %d trials have the metric %s and a config of this search space",
+            where, used, len(rows), ", ".join(names),
+        )  # fmt: skip
+    return used
+
+
+def _last_row(data: bytes) -> dict[str, Any] | None:
+    for line in reversed(data.splitlines()):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # a last line that was being written when the trial was killed
+        if isinstance(row, dict):
+            return row
+    return None

@@ -1,0 +1,197 @@
+"""A function Trainable as a class, to be used on its own: ``wrap_function(fn)(config).train()``.
+
+In trials a function is run directly; a class made by `wrap_function` counts as its function there.
+
+Invariants: the function runs in a thread, and only while a `train` call waits for its next result; one such object at
+a time in a process, because `tune.report` reports to it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from trialpod.errors import CheckpointError, TrainableError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.tune import session as sessions
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.report_values import DEFAULT_METRIC, as_number
+from trialpod.tune.session import Outcome, Session, TrialInfo, TrialStopped
+from trialpod.tune.trainable.function_call import is_reporter, legacy_arguments
+from trialpod.tune.trainable.trainable import Trainable
+
+RESULT_DUPLICATE = "__duplicate__"
+
+
+class _Hand:
+    """The channel between the function's thread and `step`: one result is handed over, then the thread waits."""
+
+    def __init__(self, folder: str) -> None:
+        self.preempted = False
+        self.results: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
+        self.go_on = threading.Semaphore(0)
+        self.stopping = False
+        self.newest: Checkpoint | None = None
+        self._folder = folder
+        self._count = 0
+
+    def judge(self, result: dict[str, Any]) -> bool:
+        return False
+
+    def snapshot(self, source: str, result: dict[str, Any]) -> CheckpointInfo:
+        name = f"checkpoint_{self._count:06d}"
+        shutil.copytree(source, os.path.join(self._folder, name))
+        self.newest = Checkpoint(os.path.join(self._folder, name))
+        info = CheckpointInfo(name=name, index=self._count, iteration=0, metrics={}, attempt=1)
+        self._count += 1
+        return info
+
+    def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
+        self.results.put(result)
+        self.go_on.acquire()
+        return "stopped" if self.stopping else "completed" if done else None
+
+    def announce(self, checkpoint: CheckpointInfo) -> None:
+        """Nothing has to be committed."""
+
+    def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
+        return Checkpoint(os.path.join(self._folder, checkpoint.name))
+
+    def time_left_s(self) -> float | None:
+        return None
+
+
+class FunctionTrainable(Trainable):
+    """A Trainable whose steps are the reports of a function; `wrap_function` makes subclasses of it."""
+
+    _wrapped_function: Callable[..., Any]
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepare to run the function with this config."""
+        self._function_config = config
+        self._thread: threading.Thread | None = None
+        self._start_from: Checkpoint | None = None
+        self._last_metrics: dict[str, Any] = {}
+        self._hand = _Hand(tempfile.mkdtemp(prefix="trialpod-function-"))
+
+    def step(self) -> dict[str, Any]:
+        """Run the function to its next report and return it; its end is the last one again, with ``done``.
+
+        Raises:
+            TrainableError: the function has ended before.
+            Exception: what the function raised.
+        """
+        if self._thread is None:
+            self._start()
+        elif not self._thread.is_alive() and self._hand.results.empty():
+            raise TrainableError("the function has ended; it has no more results")
+        else:
+            self._hand.go_on.release()
+        got = self._hand.results.get()
+        if isinstance(got, BaseException):
+            raise got
+        if got is None:
+            return {**self._last_metrics, "done": True, RESULT_DUPLICATE: True}
+        self._last_metrics = got
+        return got
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Copy the function's newest checkpoint.
+
+        Raises:
+            CheckpointError: it has not reported one.
+        """
+        newest = self._hand.newest or self._start_from
+        if newest is None:
+            raise CheckpointError("the function has not reported a checkpoint: tune.report(metrics, checkpoint=...)")
+        newest.to_directory(checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Let the function start, or start anew, from a checkpoint."""
+        self._end()
+        kept = tempfile.mkdtemp(prefix="trialpod-function-")
+        given = Checkpoint.from_dict(checkpoint) if isinstance(checkpoint, dict) else Checkpoint(checkpoint)
+        self._start_from = Checkpoint(given.to_directory(kept))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """End the function, and run it with another config from the next step on."""
+        self._end()
+        self._function_config = new_config
+        self._start_from = None
+        self._hand.newest = None
+        return True
+
+    def cleanup(self) -> None:
+        """End the function at its next report."""
+        self._end()
+
+    def _start(self) -> None:
+        info = TrialInfo(
+            experiment="default", trial_name=self.trial_name, trial_id=self.trial_id, trial_dir=self.logdir
+        )
+        session = Session(info, self._hand, checkpoint=self._start_from)
+        sessions.install(session)
+        self._thread = threading.Thread(target=self._run, args=(session,), daemon=True)
+        self._thread.start()
+
+    def _run(self, session: Session) -> None:
+        from trialpod.tune.status_reporter import StatusReporter
+
+        function = self._wrapped_function
+        folder = self._start_from.path if self._start_from is not None else None
+        legacy = {name: StatusReporter() if is_reporter(name) else folder for name in legacy_arguments(function)}
+        try:
+            output = function(self._function_config, **legacy)
+            for value in output if hasattr(output, "__next__") else (output,):
+                number = as_number(value)
+                if isinstance(value, dict) and value:
+                    session.report(value)
+                elif number:
+                    session.report({DEFAULT_METRIC: number})
+            session.settle()
+        except (TrialStopped, StopIteration):
+            self._hand.results.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that called train()
+            self._hand.results.put(error)
+        else:
+            self._hand.results.put(None)
+
+    def _end(self) -> None:
+        thread = self._thread
+        if thread is None:
+            return
+        self._hand.stopping = True
+        self._hand.go_on.release()
+        thread.join(float(os.environ.get("TUNE_FUNCTION_THREAD_TIMEOUT_S", "2")))
+        sessions.install(None)
+        newest = self._hand.newest
+        self._thread, self._hand = None, _Hand(tempfile.mkdtemp(prefix="trialpod-function-"))
+        self._hand.newest = newest
+
+
+def wrap_function(
+    train_func: Callable[..., Any],
+    warn: bool = True,  # noqa: ARG001
+    name: str | None = None,
+) -> type[FunctionTrainable]:
+    """Return a class Trainable that runs a function.
+
+    Args:
+        train_func: a function Trainable of any generation.
+        warn: accepted for compatibility, unused.
+        name: what to call it; None takes the function's name.
+
+    Raises:
+        InvalidInputError: it cannot be called as a Trainable.
+    """
+    from trialpod.tune.trainable_checks import inspect_trainable
+
+    facts = inspect_trainable(train_func)
+    body = {"_wrapped_function": staticmethod(train_func), "_name": name or facts.name}
+    made: type[FunctionTrainable] = type(name or facts.name, (FunctionTrainable,), body)
+    return made

@@ -1,0 +1,61 @@
+"""The running test cluster for tests, a fresh namespace for each, and what was going on there when one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+from cluster_access import Cluster, not_inside
+from operator_release import Operator
+
+TIMEOUT_SECONDS = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/cluster/" in str(item.path):
+            item.add_marker(pytest.mark.cluster)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and report.when in ("setup", "call"):
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, Cluster) and value.namespace != "default":
+                report.sections.append((f"the cluster's namespace {value.namespace}", value.describe_failure()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster; tests fail, and are not skipped, when there is none."""
+    reason = not_inside()
+    if reason:
+        pytest.fail(reason, pytrace=False)
+    made = Cluster()
+    made.sweep_namespaces()
+    return made
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster) -> Operator:
+    """The operator, installed from the chart with the image of this tree; it stays when the tests are over."""
+    return Operator.install(cluster)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster as seen from a fresh namespace with the Secret `minio`; deleted afterwards."""
+    made = cluster.make_namespace()
+    yield made
+    cluster.delete_namespace(made.namespace)
+
+
+@pytest.fixture
+def faults(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster for tests that break it: whatever they end is started again afterwards."""
+    yield cluster
+    cluster.heal()

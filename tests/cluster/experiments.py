@@ -1,0 +1,200 @@
+"""Experiments for the tests in the cluster: manifests, what became of them, and what is in their storage."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cluster_access import ACCESS_KEY, BUCKET, ENDPOINT, SECRET_KEY, Cluster
+
+from trialpod.storage.base import KeyMissingError
+from trialpod.storage.credentials import Credentials
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3 import S3Storage
+from trialpod.storage.s3_client import S3Client
+
+STEPS = '''
+import json
+import time
+from pathlib import Path
+
+from trialpod import tune
+
+
+class Steps(tune.Trainable):
+    """Counts its steps, each of which takes a while."""
+
+    def setup(self, config):
+        self.count = 0
+        self.seconds = config.get("seconds", 0.2)
+
+    def step(self):
+        time.sleep(self.seconds)
+        self.count += 1
+        return {"score": self.config.get("x", 1.0) * self.count, "count": self.count}
+
+    def save_checkpoint(self, folder):
+        Path(folder, "count.json").write_text(json.dumps(self.count))
+
+    def load_checkpoint(self, folder):
+        self.count = json.loads(Path(folder, "count.json").read_text())
+'''
+
+
+class _Keys:
+    source = "the test"
+
+    def get(self) -> Credentials:
+        return Credentials(ACCESS_KEY, SECRET_KEY)
+
+    def refused(self, credentials: Credentials) -> bool:
+        return False
+
+
+def storage_spec(namespace: Cluster) -> dict[str, Any]:
+    """Return the storage of a test's experiments."""
+    return {"uri": f"s3://{BUCKET}/{namespace.namespace}", "endpoint": ENDPOINT, "credentialsSecret": "minio"}
+
+
+def manifest(namespace: Cluster, name: str, *, steps: int = 20, source: str = STEPS, **spec: Any) -> dict[str, Any]:
+    """Return an experiment of class Trainables that checkpoint every step, unless `spec` says otherwise."""
+    return {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneExperiment",
+        "metadata": {"name": name, "namespace": namespace.namespace},
+        "spec": {
+            "trainable": {"source": source},
+            "searchSpace": {"x": {"uniform": [0.5, 1.5]}},
+            "metric": "score",
+            "mode": "max",
+            "numSamples": 1,
+            "seed": 7,
+            "stop": {"training_iteration": steps},
+            "checkpoint": {"frequency": 1, "numToKeep": 2},
+            "storage": storage_spec(namespace),
+            "template": {"spec": {"terminationGracePeriodSeconds": 15}},
+            **spec,
+        },
+    }
+
+
+@dataclass
+class Experiment:
+    """A TuneExperiment in a namespace of the cluster."""
+
+    cluster: Cluster
+    name: str
+
+    @classmethod
+    def apply(cls, cluster: Cluster, document: dict[str, Any]) -> Experiment:
+        """Apply a manifest."""
+        cluster.apply(document)
+        return cls(cluster, document["metadata"]["name"])
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The resource as it is now."""
+        return self.cluster.get("tuneexperiment", self.name) or {}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Its status."""
+        return dict(self.object.get("status") or {})
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return a condition, empty when there is none."""
+        found = [each for each in self.status.get("conditions") or [] if each["type"] == kind]
+        return dict(found[0]) if found else {}
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return its TuneTrials in order of creation."""
+        found = self.cluster.list("tunetrials", f"trialpod.dev/experiment={self.name}")
+        return sorted(found, key=lambda item: item["spec"]["index"])
+
+    def trial_status(self, index: int = 0) -> dict[str, Any]:
+        """Return the status of one trial."""
+        trials = self.trials()
+        return dict(trials[index].get("status") or {}) if len(trials) > index else {}
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return its pods that are not on their way out."""
+        pods = self.cluster.list("pods", f"trialpod.dev/experiment={self.name}")
+        return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+
+    def running_pod(self) -> dict[str, Any]:
+        """Return a pod of it that runs, once there is one."""
+        return self.cluster.wait_for(
+            lambda: next((pod for pod in self.pods() if pod["status"].get("phase") == "Running"), None),
+            f"a pod of {self.name} runs",
+            90,
+        )
+
+    def wait(self, holds: Callable[[dict[str, Any]], Any], what: str, timeout: float = 120) -> Any:
+        """Wait until something holds of the status."""
+        return self.cluster.wait_for(lambda: holds(self.status), f"{self.name}: {what}", timeout, every=0.3)
+
+    def wait_for_checkpoint(self, iteration: int = 2, timeout: float = 120) -> None:
+        """Wait until the first trial has committed a checkpoint of at least that iteration."""
+        self.cluster.wait_for(
+            lambda: any(info >= iteration for info in self.checkpoint_iterations()),
+            f"{self.name} has a checkpoint of iteration {iteration}",
+            timeout,
+        )
+
+    def wait_until_over(self, timeout: float = 180) -> dict[str, Any]:
+        """Wait for the end and return the status."""
+        self.wait(lambda status: status.get("completionTime"), "it ends", timeout)
+        return self.status
+
+    # -- its storage --
+
+    @property
+    def storage(self) -> S3Storage:
+        """Its place in the bucket."""
+        options = StorageOptions(endpoint=self.cluster.minio_endpoint(), addressing="path").resolved({})
+        client = S3Client(BUCKET, options, credentials=_Keys())
+        return S3Storage.open(f"s3://{BUCKET}/{self.cluster.namespace}/{self.name}", client=client)
+
+    def results(self) -> list[list[dict[str, Any]]]:
+        """Return the results of each trial from its result.json, trials in order of their directories' names."""
+        storage = self.storage
+        keys = sorted(key for key in storage.list() if key.endswith("/result.json"))
+        return [[json.loads(line) for line in storage.read(key).splitlines()] for key in keys]
+
+    def logs(self) -> str:
+        """Return everything its pods printed, as kept in the storage."""
+        storage = self.storage
+        keys = sorted(key for key in storage.list() if key.endswith("/log.txt"))
+        return "\n".join(storage.read(key).decode() for key in keys)
+
+    def checkpoint_iterations(self) -> list[int]:
+        """Return the iterations of the committed checkpoints in the storage."""
+        storage = self.storage
+        keys = [key for key in storage.list() if key.endswith("/.trialpod-manifest.json")]
+        found = []
+        for key in keys:
+            try:
+                stored = json.loads(storage.read(key))
+            except KeyMissingError:
+                continue  # removed by the retention rules meanwhile
+            if "manifest" in stored:
+                found.append(int(stored["manifest"]["checkpoint"]["iteration"]))
+        return sorted(found)
+
+
+def counts(results: list[dict[str, Any]]) -> list[int]:
+    """Return the step numbers of a trial's results."""
+    return [result["count"] for result in results]
+
+
+def assert_unbroken(numbers: list[int], last: int, repeated: int = 0) -> None:
+    """Assert that every step from 1 to `last` is there in order, and at most so many of them more than once."""
+    assert numbers[:1] == [1], numbers
+    assert numbers[-1] == last, numbers
+    assert set(numbers) == set(range(1, last + 1)), numbers
+    for before, after in itertools.pairwise(numbers):
+        assert after <= before + 1, numbers
+    assert len(numbers) - last <= repeated, numbers

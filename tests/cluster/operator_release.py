@@ -1,0 +1,99 @@
+"""The operator in the test cluster, installed by Helm from the chart, and ways to end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster_access import IMAGE, ROOT, Cluster
+
+NAMESPACE = "trialpod-system"
+RELEASE = "trialpod"
+CHART = ROOT / "charts/trialpod"
+LABELS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+
+
+class Operator:
+    """The installed operator. `cluster` is the cluster as seen from its namespace."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    @classmethod
+    def install(cls, cluster: Cluster, *values: str) -> Operator:
+        """Install or upgrade the release, and wait until it is ready."""
+        own = Cluster(NAMESPACE)
+        repository, _, tag = IMAGE.rpartition(":")
+        settings = [f"image.repository={repository}", f"image.tag={tag}", f"defaults.image={IMAGE}", *values]
+        own.helm(
+            "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", "--take-ownership",
+            *(part for setting in settings for part in ("--set", setting)),
+            # A new image has the same tag here, so that only a new pod takes it.
+            "--set-string", f"podAnnotations.trialpod\\.dev/image={_image_id(cluster)}",
+            "--wait", "--timeout=120s",
+        )  # fmt: skip
+        return cls(own)
+
+    def pod(self) -> dict[str, Any]:
+        """Return the operator's pod, the newest if one is on its way out."""
+        pods = [pod for pod in self.cluster.list("pods", LABELS) if not pod["metadata"].get("deletionTimestamp")]
+        assert pods, "the operator has a pod"
+        return max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+    def logs(self) -> str:
+        """Return what it has logged, also before its last restart."""
+        name = self.pod()["metadata"]["name"]
+        before = self.cluster.logs(name, "--previous") if self._restarts() else ""
+        return before + self.cluster.logs(name)
+
+    def kill(self) -> None:
+        """``kill -9`` its process, wherever it is at the moment."""
+        restarts = self._restarts()
+        pids = processes_of(self.pod(), "operator")
+        assert pids, "the operator's process runs on this machine"
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.cluster.wait_for(lambda: self._restarts() > restarts, "the kubelet starts the operator again", 60)
+
+    def delete_pod(self) -> None:
+        """Delete its pod; its Deployment makes another one."""
+        self.cluster.kubectl("delete", "pod", self.pod()["metadata"]["name"], "--wait=false")
+
+    def wait_ready(self, timeout: float = 90) -> None:
+        """Wait until it is at work again."""
+        self.cluster.kubectl(
+            "rollout", "status", f"deployment/{RELEASE}", f"--timeout={timeout:.0f}s", timeout=timeout + 10
+        )
+
+    def _restarts(self) -> int:
+        statuses = self.pod()["status"].get("containerStatuses") or [{}]
+        return int(statuses[0].get("restartCount", 0))
+
+
+def processes_of(pod: dict[str, Any], *words: str) -> list[int]:
+    """Return the ids of a pod's processes on this machine whose command line has one of these words."""
+    uid = pod["metadata"]["uid"]
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if f"pod{uid}" in (entry / "cgroup").read_text() and _has(entry, words):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has just ended
+    return sorted(found)
+
+
+def _has(entry: Path, words: Sequence[str]) -> bool:
+    line = (entry / "cmdline").read_bytes().decode("utf-8", "replace")
+    return any(word in line for word in words)
+
+
+def _image_id(cluster: Cluster) -> str:
+    from testcluster import images
+
+    return images.image_key()

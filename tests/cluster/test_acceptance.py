@@ -1,0 +1,66 @@
+"""The whole thing: the chart, an example applied with kubectl, a real model, disruptions, and the right outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from cluster_access import ROOT, Cluster
+from experiments import Experiment, storage_spec
+from operator_release import Operator
+
+EXAMPLE = ROOT / "examples/digits/experiment.yaml"
+
+
+def example(namespace: Cluster, name: str, **changes: Any) -> dict[str, Any]:
+    """The example as a user would apply it, in less time and as repeatable as training is: no scheduler."""
+    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    document["metadata"] |= {"name": name, "namespace": namespace.namespace}
+    document["spec"] |= {
+        "numSamples": 3,
+        "maxConcurrentTrials": 3,
+        "storage": storage_spec(namespace),
+        "resources": {"cpu": "100m", "memory": "512Mi"},
+        **changes,
+    }
+    document["spec"].pop("scheduler")
+    return document
+
+
+def outcome(experiment: Experiment) -> list[tuple[float, float]]:
+    """What training came to: for each trial its learning rate and its last accuracy."""
+    last = [results[-1] for results in experiment.results()]
+    return sorted((result["config"]["lr"], result["accuracy"]) for result in last)
+
+
+@pytest.mark.timeout(600)
+def test_an_example_survives_a_drain_and_the_operators_death_with_the_result_of_an_undisturbed_run(
+    operator: Operator, namespace: Cluster, faults: Cluster
+) -> None:
+    undisturbed = Experiment.apply(namespace, example(namespace, "undisturbed"))
+    assert undisturbed.wait_until_over(300)["trials"]["terminated"] == 6
+    undisturbed.cluster.wait_condition("tuneexperiment", "undisturbed", "Succeeded", 10)
+
+    disturbed = Experiment.apply(namespace, example(namespace, "disturbed"))
+    disturbed.wait_for_checkpoint(6)
+    node = disturbed.running_pod()["spec"]["nodeName"]
+    operator.kill()
+    faults.kubectl(
+        "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+        "--pod-selector=app.kubernetes.io/name=trialpod-trial", "--timeout=90s", timeout=120,
+    )  # fmt: skip
+    faults.kubectl("uncordon", node)
+    status = disturbed.wait_until_over(300)
+
+    assert status["trials"]["terminated"] == 6
+    assert status["disruptions"] >= 1
+    assert status["failures"] == 0
+    assert outcome(disturbed) == outcome(undisturbed)
+    for results in disturbed.results():
+        iterations = [result["training_iteration"] for result in results]
+        assert set(iterations) == set(range(1, 28))
+    best = status["best"]
+    assert best["value"] == undisturbed.status["best"]["value"]
+    assert disturbed.storage.list()
+    assert "checkpoint_" in best["checkpoint"]

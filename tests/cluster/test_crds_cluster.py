@@ -1,0 +1,357 @@
+"""The definitions in a real API server: accepted as structural, and what they refuse the validator refuses too.
+
+kubectl runs through `tools/cluster/exec`, unless the tests do already. Any other cluster will do as well: its kubectl
+is then given as the words of $TRIALPOD_KUBECTL.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from msgspec import inspect
+
+from trialpod_operator.api import cel
+from trialpod_operator.api.loader import check_text
+from trialpod_operator.api.status_models import StatusModel, TuneExperimentStatus
+from trialpod_operator.api.trial_models import TuneTrialStatus
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "corpus"
+CHANGES = yaml.safe_load((CORPUS / "changes.yaml").read_text())
+INSIDE = os.environ.get("KUBECONFIG") == f"{ROOT}/.cache/cluster/kubeconfig"
+KUBECTL = shlex.split(
+    os.environ.get("TRIALPOD_KUBECTL", "kubectl" if INSIDE else f"{ROOT}/tools/cluster/exec kubectl")
+)
+NAMESPACE = "crds"
+
+pytestmark = pytest.mark.cluster
+
+ONLY_THE_OPERATOR_REFUSES = {
+    ("algorithms", 0),  # what an algorithm takes is for the algorithm to say
+    ("asha_without_metric", 0),
+    ("nulls", 0),  # the API server takes a null for a field that is left out
+    ("points", 0),
+    ("same_names", 0),  # each of the two is valid
+    ("same_names", 1),
+    ("search_space", 0),
+}
+"""Documents of the corpus, by file and position, that the API server accepts: they end as Stalled."""
+
+
+def kubectl(*arguments: str, given: object = None) -> subprocess.CompletedProcess[str]:
+    text = given if isinstance(given, str) or given is None else json.dumps(given)
+    return subprocess.run([*KUBECTL, *arguments], input=text, capture_output=True, text=True, check=False, timeout=60)
+
+
+def done(*arguments: str, given: object = None) -> str:
+    result = kubectl(*arguments, given=given)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def refusal(manifest: object, *arguments: str) -> str:
+    """Return why the API server refuses a manifest; empty when it does not."""
+    result = kubectl("create", "--dry-run=server", "-n", NAMESPACE, "-f", "-", *arguments, given=manifest)
+    return result.stderr if result.returncode else ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _definitions() -> Iterator[None]:
+    done("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    done("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
+    kubectl("create", "namespace", NAMESPACE)
+    yield
+    kubectl("delete", "tuneexperiments,tunetrials", "--all", "-n", NAMESPACE)
+
+
+def changed(change: dict[str, Any]) -> dict[str, Any]:
+    manifest: dict[str, Any] = copy.deepcopy(CHANGES["base"])
+    ((path, value),) = ((path, value) for path, value in change.items() if path != "says")
+    place = manifest
+    *parents, last = path.split(".", 2)
+    for part in parents:
+        place = place[part]
+    if value is None:
+        place.pop(last, None)
+    else:
+        place[last] = value
+    return manifest
+
+
+def documents(folder: str) -> list[tuple[str, int, str]]:
+    """Return the documents of the corpus that are, or are meant as, experiments: file, position, text."""
+    found = []
+    for file in sorted((CORPUS / "manifests" / folder).iterdir()):
+        text = re.sub(r"namespace: ml\b", f"namespace: {NAMESPACE}", file.read_text())
+        parts = [part for part in re.split(r"^---$", text, flags=re.MULTILINE) if "trialpod.dev" in part]
+        found += [(file.stem, index, part) for index, part in enumerate(parts)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["tuneexperiments.trialpod.dev", "tunetrials.trialpod.dev"])
+def test_the_api_server_accepts_the_schema_as_structural(name: str) -> None:
+    definition = json.loads(done("get", "crd", name, "-o", "json"))
+    conditions = {each["type"]: each["status"] for each in definition["status"]["conditions"]}
+    assert conditions["Established"] == "True"
+    assert conditions["NamesAccepted"] == "True"
+    assert conditions.get("NonStructuralSchema", "False") == "False"
+
+
+@pytest.mark.parametrize("change", [*CHANGES["nobody"], *CHANGES["validator"]], ids=str)
+def test_the_api_server_accepts(change: dict[str, Any]) -> None:
+    assert refusal(changed(change)) == ""
+
+
+@pytest.mark.parametrize("change", CHANGES["server"], ids=str)
+def test_the_api_server_refuses_and_says_what_and_where(change: dict[str, Any]) -> None:
+    assert change["says"] in refusal(changed(change))
+
+
+@pytest.mark.parametrize(("file", "index", "text"), documents("valid"), ids=str)
+def test_valid_manifests_of_the_corpus_are_accepted(file: str, index: int, text: str) -> None:
+    assert refusal(text) == ""
+
+
+@pytest.mark.parametrize(("file", "index", "text"), documents("invalid"), ids=str)
+def test_what_the_api_server_refuses_of_the_corpus_the_validator_refuses_too(
+    file: str, index: int, text: str
+) -> None:
+    if refusal(text):
+        assert check_text(text, file).problems
+        assert (file, index) not in ONLY_THE_OPERATOR_REFUSES
+    else:
+        assert (file, index) in ONLY_THE_OPERATOR_REFUSES
+
+
+OTHERS: dict[str, Any] = {
+    "trainable": {"entrypoint": "train:other"},
+    "searchSpace": {"lr": {"uniform": [0, 1]}, "layers": 3},
+    "metric": "loss",
+    "mode": "min",
+    "numSamples": 8,
+    "maxConcurrentTrials": 3,
+    "seed": 5,
+    "timeBudget": "1h",
+    "searchAlgorithm": {"name": "random"},
+    "scheduler": {"name": "asha"},
+    "stop": {"training_iteration": 3},
+    "stoppers": [{"name": "trial_plateau", "parameters": {"metric": "accuracy"}}],
+    "checkpoint": {"frequency": 3},
+    "failurePolicy": {"maxFailures": 3},
+    "reusePods": True,
+    "suspend": True,
+    "ttlSecondsAfterFinished": 5,
+    "image": "train:2",
+    "resources": {"cpu": 2},
+    "template": {"spec": {"priorityClassName": "low"}},
+}
+STORAGE = {"uri": "s3://tune/a", "credentialsSecret": "minio"}
+
+
+@pytest.fixture(scope="module")
+def started() -> str:
+    """An experiment of which the operator has said that it started."""
+    manifest = changed({"metadata.name": "started"})
+    manifest["spec"]["storage"] = STORAGE
+    done("apply", "-n", NAMESPACE, "-f", "-", given=manifest)
+    return begin("started")
+
+
+def begin(name: str) -> str:
+    status = json.dumps({"status": {"observedGeneration": 1, "startTime": "2026-01-01T00:00:00Z"}})
+    done("patch", "te", name, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", status)
+    return name
+
+
+def patch(name: str, spec: dict[str, Any]) -> str:
+    """Return why the API server refuses a change of the spec; empty when it does not."""
+    change = json.dumps({"spec": spec})
+    result = kubectl("patch", "te", name, "-n", NAMESPACE, "--dry-run=server", "--type=merge", "-p", change)
+    return result.stderr if result.returncode else ""
+
+
+def test_the_changes_that_are_tried_cover_the_spec() -> None:
+    assert {*OTHERS, "storage"} == set(cel.spec_fields())
+
+
+@pytest.mark.parametrize("field", sorted(cel.BUDGET_FIELDS & set(OTHERS)))
+def test_the_budget_can_change_at_any_time(started: str, field: str) -> None:
+    assert patch(started, {field: OTHERS[field]}) == ""
+
+
+@pytest.mark.parametrize("field", sorted(set(OTHERS) - cel.BUDGET_FIELDS))
+def test_what_an_experiment_is_made_of_cannot_change_once_it_has_started(started: str, field: str) -> None:
+    assert f"spec.{field} cannot change once the experiment has started" in patch(started, {field: OTHERS[field]})
+
+
+@pytest.mark.parametrize("field", ["metric", "searchSpace"])
+def test_nor_can_it_be_taken_away(started: str, field: str) -> None:
+    assert f"spec.{field} cannot change" in patch(started, {field: None})
+
+
+def test_where_the_data_are_cannot_change_but_how_they_are_reached_and_what_becomes_of_them_can(started: str) -> None:
+    assert "spec.storage.uri cannot change" in patch(started, {"storage": {"uri": "s3://tune/b"}})
+    assert "spec.storage.endpoint cannot change" in patch(started, {"storage": {"endpoint": "http://other"}})
+    assert "spec.storage cannot change" in patch(started, {"storage": None})
+    assert patch(started, {"storage": {"credentialsSecret": "other", "deletionPolicy": "Delete"}}) == ""
+
+
+def test_an_experiment_that_has_not_started_can_be_put_right() -> None:
+    done("apply", "-n", NAMESPACE, "-f", "-", given=changed({"metadata.name": "wrong"}))
+    for field, value in OTHERS.items():
+        assert patch("wrong", {field: value}) == "", field
+    assert patch("wrong", {"storage": STORAGE}) == ""
+
+
+def test_applying_the_same_manifest_again_changes_nothing_although_defaults_were_added() -> None:
+    manifest = changed({"metadata.name": "twice"})
+    manifest["spec"].update(storage=STORAGE, checkpoint={"atEnd": True}, failurePolicy={"maxFailures": 1})
+    done("apply", "-n", NAMESPACE, "-f", "-", given=manifest)
+    begin("twice")
+    assert "unchanged" in done("apply", "-n", NAMESPACE, "-f", "-", given=manifest)
+    generation = done("get", "te", "twice", "-n", NAMESPACE, "-o", "jsonpath={.metadata.generation}")
+    assert generation == "1"
+
+
+def test_a_new_experiment_has_not_been_observed_and_its_columns_follow_its_status() -> None:
+    done("apply", "-n", NAMESPACE, "-f", "-", given=changed({"metadata.name": "columns"}))
+    assert done("get", "te", "columns", "-n", NAMESPACE, "-o", "jsonpath={.status.observedGeneration}") == "-1"
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Running",
+        "message": "3 trials run",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    status = {
+        "observedGeneration": 1,
+        "conditions": [condition],
+        "trials": {"running": 3, "progress": "12/40"},
+        "best": {"trial": "columns-a-1", "value": "0.97"},
+    }
+    patch_text = json.dumps({"status": status})
+    done("patch", "te", "columns", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch_text)
+    header, row = done("get", "te", "columns", "-n", NAMESPACE).splitlines()
+    assert header.split() == ["NAME", "TRIALS", "RUNNING", "BEST", "READY", "REASON", "AGE"]
+    assert row.split()[:-1] == ["columns", "12/40", "3", "0.97", "True", "Running"]
+    done("wait", "te/columns", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=5s")
+
+
+def trial(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneTrial",
+        "metadata": {"name": name},
+        "spec": {
+            "experiment": "digits",
+            "trialId": "d75de_00001",
+            "index": 1,
+            "tag": "1_lr=0.1",
+            "params": {"lr": 0.1, "net": {"layers": [1, 2]}},
+            **spec,
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def one_trial() -> str:
+    done("apply", "-n", NAMESPACE, "-f", "-", given=trial("digits-d75de-00001"))
+    return "digits-d75de-00001"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"experiment": "other"},
+        {"trialId": "d75de_00002"},
+        {"index": 2},
+        {"tag": "2"},
+        {"params": {"lr": 0.2}},
+        {"params": None},
+    ],
+    ids=str,
+)
+def test_a_trial_is_written_once(one_trial: str, change: dict[str, Any]) -> None:
+    text = json.dumps({"spec": change})
+    result = kubectl("patch", "tt", one_trial, "-n", NAMESPACE, "--dry-run=server", "--type=merge", "-p", text)
+    (field,) = change
+    assert f"{field} is written once, by the operator" in result.stderr
+
+
+def test_a_trial_can_be_told_to_stop_once_and_for_all() -> None:
+    done("apply", "-n", NAMESPACE, "-f", "-", given=trial("stopping"))
+    done("patch", "tt", "stopping", "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"stop": true}}')
+    back = kubectl("patch", "tt", "stopping", "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"stop": false}}')
+    assert "a trial that was told to stop does not go on" in back.stderr
+
+
+def test_trials_are_found_by_experiment_and_state_and_listed_with_their_values(one_trial: str) -> None:
+    selector = "--field-selector=spec.experiment=digits,status.state=PENDING"
+    assert one_trial in done("get", "tt", "-n", NAMESPACE, selector, "-o", "name")
+    status = {"observedGeneration": 1, "state": "RUNNING", "attempt": 2, "iteration": 7, "value": "0.5"}
+    text = json.dumps({"status": status})
+    done("patch", "tt", one_trial, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", text)
+    assert one_trial not in done("get", "tt", "-n", NAMESPACE, selector, "-o", "name")
+    row = done("get", "tt", one_trial, "-n", NAMESPACE, "--no-headers").split()
+    assert row[:-1] == [one_trial, "RUNNING", "2", "7", "0.5"]
+
+
+def _filled(kind: inspect.Type) -> Any:
+    """Return a value of a type with every field set."""
+    if isinstance(kind, inspect.Metadata):
+        if (kind.extra or {}).get("format") == "date-time":
+            return "2026-01-01T00:00:00Z"
+        return _filled(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return _filled(next(each for each in kind.types if not isinstance(each, inspect.NoneType)))
+    if isinstance(kind, inspect.StructType):
+        return {field.encode_name: _filled(field.type) for field in kind.fields}
+    if isinstance(kind, inspect.ListType):
+        return [_filled(kind.item_type)]
+    if isinstance(kind, inspect.LiteralType):
+        return kind.values[-1]
+    if isinstance(kind, inspect.DictType):
+        return {"lr": 0.1, "net": {"layers": [1, None], "name": "x"}, "big": 2**53 + 1}
+    return {inspect.IntType: 7, inspect.StrType: "Text"}[type(kind)]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "resource", "model"),
+    [
+        (changed({"metadata.name": "whole"}), "te/whole", TuneExperimentStatus),
+        (trial("whole"), "tt/whole", TuneTrialStatus),
+    ],
+    ids=["experiment", "trial"],
+)
+def test_every_field_of_a_status_is_kept_as_it_was_written(
+    manifest: dict[str, Any], resource: str, model: type[StatusModel]
+) -> None:
+    status = _filled(inspect.type_info(model))
+    msgspec.convert(status, model)
+    done("apply", "-n", NAMESPACE, "-f", "-", given=manifest)
+    text = json.dumps([{"op": "replace", "path": "/status", "value": status}])
+    done("patch", resource, "-n", NAMESPACE, "--subresource=status", "--type=json", "-p", text)
+    assert json.loads(done("get", resource, "-n", NAMESPACE, "-o", "json"))["status"] == status
+
+
+def test_experiments_are_in_all_and_trials_only_in_their_own_category() -> None:
+    assert "tuneexperiment" in done("get", "all", "-n", NAMESPACE, "-o", "name")
+    assert "tunetrial" not in done("get", "all", "-n", NAMESPACE, "-o", "name")
+    assert "tunetrial" in done("get", "trialpod", "-n", NAMESPACE, "-o", "name")
+
+
+def test_explain_is_documentation() -> None:
+    text = re.sub(r"\s+", " ", done("explain", "tuneexperiment.spec.checkpoint"))
+    assert "When trials checkpoint, and what is kept." in text
+    assert "How many checkpoints of a trial to keep. Default: all." in text

@@ -1,0 +1,156 @@
+"""What ends an attempt, on the real cluster: the trial goes on from its checkpoint, and the right thing is counted.
+
+Each test is one row of the table in `trialpod_operator.cluster.endings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster_access import Cluster
+from experiments import Experiment, assert_unbroken, counts, manifest
+from operator_release import Operator
+
+STEPS_TO_DO = 40
+
+
+@pytest.fixture
+def on_node_b(operator: Operator, namespace: Cluster, faults: Cluster) -> Iterator[Experiment]:
+    """An experiment whose one trial runs on node-b, where nothing else is, and has a checkpoint."""
+    document = manifest(namespace, "steps", steps=STEPS_TO_DO)
+    toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
+    document["spec"]["template"]["spec"]["tolerations"] = [
+        {"key": "node.kubernetes.io/not-ready", **toleration},
+        {"key": "node.kubernetes.io/unreachable", **toleration},
+    ]
+    faults.kubectl("cordon", "node-a")
+    try:
+        experiment = Experiment.apply(namespace, document)
+        experiment.wait_for_checkpoint(3)
+        assert experiment.running_pod()["spec"]["nodeName"] == "node-b"
+    finally:
+        faults.kubectl("uncordon", "node-a")
+    yield experiment
+    faults.kubectl("uncordon", "node-b")
+    faults.kubectl("taint", "node", "node-b", "trialpod.dev/test-", check=False)
+
+
+def assert_continued(experiment: Experiment, *, lost_steps: int = 0, attempts: int = 2) -> dict[str, Any]:
+    """Assert that the trial came to its end, was disrupted and did not fail; return its status."""
+    status = experiment.wait_until_over()
+    trial = experiment.trial_status()
+    assert (trial["state"], trial["failures"]) == ("TERMINATED", 0), trial
+    assert trial["disruptions"] == attempts - 1, trial
+    assert trial["attempt"] == attempts, trial
+    assert (status["failures"], status["disruptions"]) == (0, attempts - 1)
+    assert_unbroken(counts(experiment.results()[0]), STEPS_TO_DO, repeated=lost_steps)
+    return trial
+
+
+def test_a_drained_trial_loses_no_step(on_node_b: Experiment, faults: Cluster) -> None:
+    faults.kubectl(
+        "drain", "node-b", "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+        "--pod-selector=app.kubernetes.io/name=trialpod-trial", "--timeout=60s", timeout=90,
+    )  # fmt: skip
+    assert_continued(on_node_b)
+    assert "evicted" in on_node_b.cluster.events() or "drain" in on_node_b.cluster.events()
+
+
+def test_a_trial_on_a_tainted_node_goes_on_elsewhere_and_loses_no_step(
+    on_node_b: Experiment, faults: Cluster
+) -> None:
+    faults.kubectl("taint", "node", "node-b", "trialpod.dev/test=gone:NoExecute")
+    assert assert_continued(on_node_b)["nodeName"] == "node-a"
+
+
+def test_a_trial_preempted_by_a_more_important_pod_goes_on_when_there_is_room(
+    operator: Operator, namespace: Cluster, faults: Cluster
+) -> None:
+    faults.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "urgent-test"},
+            "value": 1000000,
+            "globalDefault": False,
+        }
+    )
+    document = manifest(namespace, "modest", steps=STEPS_TO_DO, resources={"nvidia.com/gpu": 4})
+    document["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "node-b"}
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait_for_checkpoint(3)
+    gpus = {"limits": {"nvidia.com/gpu": "4"}}
+    namespace.apply(
+        namespace.pod("urgent", ["sleep", "3"], node="node-b", resources=gpus, priorityClassName="urgent-test")
+    )
+    namespace.wait_pod("urgent", timeout=90)
+    assert_continued(experiment)
+
+
+def test_a_deleted_pod_is_a_disruption(on_node_b: Experiment) -> None:
+    on_node_b.cluster.kubectl("delete", "pod", on_node_b.running_pod()["metadata"]["name"], "--wait=false")
+    assert_continued(on_node_b)
+
+
+def test_a_pod_that_vanishes_without_a_word_costs_the_steps_since_its_checkpoint(on_node_b: Experiment) -> None:
+    name = on_node_b.running_pod()["metadata"]["name"]
+    on_node_b.cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--wait=false")
+    assert_continued(on_node_b, lost_steps=5)
+
+
+def test_a_trial_goes_on_after_its_node_is_lost(on_node_b: Experiment, faults: Cluster) -> None:
+    faults.kill_node("node-b")
+    try:
+        trial = assert_continued(on_node_b, lost_steps=5)
+        assert trial["nodeName"] == "node-a"
+    finally:
+        faults.start_node("node-b")
+
+
+def test_a_restart_of_the_kubelet_is_not_noticed(on_node_b: Experiment, faults: Cluster) -> None:
+    faults.restart_kubelet("node-b")
+    assert_continued(on_node_b, attempts=1)
+
+
+def test_a_killed_trial_process_is_a_failure_and_is_tried_again(operator: Operator, namespace: Cluster) -> None:
+    import os
+    import signal
+
+    from operator_release import processes_of
+
+    experiment = Experiment.apply(
+        namespace, manifest(namespace, "killed", steps=STEPS_TO_DO, failurePolicy={"maxFailures": 1})
+    )
+    experiment.wait_for_checkpoint(2)
+    for pid in processes_of(experiment.running_pod(), "trialpod.runner"):
+        os.kill(pid, signal.SIGKILL)
+    experiment.wait_until_over()
+    trial = experiment.trial_status()
+    assert (trial["state"], trial["failures"], trial["disruptions"]) == ("TERMINATED", 1, 0), trial
+    assert_unbroken(counts(experiment.results()[0]), STEPS_TO_DO, repeated=5)
+
+
+@pytest.mark.timeout(420)
+def test_the_operator_may_die_at_any_moment_and_running_trials_notice_nothing(
+    operator: Operator, namespace: Cluster
+) -> None:
+    scheduler = {"name": "asha", "parameters": {"max_t": 80, "grace_period": 5, "reduction_factor": 3}}
+    document = manifest(namespace, "orphans", steps=80, numSamples=4, scheduler=scheduler)
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait_for_checkpoint(2)
+    before = {pod["metadata"]["uid"] for pod in experiment.pods()}
+    operator.kill()
+    operator.wait_ready()
+    operator.delete_pod()
+    operator.wait_ready()
+    operator.kill()
+    status = experiment.wait_until_over(240)
+    assert (status["failures"], status["disruptions"]) == (0, 0)
+    assert status["trials"]["terminated"] == 4
+    assert {trial["status"]["attempt"] for trial in experiment.trials()} == {1}
+    for results in experiment.results():
+        numbers = counts(results)
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert before

@@ -1,0 +1,213 @@
+"""What users do with an experiment while it runs: look, edit, suspend, stop one trial, delete."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import cloudpickle
+from cluster_access import Cluster
+from experiments import STEPS, Experiment, assert_unbroken, counts, manifest
+from operator_release import Operator
+
+
+def test_trials_run_as_pods_and_their_results_checkpoints_and_logs_are_in_the_bucket(
+    operator: Operator, namespace: Cluster
+) -> None:
+    source = STEPS.replace("time.sleep", "print('step', self.count + 1); time.sleep")
+    experiment = Experiment.apply(
+        namespace,
+        manifest(namespace, "plain", steps=6, source=source, numSamples=3, resources={"nvidia.com/gpu": 1}),
+    )
+    pod = experiment.running_pod()
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["metadata"]["ownerReferences"][0]["kind"] == "TuneTrial"
+    status = experiment.wait_until_over()
+    assert (status["trials"]["terminated"], status["trials"]["progress"]) == (3, "3/3")
+    assert experiment.condition("Succeeded")["status"] == "True"
+    for results in experiment.results():
+        assert_unbroken(counts(results), 6)
+    assert len(experiment.checkpoint_iterations()) == 6
+    for trial in experiment.trials():
+        assert trial["status"]["state"] == "TERMINATED"
+        assert trial["status"]["iteration"] == 6
+        assert trial["status"]["checkpoint"]["iteration"] == 6
+        assert trial["spec"]["params"]["x"]
+    namespace.wait_for(lambda: not experiment.pods(), "the pods are put away")
+    namespace.wait_for(lambda: experiment.logs().count("step 6") == 3, "what they printed is kept")
+    columns = namespace.kubectl("get", "te", "plain")
+    assert "3/3" in columns
+
+
+def test_more_samples_while_it_runs_and_after_it_has_ended(operator: Operator, namespace: Cluster) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "more", steps=4))
+    experiment.running_pod()
+    namespace.kubectl("patch", "te", "more", "--type=merge", "-p", '{"spec": {"numSamples": 2}}')
+    assert experiment.wait_until_over()["trials"]["terminated"] == 2
+    namespace.kubectl("patch", "te", "more", "--type=merge", "-p", '{"spec": {"numSamples": 3}}')
+    experiment.wait(lambda status: status.get("trials", {}).get("terminated") == 3, "the third trial ends")
+    experiment.wait_until_over()
+    assert len(experiment.results()) == 3
+
+
+def test_a_change_of_anything_but_the_budget_is_refused(operator: Operator, namespace: Cluster) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "fixed", steps=200))
+    experiment.running_pod()
+    said = namespace.kubectl(
+        "patch", "te", "fixed", "--type=merge", "-p", '{"spec": {"metric": "other"}}', check=False
+    )
+    assert "metric" in said
+    assert "cannot" in said or "immutable" in said or "may" in said
+
+
+def test_suspended_trials_checkpoint_and_go_on_where_they_were(operator: Operator, namespace: Cluster) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "pause", steps=60))
+    experiment.wait_for_checkpoint(2)
+    namespace.kubectl("patch", "te", "pause", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    experiment.wait(lambda status: status.get("trials", {}).get("running") == 0, "nothing runs")
+    assert experiment.condition("Suspended")["status"] == "True"
+    namespace.wait_for(lambda: not experiment.pods(), "no pod is left")
+    namespace.kubectl("patch", "te", "pause", "--type=merge", "-p", '{"spec": {"suspend": false}}')
+    status = experiment.wait_until_over()
+    assert (status["failures"], status["disruptions"]) == (0, 0)
+    assert_unbroken(counts(experiment.results()[0]), 60)
+    assert experiment.trial_status()["attempt"] == 2
+
+
+def test_one_trial_is_stopped_by_its_resource_and_the_others_go_on(operator: Operator, namespace: Cluster) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "one", steps=50, numSamples=2))
+    namespace.wait_for(lambda: experiment.trial_status(0).get("state") == "RUNNING", "the first trial runs")
+    experiment.running_pod()
+    name = experiment.trials()[0]["metadata"]["name"]
+    namespace.kubectl("patch", "tt", name, "--type=merge", "-p", '{"spec": {"stop": true}}')
+    experiment.wait_until_over()
+    first, second = (trial["status"] for trial in experiment.trials())
+    assert first["state"] == second["state"] == "TERMINATED"
+    assert first["iteration"] < 50
+    assert first["lastDecision"]["reason"] == "user"
+    assert second["iteration"] == 50
+
+
+def test_a_finished_experiment_goes_after_its_time_to_live_and_its_data_stay(
+    operator: Operator, namespace: Cluster
+) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "brief", steps=2, ttlSecondsAfterFinished=3))
+    namespace.wait_for(lambda: experiment.object == {}, "it is deleted", 120)
+    namespace.wait_for(lambda: not namespace.list("tunetrials"), "its trials are deleted")
+    assert_unbroken(counts(experiment.results()[0]), 2)
+
+
+def test_deleting_an_experiment_deletes_its_data_only_when_it_says_so(operator: Operator, namespace: Cluster) -> None:
+    kept = Experiment.apply(namespace, manifest(namespace, "kept", steps=300))
+    document = manifest(namespace, "dropped", steps=300)
+    document["spec"]["storage"]["deletionPolicy"] = "Delete"
+    dropped = Experiment.apply(namespace, document)
+    for experiment in (kept, dropped):
+        experiment.wait_for_checkpoint(1)
+    namespace.kubectl("delete", "te", "kept", "dropped", "--timeout=90s", timeout=100)
+    namespace.wait_for(lambda: not namespace.list("pods"), "their pods are gone", 60)
+    assert kept.storage.list()
+    assert dropped.storage.list() == []
+
+
+def test_code_comes_from_a_config_map_or_a_pickle_in_the_bucket(operator: Operator, namespace: Cluster) -> None:
+    namespace.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "code", "namespace": namespace.namespace},
+            "data": {"steps.py": STEPS},
+        }
+    )
+    mapped = manifest(namespace, "mapped", steps=3)
+    mapped["spec"]["trainable"] = {"configMapRef": {"name": "code", "key": "steps.py", "entrypoint": "steps:Steps"}}
+    first = Experiment.apply(namespace, mapped)
+
+    def train(config: dict[str, Any]) -> None:
+        from trialpod import tune
+
+        for count in (1, 2, 3):
+            tune.report({"score": config["x"] * count, "count": count})
+
+    data = cloudpickle.dumps(train)
+    Experiment(namespace, "code").storage.write("trainable.pkl", data)
+    import hashlib
+
+    pickled = manifest(namespace, "pickled")
+    uri = f"{pickled['spec']['storage']['uri']}/code/trainable.pkl"
+    pickled["spec"]["trainable"] = {"pickle": {"uri": uri, "sha256": hashlib.sha256(data).hexdigest()}}
+    pickled["spec"]["checkpoint"] = {}
+    second = Experiment.apply(namespace, pickled)
+    for experiment in (first, second):
+        assert experiment.wait_until_over()["trials"]["terminated"] == 1, experiment.trial_status()
+        assert_unbroken(counts(experiment.results()[0]), 3)
+
+
+def test_a_secret_that_comes_late_is_waited_for(operator: Operator, namespace: Cluster) -> None:
+    document = manifest(namespace, "late", steps=2)
+    document["spec"]["storage"]["credentialsSecret"] = "later"
+    experiment = Experiment.apply(namespace, document)
+    waiting = experiment.wait(lambda _: experiment.condition("Stalled"), "it says what it waits for", 30)
+    assert (waiting["reason"], "later" in waiting["message"]) == ("SecretMissing", True)
+    secret = namespace.get("secret", "minio")
+    assert secret is not None
+    keys = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+    namespace.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "later", "namespace": namespace.namespace},
+            "stringData": keys,
+        }
+    )
+    assert experiment.wait_until_over()["trials"]["terminated"] == 1
+    assert not experiment.condition("Stalled")
+
+
+def test_what_only_the_operator_can_see_is_wrong_stalls_and_creates_nothing(
+    operator: Operator, namespace: Cluster
+) -> None:
+    document = manifest(namespace, "typo", scheduler={"name": "ashaa"})
+    experiment = Experiment.apply(namespace, document)
+    stalled = experiment.wait(lambda _: experiment.condition("Stalled"), "it stalls", 30)
+    assert stalled["reason"] == "InvalidSpec"
+    assert "spec.scheduler.name" in stalled["message"]
+    assert "asha" in stalled["message"]
+    assert experiment.trials() == []
+    assert experiment.pods() == []
+
+
+def test_a_namespace_deleted_under_a_running_experiment_goes_and_the_operator_stays_well(
+    operator: Operator, cluster: Cluster, namespace: Cluster
+) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "doomed", steps=300, numSamples=2))
+    experiment.running_pod()
+    cluster.delete_namespace(namespace.namespace, wait=True)
+    assert cluster.get("namespace", namespace.namespace) is None
+    operator.wait_ready(20)
+    assert "Traceback" not in operator.logs()
+
+
+def test_pods_ask_with_their_own_token_and_speak_for_no_other_trial(operator: Operator, namespace: Cluster) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "tokens", steps=300, numSamples=2))
+    namespace.wait_for(
+        lambda: len([s for s in experiment.pods() if s["status"].get("phase") == "Running"]) == 2, "both run"
+    )
+    mine, other = experiment.pods()
+    other_id = other["metadata"]["labels"]["trialpod.dev/trial-id"]
+    program = f"""
+import os
+from trialpod.protocol.client import ReportClient, RefusedError
+from trialpod.protocol.messages import ReportRequest
+client = ReportClient(os.environ['TRIALPOD_ADDRESS'], os.environ['TRIALPOD_EXPERIMENT'],
+                      token_file=os.environ['TRIALPOD_TOKEN_FILE'], ca_file=os.environ['TRIALPOD_CA_FILE'])
+try:
+    print(client.call('report', client.encode(ReportRequest(trial_id='{other_id}', attempt=1))))
+except RefusedError as error:
+    print('refused:', error)
+"""
+    said = namespace.exec(mine["metadata"]["name"], "python", "-c", program)
+    assert "refused:" in said
+    assert "does not belong to trial" in said

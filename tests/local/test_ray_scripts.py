@@ -1,0 +1,197 @@
+"""Scripts written for Ray Tune, of three generations, run unchanged: their `import ray` means trialpod."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from command_shell import Shell
+
+pytestmark = pytest.mark.local
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "ray_scripts"
+
+
+def run(shell: Shell, script: str, *args: str, status: int = 0) -> list[str]:
+    # Whether a real Ray is installed beside this or not.
+    done = shell.python("-m", "trialpod.compat.ray", "--replace", script, *args, timeout_s=90)
+    assert done.returncode == status, done.stdout + done.stderr
+    return (done.stdout + done.stderr if status else done.stdout).splitlines()
+
+
+def test_a_scheduler_checkpoints_and_a_result_grid(shell: Shell) -> None:
+    lines = run(shell, str(SCRIPTS / "asha_checkpoints.py"), "storage")
+    assert lines == ["4 trials, 0 failed", "best lr 0.45, epoch 7, checkpoint of epoch 7"]
+    trials = [entry for entry in os.listdir(shell.folder / "storage" / "asha") if entry.startswith("train_")]
+    assert len(trials) == 4
+
+
+def test_the_first_generation(shell: Shell) -> None:
+    lines = run(shell, str(SCRIPTS / "first_generation.py"), "storage")
+    assert [line for line in lines if ":" in line] == [
+        "descent: 2 trials, best lr 0.2",
+        "reporter: 0.4 after 5 steps",
+        "track: 3 of track, iteration 3",
+    ]
+
+
+def test_the_second_generation(shell: Shell) -> None:
+    lines = run(shell, str(SCRIPTS / "second_generation.py"), "storage")
+    assert [line for line in lines if line.split(":")[0] in ("dicts", "folders", "model")] == [
+        "dicts: step 3, checkpoint {'step': 3}",
+        "folders: score 3, started at 3",
+        "model: a=3, rows 1000, x 5",
+    ]
+
+
+def test_the_ways_to_report_of_the_current_generation(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        import ray
+        from ray import tune
+
+        def score(x, a, b):
+            return a * (x ** 0.5) + b
+
+        def every_step(config: dict):
+            for x in range(20):
+                tune.report({"score": score(x, config["a"], config["b"])})
+
+        def once(config: dict):
+            tune.report({"score": max(score(x, config["a"], config["b"]) for x in range(20))})
+
+        def returned(config: dict):
+            return {"score": max(score(x, config["a"], config["b"]) for x in range(20))}
+
+        def yielded(config: dict):
+            for x in range(20):
+                yield {"score": score(x, config["a"], config["b"])}
+
+        class Steps(tune.Trainable):
+            def setup(self, config: dict):
+                self.x = 0
+            def step(self):
+                self.x += 1
+                return {"score": score(self.x - 1, self.config["a"], self.config["b"])}
+
+        for trainable in (every_step, once, returned, yielded, Steps):
+            results = tune.Tuner(
+                trainable,
+                param_space={"a": 2, "b": 4},
+                run_config=tune.RunConfig(
+                    verbose=0, storage_path=os.path.abspath("s"), stop={"training_iteration": 20},
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                ),
+            ).fit()
+            last = results[0].metrics
+            print(trainable.__name__, round(last["score"], 2), last["training_iteration"])
+        """,
+    )
+    assert run(shell, "script.py") == [
+        "every_step 12.72 20",
+        "once 12.72 1",
+        "returned 12.72 1",
+        "yielded 12.72 20",
+        "Steps 12.72 20",
+    ]
+
+
+def test_one_object_serves_several_trials(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        import ray
+        from ray import tune
+        from ray.tune.tuner import Tuner
+
+        class Quadratic(tune.Trainable):
+            def setup(self, config):
+                with open(os.environ["SETUPS"], "a") as stream:
+                    stream.write("x")
+                self.count = 0
+            def step(self):
+                self.count += 1
+                loss = (self.config["p"] - 3) ** 2 + (self.config["q"] - 5) ** 2
+                return {"loss": loss, "done": self.count > 5, "pid": os.getpid()}
+            def reset_config(self, new_config):
+                self.config, self.count = new_config, 0
+                return True
+
+        os.environ["SETUPS"] = os.path.abspath("setups")
+        ray.init()
+        grid = Tuner(
+            Quadratic,
+            param_space={"p": tune.uniform(-10, 10), "q": tune.uniform(-10, 10)},
+            tune_config=tune.TuneConfig(num_samples=5, max_concurrent_trials=1, reuse_actors=True),
+            run_config=ray.tune.RunConfig(
+                verbose=0, storage_path=os.path.abspath("s"),
+                checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        ).fit()
+        print(len(grid), {r.metrics["training_iteration"] for r in grid}, open("setups").read())
+        """,
+    )
+    (line,) = run(shell, "script.py")
+    trials, iterations, setups = line.split(" ")
+    assert (trials, iterations) == ("5", "{6}")
+    assert len(setups) < 5
+
+
+def test_tasks_actors_and_objects_in_a_script_and_its_trials(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        import ray
+        from ray import tune
+
+        @ray.remote
+        def square(x):
+            return x * x
+
+        @ray.remote
+        class Total:
+            def __init__(self):
+                self.n = 0
+            def add(self, n):
+                self.n += n
+                return self.n
+
+        big = ray.put(list(range(1000)))
+
+        def train(config):
+            total = Total.remote()
+            for ref in [square.remote(i) for i in range(4)]:
+                total.add.remote(ref)
+            return {"total": ray.get(total.add.remote(0)), "rows": len(ray.get(config["data"]))}
+
+        if __name__ == "__main__":
+            ray.init(num_cpus=1)
+            grid = tune.Tuner(
+                train, param_space={"data": big},
+                run_config=tune.RunConfig(verbose=0, storage_path=os.path.abspath("s")),
+            ).fit()
+            print(grid[0].metrics["total"], grid[0].metrics["rows"])
+        """,
+    )
+    assert run(shell, "script.py") == ["14 1000"]
+
+
+def test_what_is_not_offered_says_so_in_the_script_and_in_trials(shell: Shell) -> None:
+    shell.write("script.py", "from ray.train.torch import TorchTrainer\nTorchTrainer(lambda: None)\n")
+    text = "\n".join(run(shell, "script.py", status=1))
+    assert "ray.train.torch.TorchTrainer is not offered by trialpod; a trial is one process" in text
+    assert run(shell, "missing.py", status=2)[-1].endswith("missing.py does not exist")
+
+
+def test_a_module_named_by_a_manifest_sees_the_alias_when_the_variable_says_so(shell: Shell) -> None:
+    shell.write("train.py", "from ray import tune\ndef train(config):\n    tune.report({'loss': config['x']})\n")
+    shell.manifest(numSamples=1)
+    shell.env["TRIALPOD_COMPAT"] = "ray!"
+    done = shell.run("run", "experiment.yaml", "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert shell.results()["trials"][0]["status"] == "TERMINATED"

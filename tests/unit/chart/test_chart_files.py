@@ -1,0 +1,123 @@
+"""What can be said of the chart without Helm: values, their schema and comments, the rights, the documentation.
+
+tests/cluster/test_chart.py renders it with Helm and installs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trialpod_operator.cluster import authority, names, operator
+
+CHART = Path(__file__).parents[3] / "charts" / "trialpod"
+VALUES_TEXT = (CHART / "values.yaml").read_text()
+VALUES = yaml.safe_load(VALUES_TEXT)
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+TEMPLATES = {file.name: file.read_text() for file in (CHART / "templates").rglob("*") if file.is_file()}
+RULES = yaml.safe_load(
+    re.search(r'define "trialpod.rules" -}}\n(.*?){{- end }}', TEMPLATES["_helpers.tpl"], re.DOTALL)[1]
+)
+
+
+def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in values.items():
+        yield (*path, key), value
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+
+
+def schema_at(path: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the schema of a value; None where anything may stand."""
+    part: dict[str, Any] = SCHEMA
+    for key in path:
+        if "properties" not in part:
+            return None
+        part = part["properties"][key]
+    return part
+
+
+def test_every_value_has_a_comment_above_it() -> None:
+    lines = VALUES_TEXT.splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r" *[A-Za-z]+:( |$)", line):
+            group = line.endswith(":") and lines[number + 1].strip().startswith("#")
+            assert lines[number - 1].strip().startswith("#") or group, line
+
+
+@pytest.mark.parametrize(("path", "value"), list(leaves(VALUES)), ids=lambda part: str(part)[:40])
+def test_every_value_is_in_the_schema_and_so_is_its_type(path: tuple[str, ...], value: Any) -> None:
+    schema = schema_at(path)
+    if schema is not None and "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        kind = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}[type(value)]
+        assert kind in types
+
+
+def test_the_schema_knows_no_value_that_is_not_there_and_refuses_unknown_ones() -> None:
+    def visit(schema: dict[str, Any], values: dict[str, Any]) -> None:
+        if "properties" in schema:
+            assert schema["additionalProperties"] is False
+            assert set(schema["properties"]) - {"global"} == set(values)
+            for key, part in schema["properties"].items():
+                if isinstance(values.get(key), dict):
+                    visit(part, values[key])
+
+    visit(SCHEMA, VALUES)
+
+
+def test_templates_use_values_that_exist_and_every_value_is_used() -> None:
+    known = {".".join(path) for path, _ in leaves(VALUES)}
+    used = {name for text in TEMPLATES.values() for name in re.findall(r"\.Values\.([A-Za-z.]+)", text)}
+    assert used <= known
+    assert {path.partition(".")[0] for path in used} == set(VALUES)
+
+
+def test_the_operator_has_no_wildcard_and_sees_no_list_of_secrets() -> None:
+    for text in TEMPLATES.values():
+        assert not re.search(r"(apiGroups|resources|verbs):.*\*", text)
+    secrets = [rule for rule in RULES if "secrets" in rule["resources"]]
+    assert [rule["verbs"] for rule in secrets] == [["get"]]
+    pods = {verb for rule in RULES for verb in rule["verbs"] if rule["resources"] == ["pods"]}
+    assert pods == {"get", "list", "watch", "create", "delete", "deletecollection"}
+    assert not any("exec" in resource or "attach" in resource for rule in RULES for resource in rule["resources"])
+
+
+def test_the_rights_are_those_of_the_names_that_the_operator_uses() -> None:
+    named = {name for rule in RULES for name in rule.get("resourceNames", [])}
+    assert named == {names.CA_CONFIG_MAP}
+    ours = {
+        resource.partition("/")[0]
+        for rule in RULES
+        if rule["apiGroups"] == [names.GROUP]
+        for resource in rule["resources"]
+    }
+    assert ours == {names.EXPERIMENTS, names.TRIALS}
+
+
+def test_in_its_own_namespace_the_operator_has_its_secret_and_its_lease() -> None:
+    for name in (authority.SECRET, operator.LEASE_NAME):
+        assert f"resourceNames: [{name}]\n  verbs: [get, update]\n" in TEMPLATES["rbac.yaml"]
+
+
+def test_the_table_of_rights_in_the_readme_is_that_of_the_chart() -> None:
+    rows = []
+    for rule in RULES:
+        group = rule["apiGroups"][0] or "core"
+        cells = [group, *(", ".join(rule.get(key, [])) for key in ("resources", "resourceNames", "verbs"))]
+        rows.append(cells)
+    text = (CHART / "README.md").read_text()
+    table = text.split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    shown = [[cell.strip() for cell in line.strip("|").split("|")][:4] for line in table.splitlines()]
+    assert shown == rows
+
+
+def test_network_policy_and_trials_agree_on_the_label_of_a_trial() -> None:
+    assert f"{names.NAME_LABEL}: {names.TRIAL_POD_NAME}" in TEMPLATES["networkpolicy.yaml"]
+    assert names.STORAGE_FINALIZER in (CHART / "README.md").read_text()

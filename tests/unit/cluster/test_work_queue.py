@@ -1,0 +1,106 @@
+"""Keys and their work: nothing twice at once, nothing forgotten, failures later and later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from trialpod_operator.cluster.work_queue import WorkQueue
+
+
+class Log:
+    """Notes the calls; a key's work waits for its gate where there is one."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.failures: list[tuple[str, str]] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self.fail_times: dict[str, int] = {}
+        self.at_once = 0
+        self.active: set[str] = set()
+        self.news = asyncio.Event()
+
+    async def work(self, key: str) -> float | None:
+        assert key not in self.active, "one key is never worked on twice at a time"
+        self.active.add(key)
+        self.calls.append(key)
+        self.news.set()
+        try:
+            if key in self.gates:
+                await self.gates[key].wait()
+            if self.fail_times.get(key, 0) > 0:
+                self.fail_times[key] -= 1
+                raise RuntimeError("not yet")
+        finally:
+            self.active.discard(key)
+        return None
+
+    def failed(self, key: str, error: BaseException) -> None:
+        self.failures.append((key, str(error)))
+
+    async def until(self, count: int) -> None:
+        while len(self.calls) < count:
+            self.news.clear()
+            await self.news.wait()
+
+
+def run(test: Callable[[Log, WorkQueue], Awaitable[None]]) -> Log:
+    log = Log()
+
+    async def body() -> None:
+        queue = WorkQueue(log.work, log.failed, workers=3, jitter=lambda: 0.01)
+        queue.start()
+        async with asyncio.timeout(20):
+            await test(log, queue)
+        await queue.close()
+
+    asyncio.run(body())
+    return log
+
+
+def test_a_key_put_in_many_times_is_worked_on_once() -> None:
+    async def test(log: Log, queue: WorkQueue) -> None:
+        for _ in range(10):
+            queue.add("a")
+        queue.add("b")
+        await log.until(2)
+
+    assert sorted(run(test).calls) == ["a", "b"]
+
+
+def test_a_key_put_in_during_its_work_is_worked_on_again_afterwards() -> None:
+    async def test(log: Log, queue: WorkQueue) -> None:
+        log.gates["a"] = asyncio.Event()
+        queue.add("a")
+        await log.until(1)
+        queue.add("a")
+        queue.add("a")
+        queue.add("b")
+        await log.until(2)
+        assert log.calls == ["a", "b"]
+        log.gates["a"].set()
+        await log.until(3)
+
+    assert run(test).calls == ["a", "b", "a"]
+
+
+def test_work_that_fails_is_done_again_by_itself_and_others_do_not_wait_for_it() -> None:
+    async def test(log: Log, queue: WorkQueue) -> None:
+        log.fail_times["a"] = 2
+        queue.add("a")
+        queue.add("b")
+        await log.until(4)
+
+    log = run(test)
+    assert log.calls.count("a") == 3
+    assert log.failures == [("a", "not yet")] * 2
+
+
+def test_the_earlier_of_two_appointments_holds() -> None:
+    async def test(log: Log, queue: WorkQueue) -> None:
+        queue.add_later("a", 100.0)
+        queue.add_later("a", 0.01)
+        queue.add_later("a", 50.0)
+        await log.until(1)
+
+    assert run(test).calls == ["a"]

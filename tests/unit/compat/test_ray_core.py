@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trialpod.compat.ray import core as ray
+from trialpod.compat.ray.exceptions import GetTimeoutError, RayActorError
+from trialpod.errors import InvalidInputError
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("TRIALPOD_CPUS", raising=False)
+    monkeypatch.delenv("TRIALPOD_GPUS", raising=False)
+    yield
+    ray.shutdown()
+
+
+def test_values_are_put_and_got() -> None:
+    ref = ray.put({"a": 1})
+    assert ray.get(ref) == {"a": 1}
+    assert ray.get([ref, ray.put(2)]) == [{"a": 1}, 2]
+    assert ray.get(pickle.loads(pickle.dumps(ref))) == {"a": 1}
+    for wrong in (5, [ref, 5]):
+        with pytest.raises(InvalidInputError, match="needs an ObjectRef"):
+            ray.get(wrong)
+
+
+@ray.remote
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def test_a_remote_function_takes_references_and_options() -> None:
+    assert ray.get(add.remote(add.remote(1, 2), ray.put(3))) == 6
+    assert ray.get(add.options(num_cpus=2).remote(1, b=1)) == 2
+    two = ray.remote(num_returns=2)(lambda: (1, 2))
+    first, second = two.remote()
+    assert ray.get([first, second]) == [1, 2]
+    with pytest.raises(TypeError, match=r"add\.remote"):
+        add(1, 2)
+
+
+def test_what_a_task_raises_is_raised_by_get() -> None:
+    def fails() -> None:
+        raise KeyError("lr")
+
+    with pytest.raises(KeyError, match="lr"):
+        ray.get(ray.remote(fails).remote())
+
+
+def test_waiting_returns_what_is_there_and_the_rest() -> None:
+    go_on = threading.Event()
+    slow, quick = ray.remote(go_on.wait).remote(), ray.put(1)
+    assert ray.wait([slow, quick]) == ([quick], [slow])
+    assert ray.wait([slow], timeout=0) == ([], [slow])
+    with pytest.raises(GetTimeoutError, match="within 0 s"):
+        ray.get(slow, timeout=0)
+    with pytest.raises(NotImplementedError, match="cannot be interrupted"):
+        ray.cancel(slow)
+    go_on.set()
+    assert ray.wait([slow, quick], num_returns=2) == ([slow, quick], [])
+    with pytest.raises(InvalidInputError, match="num_returns=3"):
+        ray.wait([slow, quick], num_returns=3)
+
+
+@ray.remote
+class Counter:
+    def __init__(self, start: int = 0) -> None:
+        if start < 0:
+            raise ValueError("negative")
+        self.n = start
+        self.threads: set[int] = set()
+
+    def add(self, n: int = 1) -> int:
+        self.n += n
+        self.threads.add(threading.get_ident())
+        return self.n
+
+    @ray.method(num_returns=2)
+    def state(self) -> tuple[int, int]:
+        return self.n, len(self.threads)
+
+
+def test_an_actor_does_one_thing_after_the_other_in_one_thread() -> None:
+    counter = Counter.remote(5)
+    assert ray.get([counter.add.remote() for _ in range(20)]) == list(range(6, 26))
+    assert ray.get(counter.state.remote()) == [25, 1]
+    with pytest.raises(AttributeError, match="has no method 'sub'"):
+        _ = counter.sub
+    with pytest.raises(TypeError, match=r"Counter\.remote"):
+        Counter()
+
+
+def test_actors_have_names_and_an_end() -> None:
+    counter = Counter.options(name="the counter").remote()
+    assert ray.get_actor("the counter") is counter
+    assert Counter.options(name="the counter", get_if_exists=True).remote() is counter
+    with pytest.raises(InvalidInputError, match="already"):
+        Counter.options(name="the counter").remote()
+    ray.kill(counter)
+    with pytest.raises(RayActorError, match="was killed"):
+        ray.get(counter.add.remote())
+    with pytest.raises(ValueError, match="no actor called"):
+        ray.get_actor("the counter")
+
+
+def test_an_actor_that_cannot_be_made_tells_everyone_who_asks() -> None:
+    with pytest.raises(RayActorError, match="could not be made: ValueError: negative"):
+        ray.get(Counter.remote(-1).add.remote())
+
+
+def test_an_actor_does_not_travel() -> None:
+    with pytest.raises(NotImplementedError, match="make it in the Trainable"):
+        pickle.dumps(Counter.remote())
+
+
+def test_what_threads_cannot_run_is_refused_where_it_is_written() -> None:
+    async def task() -> None: ...
+
+    class Asynchronous:
+        async def work(self) -> None: ...
+
+    for target in (task, Asynchronous):
+        with pytest.raises(NotImplementedError, match="coroutine"):
+            ray.remote(target)
+
+
+def test_init_counts_cpus_and_names_what_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    assert not ray.is_initialized()
+    with ray.init(num_cpus=3, ignore_reinit_error=True) as context:
+        assert ray.is_initialized()
+        assert context.address_info["address"] == "local"
+        assert ray.cluster_resources()["CPU"] == 3
+        assert not caplog.text
+    assert not ray.is_initialized()
+    ray.init(address="auto", runtime_env={"pip": ["x"]})
+    assert "no Ray cluster" in caplog.text
+    assert "runtime_env=..." in caplog.text
+    with pytest.raises(InvalidInputError, match="at least 0"):
+        ray.init(num_cpus=-1)
+
+
+def test_this_machine_is_the_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-a")
+    assert ray.get_gpu_ids() == [0, "GPU-a"]
+    (node,) = ray.nodes()
+    assert node["Alive"]
+    assert ray.available_resources()["GPU"] == 2
+    context: Any = ray.get_runtime_context()
+    assert context.get_node_id() == "local"
+    assert context.get_assigned_resources() == {}

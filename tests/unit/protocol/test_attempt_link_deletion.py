@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from test_attempt_link import encoded, info, linked, values
+
+from trialpod.protocol.attempt_link import Superseded
+from trialpod.protocol.http import TransportError
+from trialpod.protocol.messages import AttemptEnd, ReportAnswer
+
+
+def test_checkpoints_are_asked_about_until_an_answer_says_which_may_go() -> None:
+    answer = ReportAnswer(received=1, durable=1, deletable=["a", "other"])
+    link, server, _ = linked(TransportError("lost"), answer)
+    told: list[tuple[list[str], list[str]]] = []
+    link.publish(encoded(1))
+    link.ask_to_delete(["a", "b"], lambda asked, may: told.append((asked, may)))
+    link.wait_decision()
+    assert told == [(["a", "b"], ["a"])]
+    assert [request.unneeded_checkpoints for request in server.requests] == [["a", "b"], ["a", "b"]]
+    link.publish(encoded(2))
+    link.wait_decision()
+    assert server.requests[-1].unneeded_checkpoints == []
+
+
+def test_a_superseded_attempt_is_not_allowed_anything() -> None:
+    link, _, _ = linked(ReportAnswer(superseded=True, deletable=["a"]))
+    told: list[object] = []
+    link.ask_to_delete(["a"], lambda *answer: told.append(answer))
+    link.publish(encoded(1))
+    with pytest.raises(Superseded):
+        link.wait_decision()
+    assert told == []
+
+
+def test_a_held_result_leaves_with_its_checkpoint() -> None:
+    link, server, _ = linked()
+    link.publish(encoded(1))
+    link.publish(encoded(2), wake=False, hold=True)
+    link._beat()
+    assert [values(request) for request in server.requests] == [[1]]
+    link.announce(info(0))
+    link._beat()
+    assert values(server.requests[-1]) == [2]
+    assert [one.name for one in server.requests[-1].checkpoints] == ["checkpoint_000000"]
+
+
+def test_a_held_result_whose_checkpoint_fails_is_sent_before_the_end() -> None:
+    link, server, _ = linked()
+    link.publish(encoded(1), wake=False, hold=True)
+    link.finish(AttemptEnd(cause="failed", error="disk full"))
+    assert [value for request in server.requests for value in values(request)] == [1]
+    assert server.requests[-1].end is not None

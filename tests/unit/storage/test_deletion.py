@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+from memory_storage import MemoryStorage, unavailable
+
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.deletion import Deletion, delete_experiment
+from trialpod.storage.directory import DirectoryStorage
+
+
+def test_all_of_an_experiment_goes_and_nothing_else():
+    storage = MemoryStorage({f"exp/trial/{number}": b"x" for number in range(2500)} | {"exp2/a": b"", "other": b""})
+    assert delete_experiment(storage.sub("exp"), lambda: 60.0) == Deletion(2500, done=True)
+    assert set(storage.values) == {"exp2/a", "other"}
+
+
+def test_out_of_time_it_stops_and_goes_on_with_the_next_call():
+    storage = MemoryStorage({f"exp/{number}": b"x" for number in range(2500)})
+    experiment = storage.sub("exp")
+    found = [delete_experiment(experiment, lambda: 0.0) for _ in range(4)]
+    assert found == [Deletion(1000, False), Deletion(1000, False), Deletion(500, True), Deletion(0, True)]
+
+
+def test_a_storage_that_cannot_be_reached_is_said():
+    storage = MemoryStorage({"exp/a": b""})
+    storage.before = unavailable
+    with pytest.raises(StorageUnavailableError):
+        delete_experiment(storage.sub("exp"), lambda: 60.0)
+
+
+def test_a_folder_is_emptied(tmp_path):
+    storage = DirectoryStorage(tmp_path)
+    storage.write("a/b/c", b"x")
+    storage.write("d", b"x")
+    assert delete_experiment(storage, lambda: 60.0) == Deletion(2, done=True)
+    assert storage.list() == []

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.endpoints import endpoint_of, forget, plain
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    forget()
+    yield
+    forget()
+
+
+def test_a_uri_names_its_server_for_everything_in_the_bucket():
+    assert plain("s3://ml/runs?endpoint=http://minio:9000/") == "s3://ml/runs"
+    assert endpoint_of("s3://ml/other/place") == "http://minio:9000"
+    assert endpoint_of("s3://another/place") == ""
+
+
+def test_what_names_no_server_stays_as_it_is():
+    for uri in ("s3://ml/runs", "runs/what?", "file:///data/a?b"):
+        assert plain(uri) == uri
+
+
+@pytest.mark.parametrize("query", ["", "endpoint=", "region=x", "endpoint=http://a&secret=b"])
+def test_anything_else_after_the_place_is_refused(query):
+    with pytest.raises(InvalidInputError, match=r"there can only be the server"):
+        plain(f"s3://ml/runs?{query}")

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from trialpod.storage.scratch import PREFIX, Scratch, remove_left_behind
+
+HOLDER = """
+import sys
+from pathlib import Path
+from trialpod.storage.scratch import Scratch
+scratch = Scratch(Path(sys.argv[1]))
+print(scratch.folder("x-"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_goes_with_its_content(tmp_path):
+    scratch = Scratch(tmp_path)
+    folder = scratch.folder("x-")
+    open(os.path.join(folder, "file"), "w").close()
+    scratch.remove()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_left_goes_with_the_next_one_and_what_is_held_stays(tmp_path):
+    holders = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    folders = [holder.stdout.readline().strip() for holder in holders]
+    assert all(os.path.isdir(folder) for folder in folders)
+    holders[0].kill()
+    holders[0].wait()
+    scratch = Scratch(tmp_path)
+    assert [os.path.isdir(folder) for folder in folders] == [False, True]
+    scratch.remove()
+    holders[1].kill()
+    holders[1].wait()
+    for holder in holders:
+        holder.stdin.close()
+        holder.stdout.close()
+    assert len(remove_left_behind(str(tmp_path))) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_folders_of_others_stay(tmp_path):
+    (tmp_path / f"{PREFIX}of-somebody").mkdir()
+    assert remove_left_behind(str(tmp_path)) == []
+    assert remove_left_behind(str(tmp_path / "missing")) == []

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.testing.searchers import SearcherContract
+from trialpod.tune.search import TuneBOHB
+from trialpod.tune.search.searcher import Searcher
+
+pytest.importorskip(
+    "hpbandster", reason="TuneBOHB is tested where its library is: pip install hpbandster ConfigSpace"
+)
+
+
+class TestBOHB(SearcherContract):
+    trials_to_learn = 0  # its model needs many results
+
+    def make(self) -> Searcher:
+        return TuneBOHB()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bohb_config": {"num_sample": 1}}, "Did you mean 'num_samples'"),
+        ({"max_concurrent": -1}, "max_concurrent must be"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        TuneBOHB(**arguments)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.tune import ExperimentAnalysis
+from trialpod.tune.backends import ExperimentOutcome, TrialOutcome
+
+Rows = list[dict[str, Any]]
+
+
+def info(index: int, **metrics: Any) -> CheckpointInfo:
+    return CheckpointInfo(
+        name=f"checkpoint_{index:06d}", index=index, iteration=index + 1, metrics=metrics, attempt=1
+    )
+
+
+def outcome(tmp_path: Path, series: list[list[float]], **facts: Any) -> ExperimentOutcome:
+    trials = []
+    for number, values in enumerate(series):
+        path = tmp_path / f"trial_{number}"
+        path.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {"score": value, "training_iteration": place + 1, "trial_id": str(number), "config": {"x": number}}
+            for place, value in enumerate(values)
+        ]
+        (path / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        trials.append(
+            TrialOutcome(
+                trial_id=str(number),
+                name=f"train_{number}",
+                config={"x": number, "deep": {"y": 1}},
+                status="TERMINATED",
+                path=str(path),
+                last_result=rows[-1] if rows else None,
+                checkpoints=[info(place, score=value) for place, value in enumerate(values)],
+            )
+        )
+    return ExperimentOutcome(name="exp", path=str(tmp_path), state="Succeeded", trials=trials, **facts)
+
+
+@pytest.fixture
+def analysis(tmp_path: Path) -> ExperimentAnalysis:
+    # last: trial 1; all: trial 0; avg: trial 2
+    return ExperimentAnalysis(
+        outcome(tmp_path, [[9.0, 0.0, 0.0], [0.0, 0.0, 8.0], [5.0, 5.0, 5.0], []], metric="score", mode="max")
+    )
+
+
+def test_the_best_by_the_defaults(analysis: ExperimentAnalysis) -> None:
+    assert analysis.best_trial.trial_id == "1"
+    assert analysis.best_config == {"x": 1, "deep": {"y": 1}}
+    assert analysis.best_result["score"] == 8.0
+    assert analysis.best_logdir.endswith("trial_1")
+    assert analysis.best_checkpoint is not None
+    assert analysis.best_checkpoint.path.endswith("trial_1/checkpoint_000002")
+    assert list(analysis.best_dataframe["score"]) == [0.0, 0.0, 8.0]
+    assert analysis.best_result_df.loc["1", "config/deep/y"] == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "mode", "best"),
+    [
+        ("last", "max", "1"),
+        ("last", "min", "0"),
+        ("all", "max", "0"),
+        ("all", "min", "0"),
+        ("avg", "max", "2"),
+        ("avg", "min", "1"),
+        ("last-5-avg", "max", "2"),
+        ("last-10-avg", "min", "1"),
+    ],
+)
+def test_each_scope_looks_at_other_results(analysis: ExperimentAnalysis, scope: Any, mode: str, best: str) -> None:
+    found = analysis.get_best_trial("score", mode, scope)
+    assert found is not None
+    assert found.trial_id == best
+    assert analysis.get_best_config("score", mode, scope) == found.config
+    assert analysis.get_best_logdir("score", mode, scope) == found.path
+
+
+def test_nan_is_left_out_or_the_worst(tmp_path: Path) -> None:
+    analysis = ExperimentAnalysis(outcome(tmp_path, [[math.nan], [math.inf], [1.0]]))
+    for mode in ("max", "min"):
+        best = analysis.get_best_trial("score", mode)
+        assert best is not None
+        assert best.trial_id == "2"
+    unfiltered = analysis.get_best_trial("score", "max", filter_nan_and_inf=False)
+    assert unfiltered is not None
+    assert unfiltered.trial_id == "1"
+
+
+def test_nothing_that_fits_is_none_with_a_warning(
+    analysis: ExperimentAnalysis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert analysis.get_best_trial("scroe") is None
+        assert analysis.get_best_config("scroe") is None
+        assert analysis.get_best_checkpoint(analysis.trials[3]) is None
+        assert ExperimentAnalysis(outcome(tmp_path / "b", [[math.nan]])).get_best_trial("score", "max") is None
+    assert "Did you mean 'score'?" in caplog.text
+    assert "is NaN or infinite" in caplog.text
+
+
+def test_what_is_missing_or_unknown_is_said(analysis: ExperimentAnalysis, tmp_path: Path) -> None:
+    bare = ExperimentAnalysis(outcome(tmp_path / "b", [[1.0]]))
+    with pytest.raises(InvalidInputError, match=r"best_trial: no metric; pass metric=\.\.\."):
+        _ = bare.best_trial
+    with pytest.raises(InvalidInputError, match="no mode"):
+        bare.get_best_trial("score")
+    with pytest.raises(InvalidInputError, match="did you mean 'last-5-avg'"):
+        analysis.get_best_trial(scope="last5avg")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="mode must be 'max' or 'min'"):
+        analysis.get_best_trial("score", "best")
+    with pytest.raises(InvalidInputError, match="pass metric"):
+        analysis.dataframe(mode="max")
+    with pytest.raises(InvalidInputError, match="is no trial of the experiment"):
+        analysis.get_last_checkpoint("other")
+    with pytest.raises(NotSupportedError, match="storage_filesystem"):
+        ExperimentAnalysis("exp", storage_filesystem=object())
+
+
+def test_tables_of_all_trials(analysis: ExperimentAnalysis) -> None:
+    assert list(analysis.dataframe()["score"]) == [0.0, 8.0, 5.0]
+    assert list(analysis.dataframe("score", "max")["score"]) == [9.0, 8.0, 5.0]
+    assert list(analysis.results_df.index) == ["0", "1", "2"]
+    assert {path[-1]: len(frame) for path, frame in analysis.trial_dataframes.items()} == {"0": 3, "1": 3, "2": 3}
+    assert analysis.results["1"]["score"] == 8.0
+    assert {path[-1]: config["x"] for path, config in analysis.get_all_configs().items()} == {
+        str(n): n for n in range(4)
+    }
+    assert all("config/x" in config for config in analysis.get_all_configs(prefix=True).values())
+
+
+def test_checkpoints_of_a_trial_by_object_or_path(analysis: ExperimentAnalysis) -> None:
+    first = analysis.trials[0]
+    best = analysis.get_best_checkpoint(first.path, "score", "max", return_path=True)
+    assert str(best).endswith("trial_0/checkpoint_000000")
+    last = analysis.get_last_checkpoint(first)
+    assert last is not None
+    assert last.path.endswith("trial_0/checkpoint_000002")
+    newest_of_best = analysis.get_last_checkpoint()
+    assert newest_of_best is not None
+    paths = analysis.get_trial_checkpoints_paths(first)
+    assert [(path[-1], value) for path, value in paths] == [("0", 9.0), ("1", 0.0), ("2", 0.0)]
+
+
+def test_a_trial_knows_its_statistics(analysis: ExperimentAnalysis) -> None:
+    first = analysis.trials[0]
+    assert first.metric_analysis["score"] == {
+        "max": 9.0,
+        "min": 0.0,
+        "avg": 3.0,
+        "last": 0.0,
+        "last-5-avg": 3.0,
+        "last-10-avg": 3.0,
+    }
+    assert str(first) == "train_0"
+    assert first.trainable_name == "train"
+    assert first.evaluated_params == {"x": 0, "deep/y": 1}
+    assert (first.is_finished(), first.has_checkpoint(), first.get_error()) == (True, True, None)
+    assert first == ExperimentAnalysis(analysis._outcome).trials[0]

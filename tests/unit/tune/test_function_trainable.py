@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import CheckpointError, TrainableError
+from trialpod.tune.registry import resolve_trainable
+from trialpod.tune.trainable.function_trainable import wrap_function
+
+
+def steps(config: dict[str, Any]) -> None:
+    start = 0
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is not None:
+        start = checkpoint.to_dict()["n"]
+    for n in range(start + 1, config.get("n", 3) + 1):
+        tune.report({"n": n}, checkpoint=tune.Checkpoint.from_dict({"n": n}))
+
+
+def test_each_report_of_a_function_is_one_result_of_its_class() -> None:
+    wrapped = wrap_function(steps)({"n": 2})
+    assert [wrapped.train()["n"] for _ in range(2)] == [1, 2]
+    last = wrapped.train()
+    assert (last["n"], last["done"]) == (2, True)
+    with pytest.raises(TrainableError, match="has ended"):
+        wrapped.train()
+
+
+def test_a_function_goes_on_from_the_checkpoint_of_another(tmp_path: Path) -> None:
+    cls = wrap_function(steps)
+    first, second = cls({"n": 9}), cls({"n": 9})
+    with pytest.raises(CheckpointError, match="has not reported a checkpoint"):
+        first.save(str(tmp_path / "early"))
+    for _ in range(3):
+        first.train()
+    saved = first.save(str(tmp_path / "c"))
+    first.stop()
+    second.restore(saved)
+    assert second.train()["n"] == 4
+    second.stop()
+
+
+@pytest.mark.parametrize("kind", ["generator", "returns", "reporter", "checkpoint_dir"])
+def test_every_kind_of_function_can_be_wrapped(kind: str) -> None:
+    def generator(config: dict[str, Any]) -> Any:
+        yield {"n": 1}
+
+    def returns(config: dict[str, Any]) -> Any:
+        return {"n": 1}
+
+    def reporter(config: dict[str, Any], reporter: Any) -> None:
+        reporter(n=1)
+
+    def checkpoint_dir(config: dict[str, Any], checkpoint_dir: str | None = None) -> None:
+        assert checkpoint_dir is None
+        with tune.checkpoint_dir(step=1) as folder:
+            Path(folder, "state").write_text(json.dumps({"n": 1}))
+        tune.report(n=1)
+
+    wrapped = wrap_function(locals()[kind])({})
+    assert wrapped.train()["n"] == 1
+    assert wrapped.train()["done"]
+    wrapped.stop()
+
+
+def test_what_the_function_raises_is_raised_by_train() -> None:
+    def fails(config: dict[str, Any]) -> None:
+        raise KeyError("lr")
+
+    with pytest.raises(KeyError, match="lr"):
+        wrap_function(fails)({}).train()
+
+
+def test_a_wrapped_function_counts_as_the_function_in_trials() -> None:
+    assert resolve_trainable(wrap_function(steps)) is steps

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.tune import CheckpointConfig, PlacementGroupFactory
+from trialpod.tune.internals import RayTrialExecutor, Trial, TrialRunner, TunerInternal
+
+
+class Counter(tune.Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.n = 0
+        if config.get("fails_at_start"):
+            raise ValueError("no data")
+
+    def step(self) -> dict[str, Any]:
+        self.n += self.config.get("by", 1)
+        if self.n > 50:
+            raise RuntimeError("too far")
+        return {"n": self.n}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"n": self.n}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self.n = checkpoint["n"]
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.config, self.n = new_config, 0
+        return True
+
+    def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
+        path = Path(export_dir, "model")
+        path.write_text(str(self.n))
+        return dict.fromkeys(export_formats, str(path))
+
+
+tune.register_trainable("counter", Counter)
+
+
+def trial(tmp_path: Path, **arguments: Any) -> Trial:
+    return Trial("counter", local_dir=str(tmp_path), **arguments)
+
+
+def test_a_trial_is_started_trained_paused_and_goes_on(tmp_path: Path) -> None:
+    executor, one = RayTrialExecutor(), trial(tmp_path, config={"by": 2})
+    assert executor.start_trial(one)
+    assert one.status == "RUNNING"
+    event = executor.get_next_executor_event({one}, False)
+    assert (event.type, event.trial, event.result["n"]) == ("TRAINING_RESULT", one, 2)
+    assert executor.get_next_executor_event({one}, False).type == "NO_RUNNING_TRIAL_TIMEOUT"
+    executor.continue_training(one)
+    executor.get_next_executor_event({one}, False)
+    executor.pause_trial(one)
+    assert (one.status, one.has_checkpoint() or one.checkpoint is not None) == ("PAUSED", True)
+    assert executor.start_trial(one)
+    assert executor.get_next_executor_event({one}, False).result["n"] == 6
+    assert executor.get_checkpoints()[one.trial_id].startswith(str(tmp_path))
+    executor.stop_trial(one)
+    assert (one.status, one.last_result["n"]) == ("TERMINATED", 6)
+
+
+def test_a_trial_is_saved_reset_restored_and_exported(tmp_path: Path) -> None:
+    executor, one = RayTrialExecutor(), trial(tmp_path, export_formats=["onnx"])
+    with pytest.raises(RuntimeError, match="has not been started"):
+        executor.restore(one)
+    executor.start_trial(one)
+    executor.get_next_executor_event({one}, False)
+    saved = executor.save(one)
+    assert saved.to_dict() == {"n": 1}
+    assert executor.reset_trial(one, {"by": 10}, "perturbed")
+    assert (one.config, one.experiment_tag) == ({"by": 10}, "perturbed")
+    executor.restore(one)
+    executor.continue_training(one)
+    assert executor.get_next_executor_event({one}, False).result["n"] == 11
+    assert Path(executor.export_trial_if_needed(one)["onnx"]).read_text() == "11"
+    executor.cleanup()
+
+
+def test_what_a_trainable_raises_is_an_event_and_the_trials_error(tmp_path: Path) -> None:
+    executor = RayTrialExecutor()
+    broken = trial(tmp_path, config={"fails_at_start": True})
+    assert not executor.start_trial(broken)
+    assert (broken.status, str(broken.get_error()).splitlines()[0]) == (
+        "ERROR",
+        f"trial {broken.name}: ValueError: no data",
+    )
+    far = trial(tmp_path, config={"by": 100})
+    executor.start_trial(far)
+    event = executor.get_next_executor_event({far}, False)
+    assert (event.type, str(event.result)) == ("ERROR", "too far")
+
+
+def test_a_trial_knows_when_it_ends_saves_and_may_be_tried_again(tmp_path: Path) -> None:
+    one = trial(
+        tmp_path,
+        stopping_criterion={"a/b": 3},
+        checkpoint_config=CheckpointConfig(checkpoint_frequency=2),
+        max_failures=1,
+    )
+    assert one.should_stop({"a": {"b": 3}})
+    assert one.should_stop({"done": True})
+    assert not one.should_stop({"a": {"b": 2}})
+    one.update_last_result({"training_iteration": 4})
+    assert one.should_checkpoint()
+    assert one.should_recover()
+    one.outcome.failures = 1
+    assert not one.should_recover()
+    one.update_resources({"cpu": 3})
+    assert one.placement_group_factory.required_resources == {"CPU": 3.0}
+    one.set_status("RUNNING")
+    with pytest.raises(InvalidInputError, match="cannot change while it is RUNNING"):
+        one.update_resources({"cpu": 1})
+    with pytest.raises(InvalidInputError, match="must be one of"):
+        one.set_status("DONE")
+    assert one.reset().trial_id != one.trial_id
+
+
+def test_a_runner_lists_its_trials_and_refuses_what_only_the_engine_can_do(tmp_path: Path) -> None:
+    runner = TrialRunner(local_checkpoint_dir=str(tmp_path / "exp"))
+    one, two = trial(tmp_path), trial(tmp_path)
+    runner.add_trial(one)
+    runner.add_trial(two)
+    with pytest.raises(InvalidInputError, match="already"):
+        runner.add_trial(one)
+    runner.update_pending_trial_resources(PlacementGroupFactory([{"CPU": 2}]))
+    assert two.placement_group_factory.required_resources == {"CPU": 2.0}
+    runner.stop_trial(two)
+    assert runner.get_live_trials() == {one}
+    assert not runner.is_finished()
+    assert runner.get_trial(one.trial_id) is one
+    assert runner.debug_string() == "PENDING: 1\nTERMINATED: 1"
+    one.set_status("RUNNING")
+    for refused in (runner.pause_trial, runner.stop_trial):
+        with pytest.raises(NotImplementedError, match="only its scheduler decides"):
+            refused(one)
+    with pytest.raises(InvalidInputError, match="not both"):
+        runner.resume(resume_errored=True, restart_errored=True)
+    runner.checkpoint(force=True)
+
+
+def test_a_tuner_internal_needs_its_trainable() -> None:
+    with pytest.raises(InvalidInputError, match="give the Trainable"):
+        TunerInternal(restore_path="/exp")

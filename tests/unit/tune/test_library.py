@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search.library import require, seeded
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(InvalidInputError, match=r"OptunaSearch needs optuna>=5.*pip install 'optuna>=5'"):
+        require("no_such_library_at_all", "optuna>=5", "OptunaSearch")
+
+
+def test_global_generators_are_put_back() -> None:
+    np = pytest.importorskip("numpy")
+    random.seed(1)
+    np.random.seed(1)
+    before = (random.getstate(), np.random.get_state()[1].tolist())
+    with seeded(7):
+        first = (random.random(), np.random.random())
+    with seeded(7):
+        assert (random.random(), np.random.random()) == first
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before

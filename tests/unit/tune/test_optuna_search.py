@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.testing.searchers import SearcherContract
+from trialpod.tune.search import OptunaSearch, create_searcher, prepare
+from trialpod.tune.search.searcher import Searcher
+
+optuna = pytest.importorskip("optuna", reason="OptunaSearch needs Optuna: pip install 'optuna>=5'")
+
+SPACE = {"x": tune.uniform(-1, 1), "n": tune.randint(0, 4)}
+
+
+def _search(space: dict[str, Any] | None = None, metric: str | None = "loss", **kw: Any) -> Any:
+    space = SPACE if space is None else space
+    return prepare(OptunaSearch(**kw), space=space, num_samples=-1, metric=metric, mode="min", seed=1)
+
+
+def _states(search: Any) -> list[str]:
+    return [trial.state.name for trial in search.searcher.study.trials]
+
+
+class TestTpe(SearcherContract):
+    def make(self) -> Searcher:
+        return OptunaSearch()
+
+
+class TestMultivariateTpe(SearcherContract):
+    def make(self) -> Searcher:
+        return OptunaSearch(sampler={"name": "tpe", "multivariate": True, "group": True})
+
+
+class TestCmaEs(SearcherContract):
+    trials_to_learn = 0
+
+    def make(self) -> Searcher:
+        pytest.importorskip("cmaes", reason="needs cmaes")
+        return OptunaSearch(sampler={"name": "cmaes", "n_startup_trials": 2})
+
+
+class TestNsga2(SearcherContract):
+    trials_to_learn = 0
+
+    def make(self) -> Searcher:
+        return OptunaSearch(sampler={"name": "nsgaii", "population_size": 4, "crossover": "sbx"})
+
+
+class TestQmc(SearcherContract):
+    trials_to_learn = 0
+
+    def make(self) -> Searcher:
+        return OptunaSearch(sampler="qmc")
+
+
+class TestSamplerObject(SearcherContract):
+    def make(self) -> Searcher:
+        return OptunaSearch(sampler=optuna.samplers.TPESampler(n_startup_trials=5))
+
+
+class TestRandom(SearcherContract):
+    trials_to_learn = 0
+
+    def make(self) -> Searcher:
+        return OptunaSearch(sampler="random")
+
+
+def test_the_study_knows_what_became_of_each_trial() -> None:
+    search = _search()
+    trials = [search.next_suggestion() for _ in range(6)]
+    ids = [trial.trial_id for trial in trials]
+    search.on_trial_complete(ids[0], {"loss": 1.0, "training_iteration": 9})
+    search.on_trial_result(ids[1], {"loss": 3.0, "training_iteration": 2})
+    search.on_trial_stopped(ids[1], {"loss": 2.0, "training_iteration": 3})
+    search.on_trial_complete(ids[2], None, error=True)
+    search.on_trial_complete(ids[3], {"loss": float("nan")})
+    search.on_trial_result(ids[4], {"loss": 4.0, "training_iteration": 1})
+    search.on_pause(ids[4])
+    assert _states(search) == ["COMPLETE", "PRUNED", "FAIL", "FAIL", "PRUNED", "RUNNING"]
+    assert search.searcher.study.trials[1].intermediate_values == {3: 2.0}
+    assert search.searcher.study.trials[1].value == 2.0
+    search.on_unpause(ids[4])
+    assert _states(search)[4] == "RUNNING"
+    assert search.searcher.study.trials[4].value is None
+
+
+def test_a_paused_trial_that_never_goes_on_is_pruned() -> None:
+    search = _search()
+    trial = search.next_suggestion()
+    search.on_trial_result(trial.trial_id, {"loss": 4.0, "training_iteration": 1})
+    search.on_pause(trial.trial_id)
+    search.on_trial_stopped(trial.trial_id, None)
+    assert _states(search) == ["PRUNED"]
+    assert search.searcher.study.trials[0].intermediate_values == {1: 4.0}
+
+
+def test_a_failed_trial_that_is_retried_may_complete() -> None:
+    search = _search()
+    trial = search.next_suggestion()
+    search.on_trial_complete(trial.trial_id, None, error=True)
+    search.on_trial_complete(trial.trial_id, {"loss": 1.0})
+    assert _states(search) == ["COMPLETE"]
+    assert search.searcher.study.best_value == 1.0
+
+
+def test_parameters_are_shown_as_the_user_wrote_them_where_optuna_can() -> None:
+    space = {"units": tune.qrandint(16, 64, 16), "kind": tune.choice(["a", "b"]), "shape": tune.choice([[1], [2]])}
+    search = _search(space)
+    config = search.next_suggestion().config
+    shown = search.searcher.study.trials[0].params
+    assert shown["units"] == config["units"]
+    assert shown["kind"] == config["kind"]
+    assert config["shape"] == [shown["shape"] + 1]
+
+
+def test_an_option_of_a_choice_may_have_parameters_of_its_own() -> None:
+    space = {
+        "model": tune.choice(
+            [{"kind": "tree", "depth": tune.randint(1, 9)}, {"kind": "net", "lr": tune.uniform(0, 1)}]
+        )
+    }
+    search = _search(space)
+    kinds = set()
+    for _ in range(20):
+        suggestion = search.next_suggestion()
+        model = suggestion.config["model"]
+        kinds.add(model["kind"])
+        assert set(model) == ({"kind", "depth"} if model["kind"] == "tree" else {"kind", "lr"})
+        search.on_trial_complete(suggestion.trial_id, {"loss": 1.0})
+    assert kinds == {"tree", "net"}
+    assert set(search.searcher.study.trials[0].params) in ({"model", "model[0]/depth"}, {"model", "model[1]/lr"})
+
+
+def _define(trial: Any) -> dict[str, Any]:
+    x = trial.suggest_float("x", -1, 1)
+    if x > 0:
+        trial.suggest_categorical("kind", ["a", "b"])
+    return {"fixed": 7}
+
+
+class TestDefineByRun(SearcherContract):
+    trials_to_learn = 0
+
+    def make(self) -> Searcher:
+        return OptunaSearch(space=_define, sampler="tpe")
+
+    @property
+    def space(self) -> dict[str, Any]:
+        return {}
+
+    def loss(self, config: dict[str, Any]) -> float:
+        return float(config["x"] ** 2)
+
+    def test_suggestions_are_in_the_space_and_complete(self) -> None:
+        for suggestion in self._run(0).suggestions:
+            config = suggestion.config
+            assert config["fixed"] == 7
+            assert ("kind" in config) == (config["x"] > 0)
+
+
+def test_several_objectives() -> None:
+    search = prepare(
+        OptunaSearch(metric=["loss", "size"], mode=["min", "max"], sampler="nsgaii"),
+        space=SPACE, num_samples=-1, seed=1,
+    )  # fmt: skip
+    for number in range(3):
+        trial = search.next_suggestion()
+        assert trial is not None
+        search.on_trial_complete(trial.trial_id, {"loss": float(number), "size": 1.0})
+    trial = search.next_suggestion()
+    assert trial is not None
+    search.on_trial_complete(trial.trial_id, {"loss": 1.0})
+    study = search.searcher.study  # type: ignore[attr-defined]
+    assert [t.number for t in study.best_trials] == [0]
+    assert study.trials[3].state.name == "FAIL"
+
+
+def test_constraints_are_metrics_that_are_met_up_to_zero() -> None:
+    search = _search(constraints=["too_slow"])
+    for slow in (1.0, -1.0):
+        trial = search.next_suggestion()
+        search.on_trial_complete(trial.trial_id, {"loss": slow, "too_slow": slow})
+    trial = search.next_suggestion()
+    search.on_trial_complete(trial.trial_id, {"loss": 0.0})
+    study = search.searcher.study
+    assert study.trials[0].constraints == {"too_slow": 1.0}
+    assert study.best_trial.number == 1
+    assert _states(search)[2] == "FAIL"
+
+
+def test_a_grid_is_gone_through_once() -> None:
+    search = _search({"n": tune.randint(0, 3), "k": tune.choice(["a", "b"])}, sampler="grid")
+    seen = []
+    while (suggestion := search.next_suggestion()) is not None:
+        seen.append(json.dumps(suggestion.config, sort_keys=True))
+        search.on_trial_complete(suggestion.trial_id, {"loss": 1.0})
+    assert search.finished
+    assert len(set(seen)) == 6
+
+
+def test_points_come_first_and_known_ones_are_not_tried() -> None:
+    points = [{"x": 0.5, "n": 1}, {"x": -0.5}]
+    search = _search(points_to_evaluate=points)
+    configs = [search.next_suggestion().config for _ in range(2)]
+    assert configs[0] == {"x": 0.5, "n": 1}
+    assert configs[1]["x"] == -0.5
+    known = _search(points_to_evaluate=[{"x": 0.5, "n": 1}], evaluated_rewards=[0.1])
+    assert known.next_suggestion().config["x"] != 0.5
+    assert known.searcher.study.best_value == 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampler": "tpee"}, "Did you mean 'tpe'"),
+        ({"sampler": {"name": "tpe", "multivariat": True}}, "Did you mean 'multivariate'"),
+        ({"sampler": 3}, "sampler 3 is unknown|must be a name"),
+        ({"constraints": "a"}, "list of names"),
+        ({"mode": "up"}, "'min' or 'max'"),
+        ({"metric": ["a"], "mode": "min"}, "must be a list"),
+        ({"metric": "a"}, "mode is missing"),
+        ({"points_to_evaluate": {"x": 1}}, "list of dicts"),
+        ({"points_to_evaluate": [{}], "evaluated_rewards": [1, 2]}, "one value for each"),
+        ({"seed": "one"}, "whole number"),
+        ({"space": 3}, "dict of parameters"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        OptunaSearch(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"x": tune.grid_search([1, 2])}, "use choice there"),
+        ({"x": tune.randn(0, 2)}, r"uniform\(-6, 6\)"),
+        ({"x": 1}, "nothing to search"),
+    ],
+)
+def test_spaces_that_it_cannot_search_are_refused_with_the_alternative(space: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        _search(space)
+
+
+def test_a_point_outside_of_the_space_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"points_to_evaluate\[0\] sets x: 7"):
+        _search(points_to_evaluate=[{"x": 7}])
+    with pytest.raises(InvalidInputError, match="Did you mean width"):
+        _search({"width": tune.uniform(0, 1)}, points_to_evaluate=[{"widht": 1}])
+
+
+def test_without_a_metric_it_says_where_to_set_it() -> None:
+    with pytest.raises(InvalidInputError, match=r"spec\.metric"):
+        _search(metric=None)
+
+
+def test_nothing_of_optunas_log_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    search = _search()
+    trial = search.next_suggestion()
+    search.on_trial_complete(trial.trial_id, {"loss": float("nan")})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_names_and_arguments_are_checked_with_the_nearest_in_the_message() -> None:
+    with pytest.raises(InvalidInputError, match="Did you mean 'optuna'"):
+        create_searcher("optune")
+    with pytest.raises(InvalidInputError, match="Did you mean 'sampler'"):
+        create_searcher("optuna", samplr="tpe")

@@ -1,0 +1,80 @@
+"""Replay of a schedule that Population Based Training found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.testing import SimulatedExperiment, Step
+from trialpod.tune.schedulers import PopulationBasedTrainingReplay
+
+LINES = [
+    json.dumps(["z", "y", 3, 3, {"lr": 9}, {"lr": 8}]),  # of a state that was given up
+    json.dumps(["b", "c", 5, 4, {"lr": 1}, {"lr": 2}]),
+    json.dumps(["a", "b", 9, 8, {"lr": 2}, {"lr": 3}]),
+]
+
+
+def experiment(lines: Any = LINES, lr: float = 1, count: int = 1) -> SimulatedExperiment:
+    return SimulatedExperiment(lambda: PopulationBasedTrainingReplay(policy=lines), [{"lr": lr, "n": 1}] * count)
+
+
+def test_the_config_changes_where_it_did_and_the_trial_goes_on_from_its_own_checkpoint() -> None:
+    simulated = experiment()
+    (trial,) = simulated.trials
+    seen = []
+    for _ in range(10):
+        simulated.play([Step(0)])
+        seen.append(trial.config["lr"])
+    assert seen == [1, 1, 1, 2, 2, 2, 2, 3, 3, 3]
+    assert trial.iteration == 10
+    assert simulated.scheduler.horizons(trial) == []
+    assert simulated.log[1][2]["rule"] == "replay"
+    assert trial.tag == "replay_policy@perturbed[lr=3]"
+    assert trial.config["n"] == 1
+
+
+def test_a_file_gives_the_same_schedule(tmp_path: Path) -> None:
+    (tmp_path / "pbt_policy_a.txt").write_text("\n".join(LINES) + "\n")
+    from_file = PopulationBasedTrainingReplay(str(tmp_path / "pbt_policy_a.txt"))
+    assert from_file.get_state() == PopulationBasedTrainingReplay(policy=LINES).get_state()
+
+
+def test_changes_after_the_checkpoint_are_made_again_by_a_retry() -> None:
+    simulated = SimulatedExperiment(
+        lambda: PopulationBasedTrainingReplay(policy=LINES), [{"lr": 1}], checkpoints=True
+    )
+    simulated.play([Step(0)] * 8)
+    simulated.trials[0].checkpoint = None
+    simulated.play([Step(0, "fail")])
+    assert simulated.scheduler.horizons(simulated.trials[0])[0].at == 4
+
+
+def test_a_trial_with_another_config_is_given_the_first_one_of_the_schedule() -> None:
+    (trial,) = experiment(lr=5).trials
+    assert (trial.config["lr"], trial.config["n"]) == (experiment().trials[0].config["lr"], 1)
+
+
+def test_a_second_trial_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="runs one trial"):
+        experiment(count=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either policy_file or policy"),
+        ({"policy_file": "/nowhere/x.txt"}, "policy_file /nowhere/x.txt cannot be read"),
+        ({"policy": []}, "nothing to replay"),
+        ({"policy": "text"}, "must be a list"),
+        ({"policy": ["{"]}, "line 1 is no policy"),
+        ({"policy": [["a", "b", 1, "x", {}, {}]]}, "line 1 is no policy"),
+    ],
+)
+def test_what_is_no_policy_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        PopulationBasedTrainingReplay(**arguments)

@@ -1,0 +1,74 @@
+"""Resources that change while another scheduler decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.testing import SimulatedExperiment, Step
+from trialpod.tune.schedulers import ASHAScheduler, ResourceChangingScheduler, create_scheduler
+
+
+def experiment(count: int = 2, **arguments: Any) -> SimulatedExperiment:
+    return SimulatedExperiment(lambda: ResourceChangingScheduler(**arguments), [{}] * count)
+
+
+def test_a_trial_that_goes_on_gets_what_the_function_says_and_continues_from_its_checkpoint() -> None:
+    simulated = experiment()
+    simulated.play([Step(0)])
+    trial = simulated.trials[0]
+    assert (trial.resources, trial.status, trial.iteration) == ({"cpu": 8.0}, "RUNNING", 1)
+    simulated.play([Step(0)])
+    assert [what for _, what, _ in simulated.log] == ["START", "START", "RESOURCES", "START"]
+
+
+def test_decisions_are_the_base_schedulers() -> None:
+    base = {"name": "asha", "parameters": {"metric": "score", "mode": "max", "reduction_factor": 2}}
+    simulated = experiment(base_scheduler=base)
+    simulated.play([Step(0, metrics={"score": 1.0}), Step(1, metrics={"score": 0.5})])
+    assert simulated.trials[1].status == "TERMINATED"
+    assert simulated.log[-1][2]["scheduler"] == "async_hyperband"
+
+
+def test_a_function_of_the_user_may_return_either_form_of_resources_or_none() -> None:
+    answers = [None, tune.PlacementGroupFactory([{"CPU": 3}]), {"cpu": 3}]
+    simulated = experiment(1, resources_allocation_function=lambda *_: answers.pop(0))
+    simulated.play([Step(0)] * 3)
+    assert simulated.trials[0].resources == {"cpu": 3.0}
+    assert [what for _, what, _ in simulated.log] == ["START", "RESOURCES", "START"]
+
+
+def test_without_a_function_the_horizons_are_the_base_schedulers() -> None:
+    simulated = experiment(resources_allocation_function=None)
+    assert simulated.scheduler.horizons(simulated.trials[0]) == []
+
+
+def test_metric_and_mode_reach_base_and_function() -> None:
+    scheduler = ResourceChangingScheduler("asha", "distribute_to_top_job")
+    assert scheduler.set_search_properties("score", "min")
+    assert (scheduler.metric, scheduler.mode) == ("score", "min")
+    assert scheduler.needs_metric
+    assert not ResourceChangingScheduler().needs_metric
+    assert not ResourceChangingScheduler(ASHAScheduler(metric="a")).set_search_properties("b", "min")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base_scheduler": "ahsa"}, "Did you mean 'asha'"),
+        ({"base_scheduler": {"name": "asha", "parameters": {"maxt": 1}}}, "Did you mean 'max_t'"),
+        ({"base_scheduler": {"nam": "asha"}}, "base_scheduler must be a name"),
+        ({"resources_allocation_function": "distribut"}, "Did you mean 'distribute'"),
+        (
+            {"resources_allocation_function": {"name": "distribute", "parameters": {"increase": 1}}},
+            "Did you mean 'increase_by'",
+        ),
+        ({"resources_allocation_function": 3}, "resources_allocation_function must be a name"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        create_scheduler("resource_changing", **arguments)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.tune.search import SearchGenerator, as_search_algorithm, prepare
+from trialpod.tune.search.searcher import Searcher
+
+SPACE = {"x": tune.uniform(0, 1), "nested": {"n": tune.randint(0, 3)}, "constant": 7}
+
+
+class Counting(Searcher):
+    """Suggests 0, 1, 2, ...; what it is told is in `heard`."""
+
+    def __init__(self, most: int = 100, **kw: Any) -> None:
+        super().__init__(**kw)
+        self.most = most
+        self.made = 0
+        self.heard: list[Any] = []
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
+        if self._metric and metric:
+            return False
+        self._metric, self._mode = self._metric or metric, self._mode or mode
+        self.heard.append(spec)
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self.made >= self.most:
+            return self.FINISHED
+        self.made += 1
+        return {"x": self.made / 100, "nested": {"n": 1}}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.heard.append((trial_id.rpartition("_")[2], result, error))
+
+    def get_state(self) -> dict[str, Any]:
+        return {"made": self.made}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.made = state["made"]
+
+
+def _search(searcher: Searcher, num_samples: int = -1) -> Any:
+    return prepare(searcher, space=SPACE, num_samples=num_samples, metric="loss", mode="min", seed=3)
+
+
+def test_trials_are_numbered_named_and_completed_with_constants() -> None:
+    searcher = Counting()
+    search = _search(searcher)
+    first, second = search.next_suggestion(), search.next_suggestion()
+    assert first.trial_id.endswith("_00000")
+    assert second.trial_id.endswith("_00001")
+    assert first.config == {"x": 0.01, "nested": {"n": 1}, "constant": 7}
+    assert first.tag == "0_n=1,x=0.0100"
+    assert searcher.heard == [{"seed": 3}]
+
+
+def test_an_end_is_told_once_and_after_an_error_once_more() -> None:
+    searcher = Counting()
+    search = _search(searcher)
+    ids = [search.next_suggestion().trial_id for _ in range(2)]
+    searcher.heard.clear()
+    search.on_trial_complete(ids[0], {"loss": 1.0})
+    search.on_trial_stopped(ids[0], {"loss": 2.0})
+    search.on_trial_complete(ids[1], error=True)
+    search.on_trial_stopped(ids[1], {"loss": 3.0})
+    search.on_trial_complete("unknown", {"loss": 1.0})
+    assert searcher.heard == [
+        ("00000", {"loss": 1.0}, False),
+        ("00001", None, True),
+        ("00001", {"loss": 3.0}, False),
+    ]
+
+
+def test_a_searcher_without_more_ends_the_search() -> None:
+    search = _search(Counting(most=1), num_samples=5)
+    assert search.next_suggestion() is not None
+    assert search.next_suggestion() is None
+    assert search.finished
+    assert search.total == 1
+
+
+def test_a_metric_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="given twice"):
+        _search(Counting(metric="other", mode="min"))
+
+
+def test_what_is_no_searcher_is_refused() -> None:
+    for wrong in (3, "optuna", Counting):
+        with pytest.raises(InvalidInputError, match="search algorithm"):
+            as_search_algorithm(wrong)
+    with pytest.raises(InvalidInputError, match="must be a Searcher object"):
+        SearchGenerator(Counting)  # type: ignore[arg-type]
+
+
+def test_a_searcher_is_saved_to_a_file_and_restored(tmp_path: Any) -> None:
+    one, other = Counting(), Counting()
+    one.suggest("a")
+    one.save(tmp_path / "state.json")
+    other.restore(tmp_path / "state.json")
+    assert other.suggest("b") == {"x": 0.02, "nested": {"n": 1}}
+    with pytest.raises(InvalidInputError, match="holds no state"):
+        other.restore(tmp_path / "missing.json")

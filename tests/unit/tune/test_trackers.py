@@ -1,0 +1,183 @@
+"""MLflow against the real library with a file or SQLite store where it is installed; Weights & Biases and Comet
+against fakes that record the documented calls."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.backends import TrialOutcome
+from trialpod.tune.logger import CometLoggerCallback, MLflowLoggerCallback, WandbLoggerCallback, setup_mlflow
+from trialpod.tune.trial import Trial
+
+
+def trial(path: Path, number: int = 0, **facts: Any) -> Trial:
+    return Trial(
+        TrialOutcome(
+            trial_id=f"abcde_{number:05d}",
+            name=f"train_abcde_{number:05d}",
+            config={"lr": 0.1, "layers": {"width": 3}, "optimizer": "adam"},
+            status="RUNNING",
+            path=str(path),
+            **facts,
+        )
+    )
+
+
+RESULT = {"loss": 0.5, "eval/acc": 0.9, "note": "x", "done": False, "training_iteration": 2, "config": {"lr": 0.1}}
+
+
+class Recorder:
+    """Records calls of itself and of whatever is taken from it."""
+
+    def __init__(self, calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]], name: str = "") -> None:
+        self._calls, self._name = calls, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Recorder(self._calls, f"{self._name}.{name}" if self._name else name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._calls.append((self._name, args, kwargs))
+        return Recorder(self._calls, self._name.rpartition(".")[2] + "()")
+
+    def __str__(self) -> str:
+        return self._name
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    recorded: list[Any] = []
+    for name in ("wandb", "comet_ml"):
+        module: Any = types.ModuleType(name)
+        module.__getattr__ = lambda attribute, name=name: getattr(Recorder(recorded), attribute)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delenv("WANDB_GROUP_NAME", raising=False)
+    monkeypatch.delenv("WANDB_PROJECT_NAME", raising=False)
+    return recorded
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "package"),
+    [
+        (MLflowLoggerCallback, "mlflow", "mlflow"),
+        (WandbLoggerCallback, "wandb", "wandb"),
+        (CometLoggerCallback, "comet_ml", "comet-ml"),
+        (setup_mlflow, "mlflow", "mlflow"),
+    ],
+)
+def test_a_missing_library_is_named_with_the_command_that_installs_it(
+    make: Any, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InvalidInputError, match=f"install it with: pip install {package}$"):
+        make()
+
+
+def test_a_trial_is_one_run_of_wandb(calls: list[Any], tmp_path: Path) -> None:
+    callback = WandbLoggerCallback(project="p", api_key="k", excludes=["eval"], log_config=True, entity="me")
+    callback.setup()
+    one = trial(tmp_path)
+    callback.log_trial_start(one)
+    callback.log_trial_start(one)  # a retry
+    callback.log_trial_result(1, one, dict(RESULT))
+    callback.log_trial_end(one, failed=True)
+    names = [name for name, _, _ in calls]
+    assert names == ["login", "init", "init().config.update", "init().log", "init().finish"]
+    options = calls[1][2]
+    assert options["id"] == "abcde_00000"
+    assert (options["project"], options["group"], options["entity"]) == ("p", "train", "me")
+    assert (options["resume"], options["reinit"], options["name"]) == ("allow", "create_new", "train_abcde_00000")
+    assert calls[2][1][0] == {"lr": 0.1}
+    assert calls[3][1][0] == {"loss": 0.5, "training_iteration": 2}
+    assert calls[4][2] == {"exit_code": 1}
+
+
+def test_the_key_of_wandb_is_not_stored_with_the_experiment(calls: list[Any]) -> None:
+    import cloudpickle
+
+    assert b"secret" not in cloudpickle.dumps(WandbLoggerCallback(api_key="secret"))
+
+
+def test_a_key_file_that_is_missing_or_given_twice_is_refused(calls: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("abc\n")
+    assert WandbLoggerCallback(api_key_file=tmp_path / "key")._api_key == "abc"
+    with pytest.raises(InvalidInputError, match="No such file"):
+        WandbLoggerCallback(api_key_file=tmp_path / "none")
+    with pytest.raises(InvalidInputError, match="give one of them"):
+        WandbLoggerCallback(api_key="a", api_key_file="b")
+
+
+def test_a_trial_is_one_experiment_of_comet_and_is_found_again(calls: list[Any], tmp_path: Path) -> None:
+    callback = CometLoggerCallback(tags=["t"], workspace="w")
+    one = trial(tmp_path)
+    callback.log_trial_start(one)
+    callback.log_trial_result(1, one, dict(RESULT))
+    callback.log_trial_end(one)
+    by_name = {name: (args, kwargs) for name, args, kwargs in calls}
+    assert by_name["Experiment"][1] == {"disabled": False, "workspace": "w"}
+    assert by_name["Experiment().log_parameters"][0][0] == {"lr": 0.1, "layers/width": 3, "optimizer": "adam"}
+    assert by_name["Experiment().log_metrics"] == (
+        ({"loss": 0.5, "eval/acc": 0.9, "training_iteration": 2},),
+        {"step": 2},
+    )
+    assert "Experiment().end" in by_name
+    again = CometLoggerCallback()
+    again.set_state(callback.get_state())
+    again.log_trial_start(one)
+    assert calls[-6][0] == "ExistingExperiment"
+
+
+def mlflow_client(uri: str) -> Any:
+    return pytest.importorskip("mlflow").MlflowClient(tracking_uri=uri)
+
+
+def test_mlflow_has_a_run_for_each_trial_with_its_parameters_and_metrics(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow_client(uri)
+    callback = MLflowLoggerCallback(tracking_uri=uri, experiment_name="exp", tags={"team": "a"})
+    callback.setup()
+    trials = [trial(tmp_path, 0), trial(tmp_path, 1)]
+    for one in trials:
+        callback.log_trial_start(one)
+        for iteration in (1, 2):
+            result = {**RESULT, "loss": 1 / iteration, "training_iteration": iteration, "odd:name": 1, "bad": "nan"}
+            callback.log_trial_result(iteration, one, result)
+    callback.log_trial_end(trials[0])
+    callback.log_trial_end(trials[1], failed=True)
+    experiment = client.get_experiment_by_name("exp")
+    runs = {run.data.tags["trial_name"]: run for run in client.search_runs([experiment.experiment_id])}
+    first, second = runs["train_abcde_00000"], runs["train_abcde_00001"]
+    assert first.data.params == {"lr": "0.1", "layers/width": "3", "optimizer": "adam"}
+    assert first.data.metrics["loss"] == 0.5
+    assert first.data.metrics["odd_name"] == 1
+    history = client.get_metric_history(first.info.run_id, "loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5)]
+    assert (first.info.status, second.info.status) == ("FINISHED", "FAILED")
+    assert (first.data.tags["team"], first.info.run_name) == ("a", "train_abcde_00000")
+
+
+def test_a_restored_mlflow_callback_goes_on_with_the_same_run(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow_client(uri)
+    before = MLflowLoggerCallback(tracking_uri=uri, log_params_on_trial_end=True)
+    before.setup()
+    before.log_trial_start(trial(tmp_path))
+    import cloudpickle
+
+    after = cloudpickle.loads(cloudpickle.dumps(before))
+    after._runs = {}
+    after.setup()
+    after.set_state(before.get_state())
+    after.log_trial_start(trial(tmp_path))
+    after.log_trial_result(1, trial(tmp_path), RESULT)
+    after.log_trial_end(trial(tmp_path))
+    (run,) = client.search_runs(["0"])
+    assert run.data.metrics["eval/acc"] == 0.9
+    assert run.data.params["lr"] == "0.1"

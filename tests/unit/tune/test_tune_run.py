@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune import CheckpointConfig, Experiment, ResumeConfig
+from trialpod.tune.tune_run import TrialsFailedError
+
+
+def train(config: dict[str, Any]) -> None:
+    tune.report({"loss": 1.0})
+
+
+@pytest.fixture
+def used(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("trialpod.tune.tuner.get_backend", lambda name=None: backend)
+    return backend
+
+
+def test_every_argument_of_a_run_reaches_the_backend(used: Any, tmp_path: Path) -> None:
+    callback, reporter = tune.Callback(), tune.CLIReporter()
+    analysis = tune.run(
+        train,
+        name="exp",
+        metric="loss",
+        mode="min",
+        stop={"training_iteration": 3},
+        time_budget_s=timedelta(minutes=1),
+        config={"lr": tune.uniform(0, 1)},
+        resources_per_trial={"cpu": 2},
+        num_samples=4,
+        storage_path=tmp_path,
+        scheduler=tune.schedulers.FIFOScheduler(),
+        checkpoint_config=CheckpointConfig(num_to_keep=2),
+        verbose=0,
+        progress_reporter=reporter,
+        log_to_file="out",
+        max_failures=3,
+        callbacks=[callback],
+        max_concurrent_trials=2,
+        reuse_actors=True,
+    )
+    (request,) = used.requests
+    assert (request.name, request.metric, request.mode, request.stop) == (
+        "exp",
+        "loss",
+        "min",
+        {"training_iteration": 3.0},
+    )
+    assert (request.time_budget_s, request.num_samples, request.max_concurrent) == (60.0, 4, 2)
+    assert (request.resources["cpu"], request.checkpoint_rules.num_to_keep) == (2, 2)
+    assert (request.log_files, request.max_failures, request.reuse) == (("out", "out"), 3, True)
+    assert (request.callbacks, request.progress_reporter) == ([callback], reporter)
+    assert analysis.best_trial.last_result["loss"] == 1.0
+
+
+def test_the_names_of_older_versions_mean_the_same(used: Any, tmp_path: Path) -> None:
+    tune.run(
+        train,
+        name="exp",
+        local_dir=str(tmp_path),
+        keep_checkpoints_num=3,
+        checkpoint_score_attr="min-loss",
+        queue_trials=True,
+        loggers=None,
+        sync_on_checkpoint=False,
+        chdir_to_trial_dir=True,
+    )
+    (request,) = used.requests
+    rules = request.checkpoint_rules
+    assert (rules.num_to_keep, rules.score_attribute, rules.score_order) == (3, "loss", "min")
+    assert request.storage_path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"local_dir": "a", "storage_path": "b"}, InvalidInputError, "both mean the same; give storage_path only"),
+        (
+            {"checkpoint_freq": 2, "checkpoint_config": CheckpointConfig()},
+            InvalidInputError,
+            r"give all of it in checkpoint_config",
+        ),
+        ({"resum": True}, InvalidInputError, "no argument 'resum'; did you mean 'resume'"),
+        ({"restore": "/x"}, NotSupportedError, "restore is not supported; pass the checkpoint's path in config"),
+        ({"export_formats": ["h5"]}, NotSupportedError, "export_formats is not supported"),
+        ({"loggers": ["x"]}, NotSupportedError, "pass callbacks="),
+        ({"storage_filesystem": 3}, NotSupportedError, "storage_filesystem is not supported"),
+        ({"trial_executor": 3}, NotSupportedError, "trial_executor is not supported"),
+        ({"config": [1]}, InvalidInputError, "must be a dict of parameter names"),
+        ({"resume": "PROMPT"}, NotSupportedError, "nobody is asked"),
+        ({"resume": "AUT", "name": "x"}, InvalidInputError, "did you mean 'AUTO'"),
+        ({"resume": True}, InvalidInputError, "pass name="),
+        ({"resume_config": {}, "name": "x"}, InvalidInputError, r"must be a tune\.ResumeConfig, not dict"),
+        ({"callbacks": [3]}, InvalidInputError, r"subclasses of tune\.Callback, not int"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(
+    used: Any, arguments: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        tune.run(train, **arguments)
+    assert used.requests == []
+
+
+def test_resources_are_given_in_one_place(used: Any) -> None:
+    with pytest.raises(InvalidInputError, match="give it in one place"):
+        tune.run(tune.with_resources(train, {"cpu": 2}), resources_per_trial={"cpu": 3})
+
+
+def test_failed_trials_raise_with_the_analysis_or_are_returned(used: Any, tmp_path: Path) -> None:
+    used.errors = {0: "ValueError: no"}
+    with pytest.raises(TrialsFailedError, match=r"1 of 1 trials in .* did not complete: train_abcde_00000") as caught:
+        tune.run(train, storage_path=tmp_path)
+    assert caught.value.analysis.trials[0].status == "ERROR"
+    assert len(tune.run(train, storage_path=tmp_path, raise_on_failed_trial=False).trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("resume", "flags"),
+    [
+        (True, (True, False, False)),
+        ("AUTO+ERRORED", (True, True, False)),
+        ("ERRORED_ONLY", (False, True, False)),
+        ("local+restart_errored", (True, False, True)),
+    ],
+)
+def test_resume_goes_on_with_the_experiment_of_the_name(
+    used: Any, tmp_path: Path, resume: Any, flags: tuple[bool, bool, bool]
+) -> None:
+    tune.run(train, name="exp", storage_path=tmp_path, resume="AUTO")
+    tune.run(train, name="exp", storage_path=tmp_path, resume=resume, num_samples=9)
+    first, second = used.requests
+    assert not first.resume
+    assert second.resume
+    assert (second.resume_unfinished, second.resume_errored, second.restart_errored) == flags
+    assert second.num_samples == 9
+
+
+def test_resume_without_an_experiment_is_refused_but_auto_starts_one(used: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"no tuner\.pkl there"):
+        tune.run(train, name="exp", storage_path=tmp_path, resume=True)
+    tune.run(train, name="exp", storage_path=tmp_path, resume_config=ResumeConfig(errored="resume"))  # type: ignore[arg-type]
+    tune.run(train, name="exp", storage_path=tmp_path, resume_config=ResumeConfig(errored="resume"))  # type: ignore[arg-type]
+    assert [request.resume_errored for request in used.requests] == [False, True]
+
+
+def test_experiments_run_one_after_another(used: Any, tmp_path: Path) -> None:
+    spec = {"run": train, "config": {"x": 1}, "local_dir": str(tmp_path), "stop": {"training_iteration": 2}}
+    trials = tune.run_experiments([{"a": spec}, Experiment("b", train, storage_path=str(tmp_path), num_samples=2)])
+    assert [request.name for request in used.requests] == ["a", "b"]
+    assert [request.num_samples for request in used.requests] == [1, 2]
+    assert len(trials) == 2
+    tune.run(Experiment("c", train, storage_path=str(tmp_path)), metric="loss", mode="min")
+    assert (used.requests[-1].name, used.requests[-1].metric) == ("c", "loss")
+
+
+@pytest.mark.parametrize(
+    ("experiments", "message"),
+    [
+        ({"a": {"config": {}}}, "does not say what to run"),
+        ({"a": {"run": train, "num_sample": 3}}, "no setting 'num_sample'; did you mean 'num_samples'"),
+        ({"a": 5}, "must be a dict, not int"),
+        (5, r"must be a tune\.Experiment"),
+        ([], r"must be a tune\.Experiment"),
+    ],
+)
+def test_an_experiment_that_is_none_is_refused(used: Any, experiments: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        tune.run_experiments(experiments)

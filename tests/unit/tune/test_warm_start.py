@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.tune.result import Result
+from trialpod.tune.search import OptunaSearch, prepare
+
+pytest.importorskip("optuna")
+
+SPACE = {"x": tune.uniform(0, 1)}
+
+
+def _experiment(folder: Path) -> Path:
+    (folder / ".trialpod").mkdir(parents=True)
+    (folder / ".trialpod" / "experiment.json").write_text('{"version": 1, "name": "early"}')
+    rows: list[tuple[str, list[Any]]] = [
+        ("a", [{"loss": 5.0, "config": {"x": 0.1}}, {"loss": 1.0, "config": {"x": 0.1}}]),
+        ("b", [{"loss": 2.0, "config": {"x": 0.9}}]),
+        ("c", [{"other": 2.0, "config": {"x": 0.9}}]),
+        ("d", [{"loss": 2.0, "config": {"x": 7.0}}]),
+    ]
+    for name, results in rows:
+        (folder / name).mkdir()
+        (folder / name / "result.json").write_text("".join(json.dumps(row) + "\n" for row in results) + '{"los')
+    return folder
+
+
+def _search(searcher: OptunaSearch) -> Any:
+    return prepare(searcher, space=SPACE, num_samples=-1, metric="loss", mode="min", seed=1)
+
+
+def test_an_earlier_experiment_counts_with_the_last_results_that_fit(tmp_path: Path) -> None:
+    place = _experiment(tmp_path / "early")
+    search = _search(OptunaSearch(warm_start=str(place)))
+    assert [t.value for t in search.searcher.study.trials] == [1.0, 2.0]
+    added = _search(OptunaSearch())
+    assert added.searcher.add_evaluated_experiment(place) == 2
+    assert [t.params["x"] for t in added.searcher.study.trials] == [0.1, 0.9]
+
+
+def test_it_is_read_when_the_first_suggestion_is_made_and_not_again_after_a_restart(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    search = _search(OptunaSearch(warm_start=str(missing)))
+    with pytest.raises(InvalidInputError, match="there is no experiment at"):
+        search.next_suggestion()
+    place = _experiment(tmp_path / "early")
+    first = _search(OptunaSearch(warm_start=str(place)))
+    first.next_suggestion()
+    state = json.loads(json.dumps(first.get_state()))
+    (place / ".trialpod" / "experiment.json").unlink()
+    again = _search(OptunaSearch(warm_start=str(place)))
+    again.set_state(state)
+    assert again.next_suggestion() == first.next_suggestion()
+
+
+def test_results_of_a_tuner_can_be_given() -> None:
+    search = _search(OptunaSearch())
+    results = [Result({"loss": 3.0}, None, None, "", config={"x": 0.5}), Result(None, None, None, "")]
+    assert search.searcher.add_evaluated_trials(results) == 1
+    assert search.searcher.study.best_value == 3.0
+
+
+def test_points_evaluated_elsewhere_may_be_given_before_the_space_is_known() -> None:
+    searcher = OptunaSearch()
+    searcher.add_evaluated_point({"x": 0.5}, 3.0)
+    searcher.add_evaluated_point({"x": 0.6}, 2.0, pruned=True, intermediate_values=[4.0, 3.0])
+    searcher.add_evaluated_point({"x": 0.7}, None, error=True)
+    assert [t.state.name for t in _search(searcher).searcher.study.trials] == ["COMPLETE", "PRUNED", "FAIL"]
+    with pytest.raises(InvalidInputError, match="is not the value of 'loss'"):
+        searcher.add_evaluated_point({"x": 0.5}, "3")

@@ -1,0 +1,265 @@
+"""The images of the cluster, made without a registry and put into both nodes' containerd.
+
+Invariants: an image is named by a hash of what it was made from, and is made anew exactly when that changes; nodes
+get only the layers that they lack. The base is a Debian file system under the name that the Dockerfile's FROM uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from . import binaries, layout, nodes
+from .layout import IMAGES, Node
+from .system import ClusterError, run, say, unmount_below
+
+_BASE_PACKAGES = "python3,python3-venv,python-is-python3,ca-certificates"
+_SUITE = "bookworm"
+_CERTIFICATES = Path("/etc/ssl/certs")
+_PAUSE = r"""
+/* What holds a pod's namespaces: it waits to be told to end, and buries orphans. */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void end(int signal_number) { (void)signal_number; _exit(0); }
+static void bury(int signal_number) { (void)signal_number; while (waitpid(-1, NULL, WNOHANG) > 0) {} }
+int main(void) {
+  signal(SIGINT, end); signal(SIGTERM, end); signal(SIGCHLD, bury);
+  for (;;) pause();
+}
+"""
+_EXTRAS = "operator,examples"
+_SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "tools/requirements_of")
+_SOURCE_FOLDERS = ("runtime", "operator", "examples/digits")
+
+
+def _digest(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+# One-file images
+
+
+def _tar(files: Iterable[tuple[str, bytes, int]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data, mode in files:
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), mode
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _single_file_image(reference: str, program: Path, *, command: list[str]) -> bytes:
+    """Return an OCI archive of an image that holds one static program and nothing else."""
+    layer = _tar([(program.name, program.read_bytes(), 0o755)])
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": [f"/{program.name}", *command], "Env": ["PATH=/"]},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+    ).encode()
+    kind = "application/vnd.oci.image"
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{kind}.manifest.v1+json",
+            "config": {"mediaType": f"{kind}.config.v1+json", "digest": _digest(config), "size": len(config)},
+            "layers": [{"mediaType": f"{kind}.layer.v1.tar", "digest": _digest(layer), "size": len(layer)}],
+        }
+    ).encode()
+    return _archive(reference, manifest, [config, layer])
+
+
+def _archive(reference: str, manifest: bytes, blobs: Iterable[bytes | Path]) -> bytes:
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            {
+                "mediaType": kind,
+                "digest": _digest(manifest),
+                "size": len(manifest),
+                "annotations": {"io.containerd.image.name": reference},
+            }
+        ],
+    }
+    contents = [blob.read_bytes() if isinstance(blob, Path) else blob for blob in blobs]
+    return _tar(
+        [
+            ("oci-layout", b'{"imageLayoutVersion": "1.0.0"}', 0o644),
+            ("index.json", json.dumps(index).encode(), 0o644),
+            *((f"blobs/sha256/{_digest(data)[7:]}", data, 0o644) for data in [manifest, *contents]),
+        ]
+    )
+
+
+def _import(node: Node, archive: bytes) -> None:
+    # A path that containerd's client can read, in memory.
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".tar") as file:
+        file.write(archive)
+        file.flush()
+        nodes.ctr(node, "images", "import", file.name)
+
+
+def _present(node: Node, reference: str) -> bool:
+    return reference in nodes.ctr(node, "images", "list", "--quiet").split()
+
+
+def import_pause(node: Node) -> None:
+    """Give a node the image that every pod's sandbox is made from."""
+    if _present(node, layout.PAUSE_IMAGE):
+        return
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=IMAGES) as folder:
+        source, program = Path(folder) / "pause.c", Path(folder) / "pause"
+        source.write_text(_PAUSE)
+        run(["gcc", "-static", "-Os", "-s", "-o", program, source])
+        archive = _single_file_image(layout.PAUSE_IMAGE, program, command=[])
+    _import(node, archive)
+
+
+def import_minio(node: Node) -> None:
+    """Give a node MinIO's image."""
+    if _present(node, layout.MINIO_IMAGE):
+        return
+    with tempfile.TemporaryDirectory(dir=IMAGES) as folder:
+        program = Path(folder) / "minio"
+        os.link(binaries.minio(), program)
+        _import(node, _single_file_image(layout.MINIO_IMAGE, program, command=["server"]))
+
+
+# Images from the Dockerfile
+
+
+def _buildah(*arguments: str | Path, timeout: float = 900, stream: bool = False) -> str:
+    driver = IMAGES / "storage-driver"
+    if not driver.exists():
+        IMAGES.mkdir(parents=True, exist_ok=True)
+        driver.write_text("overlay" if nodes.overlay_works(IMAGES) else "vfs")
+    return run(
+        [
+            "buildah", "--root", IMAGES / "storage", "--runroot", layout.RUN / "buildah",
+            "--storage-driver", driver.read_text(), *arguments,
+        ],
+        timeout=timeout,
+        stream=stream,
+        # Caches and locks that it would keep under /root otherwise.
+        environment={"TMPDIR": str(IMAGES)},
+    )  # fmt: skip
+
+
+def _ensure_base() -> None:
+    key = hashlib.sha256(f"{_SUITE} {_BASE_PACKAGES} 1".encode()).hexdigest()[:12]
+    marker = IMAGES / "base-key"
+    if marker.exists() and marker.read_text() == key:
+        return
+    say(f"making the base image, a Debian {_SUITE} with Python, by debootstrap (once; a minute)")
+    started = time.monotonic()
+    root = IMAGES / "rootfs"
+    shutil.rmtree(root, ignore_errors=True)
+    run(["debootstrap", "--variant=minbase", f"--include={_BASE_PACKAGES}", _SUITE, root], timeout=900)
+    for waste in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
+        shutil.rmtree(root / waste, ignore_errors=True)
+        (root / waste).mkdir(parents=True)
+    _buildah("rmi", "--all", "--force")
+    container = _buildah("from", "scratch").strip()
+    try:
+        _buildah("add", "--quiet", container, root, "/")
+        _buildah("commit", "--quiet", container, layout.BASE_IMAGE)
+    finally:
+        _buildah("rm", container)
+    shutil.rmtree(root)
+    marker.write_text(key)
+    say(f"made the base image in {time.monotonic() - started:.0f} s")
+
+
+def image_key() -> str:
+    """Return a hash of everything that the image is made from."""
+    digest = hashlib.sha256((_EXTRAS + _BASE_PACKAGES).encode())
+    files = [layout.ROOT / name for name in _SOURCES]
+    for folder in _SOURCE_FOLDERS:
+        files += [
+            path
+            for path in (layout.ROOT / folder).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+        ]
+    for path in sorted(files):
+        if path.exists():
+            digest.update(f"{path.relative_to(layout.ROOT)} {path.stat().st_mode & 0o111}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def build() -> str:
+    """Build the image if what it is made from has changed; return its key.
+
+    Raises:
+        ClusterError: The build fails.
+    """
+    key = image_key()
+    marker = IMAGES / "image-key"
+    if marker.exists() and marker.read_text() == key:
+        return key
+    _ensure_base()
+    say("building the image trialpod/trialpod:test (seconds; minutes when dependencies have changed)")
+    started = time.monotonic()
+    marker.unlink(missing_ok=True)
+    # The machine's certificates and index: a RUN step reaches packages as the machine itself does.
+    common: list[str | Path] = [
+        "bud", "--quiet", "--layers", "--isolation", "chroot", "--network", "host", "--pull-never",
+        "--build-arg", f"EXTRAS={_EXTRAS}", "--build-arg", f"BASE={layout.BASE_IMAGE}",
+    ]  # fmt: skip
+    if (_CERTIFICATES / "ca-certificates.crt").exists():
+        common += ["--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"]
+        common += ["--build-arg", f"PIP_CERT={_CERTIFICATES}/ca-certificates.crt"]
+    for name in ("PIP_INDEX_URL", "PIP_TRUSTED_HOST"):
+        if os.environ.get(name):
+            common += ["--build-arg", f"{name}={os.environ[name]}"]
+    # Named, so that the removal of nameless images below leaves this layer alone.
+    for target, name in (("dependencies", "localhost/trialpod-dependencies"), ("examples", layout.IMAGE)):
+        try:
+            _buildah(*common, "--target", target, "--tag", name, layout.ROOT)
+        except ClusterError as error:
+            raise ClusterError(f"the image could not be built\n{error.message}") from error
+    target_folder = IMAGES / "image"
+    new = IMAGES / "image.new"
+    shutil.rmtree(new, ignore_errors=True)
+    _buildah("push", "--quiet", "--disable-compression", layout.IMAGE, f"oci:{new}:test")
+    shutil.rmtree(target_folder, ignore_errors=True)
+    os.rename(new, target_folder)
+    _buildah("rmi", "--prune", "--force")
+    marker.write_text(key)
+    say(f"built the image in {time.monotonic() - started:.0f} s")
+    return key
+
+
+def import_image(node: Node, key: str) -> None:
+    """Give a node the built image: only the layers that it lacks."""
+    marker = node.state / "image-key"
+    if marker.exists() and marker.read_text() == key:
+        return
+    folder = IMAGES / "image"
+    manifest_digest = json.loads((folder / "index.json").read_text())["manifests"][0]["digest"]
+    manifest = (folder / "blobs/sha256" / manifest_digest[7:]).read_bytes()
+    parts = json.loads(manifest)
+    there = set(nodes.ctr(node, "content", "list", "--quiet").split())
+    wanted = [part["digest"] for part in (parts["config"], *parts["layers"]) if part["digest"] not in there]
+    _import(node, _archive(layout.IMAGE, manifest, [folder / "blobs/sha256" / digest[7:] for digest in wanted]))
+    marker.write_text(key)
+
+
+def release() -> None:
+    """Unmount what buildah keeps mounted between builds."""
+    unmount_below(IMAGES)
