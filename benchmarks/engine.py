@@ -1,8 +1,9 @@
 """How fast and how small the engine is, alone: no processes, no journal, no network.
 
-    python benchmarks/engine.py [--trials 100000] [--results 200000]
+    python benchmarks/engine.py [--trials 100000] [--results 200000] [--members 1000]
 
-Prints events and results per second, the time of many simulated trials, and memory and snapshot size per trial.
+Prints events and results per second, the time of many simulated trials, memory and snapshot size per trial, and how
+long schedulers that pause and copy trials take for each result that they judge.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from trialpod.protocol.messages import AttemptEnd
+from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
 from trialpod.protocol.values import metrics_encoder
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.schedulers.hyperband import HyperBandScheduler
+from trialpod.tune.schedulers.pbt import PopulationBasedTraining
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import uniform
@@ -32,6 +35,21 @@ SCHEDULERS: dict[str, Callable[[], TrialScheduler]] = {
     "ASHA": lambda: AsyncHyperBandScheduler(max_t=MAX_T, reduction_factor=3),
 }
 COMPLETED, STOPPED = AttemptEnd(cause="completed"), AttemptEnd(cause="stopped")
+PAUSED = AttemptEnd(cause="paused")
+MEMBERS: dict[str, Callable[[], TrialScheduler]] = {
+    "HyperBand": lambda: HyperBandScheduler(max_t=MAX_T, reduction_factor=3),
+    "PBT": lambda: _pbt(synch=False),
+    "PBT synch": lambda: _pbt(synch=True),
+}
+
+
+def _pbt(synch: bool) -> PopulationBasedTraining:
+    return PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=9,
+        synch=synch,
+        hyperparam_mutations={"lr": uniform(0.0, 1.0)},
+    )
 
 
 def make_engine(scheduler: TrialScheduler, num_samples: int) -> Engine:
@@ -115,6 +133,38 @@ def run_trials(engine: Engine) -> None:
                 del progress[trial_id], scores[trial_id]
 
 
+def run_members(engine: Engine) -> int:
+    """Run trials that are paused, copied and go on, to their end; return how many results were judged."""
+    now, judged = 1e9, 0
+    while not engine.finished:
+        for trial_id, trial in list(engine.state.running.items()):
+            if not trial.running:
+                continue
+            now += 1e-4
+            attempt, checkpoint = trial.attempt, trial.checkpoint
+            reached = trial.iteration if trial.received else (checkpoint.iteration if checkpoint is not None else 0)
+            horizons = engine.answer(trial_id, attempt).horizons
+            until = min((int(horizon.at) for horizon in horizons), default=MAX_T)
+            until = min(max(until, reached + 1), MAX_T)
+            score = trial.index * 31 % 97 / 97
+            batch = [encoded(i, score, i == MAX_T) for i in range(reached + 1, until + 1)]
+            index = trial.next_checkpoint_index
+            saved = CheckpointInfo(
+                name=f"c{index}", index=index, iteration=until, metrics={"training_iteration": until}, attempt=attempt
+            )
+            first = trial.received + 1
+            event = ResultsReceived(
+                trial_id=trial_id, attempt=attempt, first=first, results=batch, committed=[saved]
+            )
+            engine.apply(event, now)
+            judged += 1
+            decision = engine.answer(trial_id, attempt).decision
+            if decision is not None or until == MAX_T:
+                end = {"stop": STOPPED, None: COMPLETED}.get(decision, PAUSED)
+                engine.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=end), now)
+    return judged
+
+
 def memory_per_trial(make: Callable[[], TrialScheduler], trials: int) -> float:
     """Return the bytes that are held for one trial once all have ended."""
     run_trials(make_engine(make(), 200))
@@ -132,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100_000, help="simulated trials per scheduler")
     parser.add_argument("--results", type=int, default=200_000, help="results per measurement of throughput")
+    parser.add_argument("--members", type=int, default=1_000, help="trials of the schedulers that pause and copy")
     parser.add_argument("--memory-trials", type=int, default=5_000, help="trials of the memory measurement")
     options = parser.parse_args()
 
@@ -156,6 +207,14 @@ def main() -> None:
             f"{name:<10}{options.trials:>8}{took:>9.1f}{engine.state.flags.results:>12,}"
             f"{size / 1e6:>8.1f} MB{size / options.trials:>9.0f}{encode:>6.2f}"
         )
+
+    print(f"\n{'scheduler':<10}{'members':>8}{'seconds':>9}{'judged':>9}{'us each':>9}")
+    for name, make in MEMBERS.items():
+        engine = make_engine(make(), options.members)
+        started = time.perf_counter()
+        judged = run_members(engine)
+        took = time.perf_counter() - started
+        print(f"{name:<10}{options.members:>8}{took:>9.2f}{judged:>9,}{1e6 * took / judged:>9,.0f}")
 
     print(f"\n{'scheduler':<10}{'trials':>8}{'bytes of memory per finished trial':>36}")
     for name, make in SCHEDULERS.items():

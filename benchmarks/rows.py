@@ -122,6 +122,30 @@ WORKLOADS = (
             Figure("end_s", "start of the script to the end of fit()", "s"),
         ),
     ),
+    Workload(
+        "pbt",
+        "pbt.py",
+        (
+            Figure("fit_s", "PBT, 4 trials of 200 steps of 20 ms, checkpoints of 1 MB", "s", ideal="ideal_s"),
+            Figure("to_ideal", "... of the time that the steps take", "", target=2.0),
+        ),
+        timeout_s=240.0,
+    ),
+    Workload(
+        "asha_64",
+        "asha_64.py",
+        (
+            Figure("fit_s", "64 ASHA trials, steps of 50 ms, 8 at a time", "s", ideal="ideal_s"),
+            Figure("to_ideal", "... of the time that the steps take", "", target=1.3),
+        ),
+        timeout_s=240.0,
+    ),
+    Workload(
+        "optuna_16",
+        "optuna_16.py",
+        (Figure("fit_s", "16 trials of 2 s with Optuna, 8 at a time", "s", target=4.5, ideal="ideal_s"),),
+        timeout_s=120.0,
+    ),
     _checkpoints("checkpoints_1gb", "one", 1, *_RAW),
     _checkpoints("checkpoints_10x100mb", "ten", 1, *_RAW),
     _checkpoints("checkpoints_1000x10kb", "small", 5, _SMALL_FIRST, _SMALL_LATER, *_RAW),

@@ -17,10 +17,23 @@ SYSTEM = os.environ.get("BENCH_SYSTEM", "trialpod")
 
 if SYSTEM == "ray":
     from ray import tune
+    from ray.tune import schedulers
 else:
     from trialpod import tune
+    from trialpod.tune import schedulers
 
-__all__ = ["STORAGE", "begin", "count_lines", "finish", "setting", "size", "started_at", "timed_fit", "tune"]
+__all__ = [
+    "STORAGE",
+    "begin",
+    "count_lines",
+    "finish",
+    "schedulers",
+    "setting",
+    "size",
+    "started_at",
+    "timed_fit",
+    "tune",
+]
 
 STORAGE = os.path.abspath("storage")
 CPUS = 2

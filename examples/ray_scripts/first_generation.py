@@ -1,4 +1,4 @@
-"""The first generation of Ray Tune's API: ``_setup``, ``_train``, ``_save``, ``_restore``, ``reporter``, ``tune.track``.
+"""The first generation of Ray Tune's API: ``_setup``, ``_train``, ``_save``, ``reporter``, ``tune.track``.
 
 Run it with ``python -m trialpod.compat.ray examples/ray_scripts/first_generation.py``.
 """

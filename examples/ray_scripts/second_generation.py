@@ -1,4 +1,4 @@
-"""The second generation of Ray Tune's API: ``ray.air``, checkpoints made of dicts, ``checkpoint_dir``, class Trainables.
+"""The second generation of Ray Tune's API: ``ray.air``, checkpoints made of dicts, ``checkpoint_dir``, classes.
 
 Run it with ``python -m trialpod.compat.ray examples/ray_scripts/second_generation.py``.
 """
@@ -32,7 +32,7 @@ def with_dicts(config):
 
 
 def with_folders(config, checkpoint_dir=None):
-    start = 0
+    start = config["start"]
     if checkpoint_dir:
         with open(os.path.join(checkpoint_dir, "state")) as stream:
             start = json.load(stream)["step"] + 1
@@ -84,6 +84,7 @@ def main(storage):
 
     grid = tune.Tuner(
         with_folders,
+        param_space={"start": 0},
         run_config=air.RunConfig(
             name="folders", local_dir=storage, verbose=0, failure_config=air.FailureConfig(max_failures=1)
         ),

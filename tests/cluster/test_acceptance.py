@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from cluster_access import ROOT, Cluster
 from experiments import Experiment, storage_spec
 from operator_release import Operator
+
+from trialpod_operator.api.document import read_documents
 
 EXAMPLE = ROOT / "examples/digits/experiment.yaml"
 
 
 def example(namespace: Cluster, name: str, **changes: Any) -> dict[str, Any]:
     """The example as a user would apply it, in less time and as repeatable as training is: no scheduler."""
-    document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    (read,), _ = read_documents(EXAMPLE.read_text())  # numbers as kubectl reads them, which YAML libraries do not
+    document: dict[str, Any] = read.value
     document["metadata"] |= {"name": name, "namespace": namespace.namespace}
     document["spec"] |= {
         "numSamples": 3,

@@ -55,7 +55,8 @@ def test_a_drained_trial_loses_no_step(on_node_b: Experiment, faults: Cluster) -
         "--pod-selector=app.kubernetes.io/name=trialpod-trial", "--timeout=60s", timeout=90,
     )  # fmt: skip
     assert_continued(on_node_b)
-    assert "evicted" in on_node_b.cluster.events() or "drain" in on_node_b.cluster.events()
+    assert "Disrupted" in on_node_b.cluster.events()
+    assert "evicting" in on_node_b.cluster.events()
 
 
 def test_a_trial_on_a_tainted_node_goes_on_elsewhere_and_loses_no_step(

@@ -123,7 +123,7 @@ def test_a_config_map_that_is_missing_is_named(operator: Operator, namespace: Cl
     document = manifest(namespace, "codeless")
     document["spec"]["trainable"] = {"configMapRef": {"name": "absent", "key": "a.py", "entrypoint": "a:train"}}
     experiment = Experiment.apply(namespace, document)
-    waiting(experiment, "ConfigMapMissing", "absent", within=60)
+    waiting(experiment, "ConfigMapNotFound", "absent", within=60)
 
 
 @pytest.mark.timeout(200)
@@ -139,7 +139,7 @@ def test_an_exceeded_quota_is_named_and_asked_for_ever_more_seldom(
         }
     )
     audit = cluster.audit()
-    experiment = Experiment.apply(namespace, manifest(namespace, "many", steps=60, numSamples=3))
+    experiment = Experiment.apply(namespace, manifest(namespace, "many", steps=600, numSamples=3))
     experiment.running_pod()
     found = experiment.wait(lambda status: status.get("waiting"), "two of its trials wait", 30)
     assert found["reason"] == "QuotaExceeded"

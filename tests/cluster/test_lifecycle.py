@@ -150,7 +150,7 @@ def test_a_secret_that_comes_late_is_waited_for(operator: Operator, namespace: C
     document["spec"]["storage"]["credentialsSecret"] = "later"
     experiment = Experiment.apply(namespace, document)
     waiting = experiment.wait(lambda _: experiment.condition("Stalled"), "it says what it waits for", 30)
-    assert (waiting["reason"], "later" in waiting["message"]) == ("SecretMissing", True)
+    assert (waiting["reason"], "later" in waiting["message"]) == ("SecretNotFound", True)
     secret = namespace.get("secret", "minio")
     assert secret is not None
     keys = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}

@@ -195,3 +195,159 @@ def test_a_module_named_by_a_manifest_sees_the_alias_when_the_variable_says_so(s
     done = shell.run("run", "experiment.yaml", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
     assert shell.results()["trials"][0]["status"] == "TERMINATED"
+
+
+def test_variables_of_ray_say_where_a_trial_was_started_and_whether_it_moves(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        from ray import tune
+
+        def train(config):
+            here = os.getcwd() == tune.get_context().get_trial_dir()
+            return {"here": here, "origin": os.environ["TUNE_ORIG_WORKING_DIR"]}
+
+        for stays in ("1", "0"):
+            os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = stays
+            run_config = tune.RunConfig(verbose=0, storage_path=os.path.abspath("s"))
+            metrics = tune.Tuner(train, run_config=run_config).fit()[0].metrics
+            print(metrics["here"], metrics["origin"] == os.getcwd())
+        """,
+    )
+    assert run(shell, "script.py") == ["True True", "False True"]
+
+
+def test_install_inside_a_script_reaches_its_trials(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        from trialpod.compat.ray import install
+        install(replace=True)
+        import ray
+        from ray import tune
+
+        def train(config):
+            import ray.tune.schedulers
+            from ray.air import session
+            session.report({"version": ray.__version__})
+
+        if __name__ == "__main__":
+            run_config = tune.RunConfig(verbose=0, storage_path=os.path.abspath("s"))
+            print(tune.Tuner(train, run_config=run_config).fit()[0].metrics["version"] == ray.__version__)
+        """,
+    )
+    done = shell.python("script.py")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_what_a_trainable_does_wrong_is_its_trials_error_with_the_remedy(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os, threading
+        from ray import tune
+        from ray.air.checkpoint import Checkpoint
+
+        class Base(tune.Trainable):
+            def step(self):
+                return {"a": 1, "done": True}
+
+        class Outside(Base):
+            def save_checkpoint(self, folder):
+                return "/tmp/elsewhere"
+
+        class Vanishes(Base):
+            def save_checkpoint(self, folder):
+                os.rmdir(folder)
+
+        class NoDict(Base):
+            def step(self):
+                return [1]
+
+        def bad_key(config):
+            tune.report({("a", 1): 2})
+
+        def bad_value(config):
+            tune.report(lock=threading.Lock())
+
+        def bad_checkpoint(config):
+            tune.report({"a": 1}, checkpoint=Checkpoint.from_dict({"lock": threading.Lock()}))
+
+        def gone_checkpoint(config):
+            tune.report({"a": 1}, checkpoint=Checkpoint("/nowhere"))
+
+        for trainable in (Outside, Vanishes, NoDict, bad_key, bad_value, bad_checkpoint, gone_checkpoint):
+            run_config = tune.RunConfig(verbose=0, storage_path=os.path.abspath("s"))
+            grid = tune.Tuner(trainable, run_config=run_config).fit()
+            print(trainable.__name__, str(grid.errors[0]).splitlines()[0])
+        """,
+    )
+    lines = run(shell, "script.py")
+    wanted = {
+        "Outside": "has to write below the directory",
+        "Vanishes": "is gone after Vanishes.save_checkpoint()",
+        "NoDict": "has to return a dict of metrics",
+        "bad_key": "keys are strings (or integers)",
+        "bad_value": "'lock' of type _thread.lock cannot be reported",
+        "bad_checkpoint": "the dict of the checkpoint cannot be pickled",
+        "gone_checkpoint": "/nowhere does not exist",
+    }
+    for name, text in wanted.items():
+        assert any(line.startswith(f"{name} ") and text in line for line in lines), (name, lines)
+
+
+def test_the_command_runs_a_script_for_ray_when_the_variable_says_so(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        from ray import tune
+
+        def train(config):
+            return {"loss": config["x"]}
+
+        if __name__ == "__main__":
+            tune.Tuner(train, param_space={"x": 1}).fit()
+        """,
+    )
+    shell.env["TRIALPOD_COMPAT"] = "ray!"
+    done = shell.run("run", "script.py", "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (trial,) = shell.results("trialpod-results/script")["trials"]
+    assert trial["status"] == "TERMINATED"
+
+
+def test_a_path_below_the_checkpoint_is_found_again_after_a_failure(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os
+        from ray import tune
+
+        class Deep(tune.Trainable):
+            def _setup(self, config):
+                self.n, self.restored = 0, False
+            def _train(self):
+                self.n += 1
+                if self.n == 3 and not self.restored:
+                    raise RuntimeError("a bad day")
+                return {"n": self.n, "restored": self.restored, "done": self.n == 4}
+            def _save(self, folder):
+                path = os.path.join(folder, "my", "point")
+                os.makedirs(os.path.dirname(path))
+                with open(path, "w") as stream:
+                    stream.write(str(self.n))
+                return path
+            def _restore(self, path):
+                assert path.endswith("my/point")
+                with open(path) as stream:
+                    self.n, self.restored = int(stream.read()), True
+
+        analysis = tune.run(Deep, name="deep", local_dir="s", checkpoint_freq=1, max_failures=1, verbose=0)
+        trial = analysis.trials[0]
+        row = trial.last_result
+        print(trial.status, row["n"], row["restored"], row["training_iteration"])
+        """,
+    )
+    assert run(shell, "script.py")[-1] == "TERMINATED 4 True 4"

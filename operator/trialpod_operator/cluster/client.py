@@ -173,7 +173,7 @@ class _Https(http.client.HTTPSConnection):
 
 
 class Experiments:
-    """The experiments of one namespace.
+    """The experiments of one namespace. Use it in a ``with``: it keeps a connection.
 
     Args:
         client: of the cluster.
@@ -192,6 +192,12 @@ class Experiments:
             InvalidInputError: none is.
         """
         return cls(KubeClient(find_access(context=context)), namespace)
+
+    def __enter__(self) -> Experiments:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
 
     def get(self, name: str) -> Json:
         """Return a TuneExperiment.

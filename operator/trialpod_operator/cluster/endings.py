@@ -50,7 +50,7 @@ from trialpod_operator.cluster.pod_reading import (
     trial_container,
 )
 
-GONE_AFTER_S = 60.0
+GONE_AFTER_S = 20.0
 """So long after its grace period a pod that is still there on a dead node is given up."""
 
 CLOCK_SKEW_S = 5.0

@@ -1,4 +1,4 @@
-"""Which API server to talk to, and as whom: from a kubeconfig or from inside a pod. For the clients, not the operator.
+"""Which API server to talk to, and as whom: from a kubeconfig or from inside a pod. For clients, not the operator.
 
 Standard library and PyYAML only, so that `trialpod why` needs nothing that `trialpod run` does not. Understood are
 client certificates, tokens, token files, exec plug-ins (EKS, GKE, AKS, OIDC), names and passwords, and proxies.
@@ -162,7 +162,8 @@ def _identity(user: Json, where: Path, name: str) -> tuple[dict[str, str], str, 
     if "auth-provider" in user:
         kind = (user["auth-provider"] or {}).get("name")
         raise InvalidInputError(
-            f"{where}: the user {name} has the auth-provider {kind}, which Kubernetes has removed; use its exec plug-in"
+            f"{where}: the user {name} has the auth-provider {kind}, which Kubernetes has removed; use its "
+            "exec plug-in"
         )
     certificate = None
     pem = _data(user, "client-certificate", where)

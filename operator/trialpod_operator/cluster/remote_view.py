@@ -17,7 +17,13 @@ from trialpod_operator.local.view import ExperimentView, TrialRow
 
 Json = dict[str, Any]
 RATE_WINDOW = 20
-_COUNTS = {"PENDING": "pending", "RUNNING": "running", "PAUSED": "paused", "TERMINATED": "terminated", "ERROR": "error"}
+_COUNTS = {
+    "PENDING": "pending",
+    "RUNNING": "running",
+    "PAUSED": "paused",
+    "TERMINATED": "terminated",
+    "ERROR": "error",
+}
 ENDED = ("TERMINATED", "ERROR")
 
 
@@ -40,7 +46,7 @@ def finished(item: Mapping[str, Any]) -> bool:
 def seconds(text: Any) -> float:
     """Return a time of the API server in seconds since the epoch; 0 for what is none."""
     try:
-        return dt.datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+        return dt.datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return 0.0
 
@@ -58,7 +64,9 @@ def state_of(item: Mapping[str, Any]) -> str:
     return "Waiting" if condition(item, "Ready").get("status") != "True" else "Running"
 
 
-def view_of(item: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], *, now: float, rows: int | None) -> ExperimentView:
+def view_of(
+    item: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], *, now: float, rows: int | None
+) -> ExperimentView:
     """Return the experiment at `now` (seconds since the epoch), with at most `rows` trials (None = all)."""
     spec, status = item.get("spec") or {}, item.get("status") or {}
     listed = list(trials)
@@ -76,15 +84,21 @@ def view_of(item: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], *, now
     total = counts.get("total")
     left = None if total is None else total - counts.get("done", 0)
     budget = spec.get("timeBudget")
+    by_state = {state: int(counts.get(key, 0)) for state, key in _COUNTS.items()}
+    held = min(by_state["RUNNING"], int((status.get("waiting") or {}).get("count", 0)))
+    by_state["RUNNING"] -= held  # they have a pod that does not run yet
+    by_state["PENDING"] += held
     return ExperimentView(
         name=str(item["metadata"]["name"]),
-        path=str(status.get("storageUri") or f"{(spec.get('storage') or {}).get('uri', '?')}/{item['metadata']['name']}"),
+        path=str(
+            status.get("storageUri") or f"{(spec.get('storage') or {}).get('uri', '?')}/{item['metadata']['name']}"
+        ),
         metric=spec.get("metric"),
         mode=str(spec.get("mode") or "max"),
         state=state,
         message="" if state in ("Running", "Succeeded") else str(status.get("message") or ""),
         total=total,
-        counts={state: int(counts.get(key, 0)) for state, key in _COUNTS.items()},
+        counts=by_state,
         results=sum(row.iteration for row in all_rows.values()),
         elapsed_s=max(0.0, (ended or now) - started) if started else 0.0,
         time_budget_s=_budget_seconds(budget),
@@ -104,6 +118,10 @@ def row_of(trial: Mapping[str, Any], now: float) -> TrialRow:
     checkpoint = status.get("checkpoint") or {}
     path = str(status.get("storageUri") or "")
     started, ended = seconds(status.get("startTime")), seconds(status.get("completionTime"))
+    # A trial counts as started, and as running, when its pod has a place; the operator says RUNNING before.
+    attempts = int(status.get("attempt") or 0)
+    if state == "RUNNING" and (status.get("waiting") or not (status.get("nodeName") or status.get("iteration"))):
+        state, attempts = "PENDING", max(0, attempts - 1)
     decision = status.get("lastDecision") or {}
     stopped = state == "TERMINATED" and decision.get("kind") == "stop"
     return TrialRow(
@@ -115,7 +133,7 @@ def row_of(trial: Mapping[str, Any], now: float) -> TrialRow:
         iteration=int(status.get("iteration") or 0),
         value=_number(status.get("value")),
         run_time_s=max(0.0, (ended or now) - started) if started else 0.0,
-        attempts=int(status.get("attempt") or 0),
+        attempts=attempts,
         failures=int(status.get("failures") or 0),
         disruptions=int(status.get("disruptions") or 0),
         error=str(status.get("message") or "") if state == "ERROR" else "",

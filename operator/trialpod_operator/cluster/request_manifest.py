@@ -88,7 +88,9 @@ def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle
     _refuse_what_stays_here(request, refused)
     spec: Json = {
         "trainable": {"pickle": {"uri": pickle_uri, "sha256": request.trainable.sha256}},
-        "searchSpace": {key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()},
+        "searchSpace": {
+            key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()
+        },
         "metric": request.metric,
         "mode": request.mode,
         "numSamples": request.num_samples,
@@ -136,7 +138,7 @@ def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle
 def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> None:
     if request.callbacks:
         refused.add(
-            "RunConfig(callbacks=[...]): they would run in this process, which a cluster does not need; leave them out"
+            "RunConfig(callbacks=[...]): they would run in this process, which the cluster does not need; drop them"
         )
     if request.progress_reporter is not None:
         refused.add("RunConfig(progress_reporter=...): leave it out; `trialpod status NAME` shows the progress")
@@ -150,8 +152,8 @@ def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> N
         refused.add("variable TUNE_DISABLE_STRICT_METRIC_CHECKING: not known in a cluster; unset it")
     if request.resources_fn is not None:
         refused.add(
-            "tune.with_resources(resources=<function>): in a cluster all trials of an experiment get the same; give a "
-            "dict, or start one experiment for each"
+            "tune.with_resources(resources=<function>): in a cluster all trials of an experiment get the same; give "
+            "a dict, or start one experiment for each"
         )
     if request.resume_errored or request.restart_errored or not request.resume_unfinished:
         refused.add(
@@ -175,10 +177,17 @@ def _space(value: Any, where: str, refused: _Refusals) -> Any:
         if set(value) == {"grid_search"} and isinstance(value["grid_search"], (list, tuple, range)):
             grid = value["grid_search"]
             return {"grid_search": [_space(item, f"{where}[{i}]", refused) for i, item in enumerate(grid)]}
-        made = {key: _space(item, f"{where}[{key!r}]", refused) for key, item in value.items() if _is_key(key, where, refused)}
+        made = {
+            key: _space(item, f"{where}[{key!r}]", refused)
+            for key, item in value.items()
+            if _is_key(key, where, refused)
+        }
         if len(made) == 1 and _reads_as_distribution(*next(iter(value.items()))):
             if _has_domain(value):
-                refused.add(f"{where}: a nested config with the one key {next(iter(made))!r} reads as a distribution; rename it")
+                refused.add(
+                    f"{where}: a nested config with the one key {next(iter(made))!r} reads as a distribution; rename "
+                    "it"
+                )
             return {"literal": made}
         return made
     if isinstance(value, list):
@@ -194,7 +203,9 @@ def _reads_as_distribution(key: str, value: Any) -> bool:
     if key in (*NAMES, "sample_from"):
         return True
     # A name that nearly is a distribution's would be refused as a typo.
-    return bool(compile_search_space({"x": {key: value}})[1]) if isinstance(value, list | int | float | dict) else False
+    return (
+        bool(compile_search_space({"x": {key: value}})[1]) if isinstance(value, list | int | float | dict) else False
+    )
 
 
 def _has_domain(value: Any) -> bool:
@@ -254,14 +265,15 @@ def plain(value: Any, where: str, refused: list[str]) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            refused.append(f"{where}: {value} has no form in a manifest; pass the string {str(value)!r} and float() it")
+            refused.append(
+                f"{where}: {value} has no form in a manifest; pass the string {str(value)!r} and float() it"
+            )
         return value
     if isinstance(value, list):
         return [plain(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                refused.append(f"{where}: the key {key!r} is no string; a manifest has only such keys")
+        wrong = [key for key in value if not isinstance(key, str)]
+        refused += [f"{where}: the key {key!r} is no string; a manifest has only such keys" for key in wrong]
         return {str(key): plain(item, f"{where}[{key!r}]", refused) for key, item in value.items()}
     advice = "a list arrives as it is" if isinstance(value, tuple) else "pass its name and make it in the Trainable"
     refused.append(f"{where}: a {type(value).__name__} has no form in a manifest; {advice}")
@@ -275,7 +287,11 @@ def _scheduler(request: ExperimentRequest, refused: _Refusals) -> Json | None:
     if request.scheduler is None:
         return None
     return _component(
-        request.scheduler, scheduler_name(request.scheduler), "TuneConfig(scheduler=...)", "trialpod.schedulers", refused
+        request.scheduler,
+        scheduler_name(request.scheduler),
+        "TuneConfig(scheduler=...)",
+        "trialpod.schedulers",
+        refused,
     )
 
 
@@ -292,7 +308,7 @@ def _search_algorithm(request: ExperimentRequest, refused: _Refusals) -> tuple[J
     if search is None:
         return None, limit
     found = _component(search, searcher_name(search), where, "trialpod.searchers", refused)
-    if found is not None and found["name"] == "random" and not found.get("parameters"):
+    if found is not None and found["name"] in ("random", "variant_generator") and not found.get("parameters"):
         return None, limit
     return found, limit
 
@@ -317,8 +333,9 @@ def _stopper(part: Any, refused: _Refusals) -> list[Json]:
         return [each for inner in part.stoppers for each in _stopper(inner, refused)]
     if not isinstance(part, Stopper):
         refused.add(
-            f"{where}: the function {getattr(part, '__qualname__', part)!r} cannot go to a cluster; use a dict such as "
-            f"{{'training_iteration': 100}}, a stopper of trialpod.tune.stopper, or return from the Trainable; or {_HERE}"
+            f"{where}: the function {getattr(part, '__qualname__', part)!r} cannot go to a cluster; use a dict such "
+            f"as {{'training_iteration': 100}}, a stopper of trialpod.tune.stopper, or return from the Trainable; or "
+            f"{_HERE}"
         )
         return []
     found = _component(part, stopper_name(part), where, "trialpod.stoppers", refused)
@@ -380,7 +397,7 @@ def _storage(request: ExperimentRequest, settings: ClusterSettings, refused: _Re
     if not request.storage_uri:
         refused.add(
             "RunConfig(storage_path=...): in a cluster it has to be a bucket that the pods can reach, such as "
-            "s3://tune/experiments; no folder of this machine is seen there (the variable TRIALPOD_STORAGE sets it too)"
+            "s3://tune/experiments; no folder of this machine is seen there (TRIALPOD_STORAGE sets it too)"
         )
     found: Json = {"uri": uri or "s3://missing"}
     if settings.endpoint:

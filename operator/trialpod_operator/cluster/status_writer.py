@@ -21,12 +21,12 @@ from trialpod_operator.cluster.events import KubernetesEvent, TrialEvents, trans
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.merge import merge_patch
-from trialpod_operator.cluster.pod_reading import seconds
+from trialpod_operator.cluster.pod_reading import condition, seconds
 from trialpod_operator.cluster.pod_work import node_of
 from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
 from trialpod_operator.cluster.waiting import Waiting, summarize
-from trialpod_operator.engine.actions import Action, TrialEnded
+from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued
 from trialpod_operator.engine.trial import ERROR, Trial
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class StatusWriter:
         self._events: list[KubernetesEvent] = []
         self._trial_events = TrialEvents()
         self._item: Mapping[str, Any] = {}
+        self._endings: dict[str, Ending] = {}  # by trial_id, until the engine has taken them in
 
     def observe(self, item: Mapping[str, Any]) -> None:
         """Take in the object as it was last seen."""
@@ -71,16 +72,27 @@ class StatusWriter:
 
     def note_action(self, action: Action) -> None:
         """Take in a committed action, for the events."""
+        if isinstance(action, TrialRequeued) and action.why == "disrupted":
+            self._disrupted(action.trial, action.message)
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
             name = names.trial_name(self._name, action.trial.trial_id)
             self._add(self._trial_events.failed(name, action.trial.error))
 
     def note_ending(self, trial: Trial, ending: Ending) -> None:
         """Take in how a pod ended, for the events."""
-        if ending.kind == "disruption":
-            name = names.trial_name(self._name, trial.trial_id)
-            now = self._services.clock()
-            self._add(self._trial_events.disrupted(name, ending.reason, ending.message, now))
+        self._endings[trial.trial_id] = ending
+
+    def _disrupted(self, trial: Trial, message: str) -> None:
+        """The cluster ended an attempt: by the attempt's own word, or as its pod tells."""
+        name = names.trial_name(self._name, trial.trial_id)
+        ending = self._endings.pop(trial.trial_id, None)
+        reason = ending.reason if ending is not None else "Preempted"
+        pod = self._services.seen.pod(self._key, names.pod_name(self._name, trial.trial_id, trial.attempt))
+        target = condition(pod, "DisruptionTarget") if pod is not None else None
+        if ending is None and target is not None and target.get("status") == "True":
+            reason = str(target.get("reason") or reason)
+            message = f"{target.get('message') or reason}: {message}"
+        self._add(self._trial_events.disrupted(name, reason, message, self._services.clock()))
 
     def finished_as_observed(self, item: Mapping[str, Any]) -> bool:
         """Return whether the status says that the experiment is over, for the spec as it is now."""

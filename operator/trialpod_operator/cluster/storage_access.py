@@ -82,7 +82,7 @@ def secret_data(storage: StorageSpec, secret: Mapping[str, Any] | None) -> dict[
         return {}
     if secret is None:
         raise StorageProblemError(
-            "SecretMissing", f"the Secret {name} (spec.storage.credentialsSecret) is not there; create it"
+            "SecretNotFound", f"the Secret {name} (spec.storage.credentialsSecret) is not there; create it"
         )
     data = secret.get("data") or {}
     files: dict[str, bytes] = {}

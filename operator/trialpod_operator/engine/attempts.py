@@ -104,7 +104,7 @@ def stop_one(engine: Engine, trial_id: str, reason: dict[str, Any], now: float) 
     if not trial.completion_told:
         trial.completion_told = True
         engine.ask(engine.scheduler.on_trial_remove, engine.controller, trial)
-        engine.ask(engine.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
+        engine.tell(engine.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
     end_trial(engine, trial, TERMINATED, now)
 
 
@@ -174,7 +174,7 @@ def _give_up(engine: Engine, trial: Trial, now: float) -> None:
     if not trial.completion_told:
         trial.completion_told = True
         engine.ask(engine.scheduler.on_trial_error, engine.controller, trial)
-        engine.ask(engine.search.on_trial_complete, trial.trial_id, error=True)
+        engine.tell(engine.search.on_trial_complete, trial.trial_id, error=True)
     end_trial(engine, trial, ERROR, now)
     if engine.settings.fail_fast and engine.state.flags.stopping is None:
         engine.stop_all({"source": "fail_fast", "trial_id": trial.trial_id}, now)

@@ -169,7 +169,7 @@ class Controller:
                 return False
             decide(engine, trial, "stop", reason, now)
         trial.completion_told = True
-        engine.ask(engine.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
+        engine.tell(engine.search.on_trial_stopped, trial.trial_id, trial.last_result or None)
         if not trial.running:
             trial.stopped = True
             note(trial, now, "stop", reason)

@@ -44,6 +44,7 @@ from trialpod_operator.engine.events import (
     RetryRequested,
     SettingsObserved,
     StopRequested,
+    SuggestionReady,
     SuspendRequested,
     TimerFired,
 )
@@ -80,7 +81,10 @@ class Engine:
         self.outputs = Outputs()
         self.silent = stopper is None and type(self.scheduler) is FIFOScheduler
         """No result leads to a decision."""
-        self.search_listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
+        listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
+        self.search_listens = bool(getattr(search, "listens", listens))
+        self.defers = bool(getattr(search, "defers", False))
+        """Suggestions come later, as `SuggestionReady`: `search` has `request` and `answered` (see `starts`)."""
         self.keeps_one_pending = self.scheduler.time_slicing
         """The scheduler gives a trial's place to another one that waits, so there must always be one."""
         # Hooks that only some stoppers have.
@@ -90,6 +94,10 @@ class Engine:
         self.controller = Controller(self)
         self.resources_of: Callable[[dict[str, Any]], dict[str, float]] = lambda _config: {}
         """What a trial with this config is given, as long as the scheduler has not changed that."""
+        self.looks = 0
+        """How often a new trial was looked for in this call of `apply`."""
+        self.limits: tuple[int, int] | None = None
+        """In a replay: how many trials were created and started when a paused one was given up; None: no more were."""
         self._recorded: Outputs | None = None
         self._actions: list[Action] = []
         self._breakdown: dict[str, Any] | None = None
@@ -117,6 +125,7 @@ class Engine:
         flags.last_alive = flags.now
         flags.now = now = max(now, flags.now)
         self.outputs = Outputs()
+        self.looks = 0
         self._recorded = recorded
         self._breakdown = None
         self._actions = []
@@ -211,6 +220,8 @@ class Engine:
             self._introduce(snapshot.settings)
             self.search.set_num_samples(snapshot.settings.num_samples)
         self.search.set_state(snapshot.search)
+        if snapshot.flags.asked:
+            starts.ask_again(self)
         self.scheduler.set_state(snapshot.scheduler)
         if self.stopper is not None and snapshot.stopper is not None:
             self.stopper.set_state(snapshot.stopper)
@@ -259,6 +270,12 @@ class Engine:
             self.break_down(f"{owner}.{name} raised {type(error).__name__}: {error}")
             return None
 
+    def tell(self, method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a method by which the search algorithm learns something."""
+        if self.defers:
+            self.state.flags.heard, self.state.flags.dry = True, False
+        self.ask(method, *args, **kwargs)
+
     def break_down(self, message: str) -> None:
         """End the experiment, because an algorithm broke its contract; the first message counts."""
         if self._breakdown is None:
@@ -281,7 +298,9 @@ class Engine:
             case CapacityObserved():
                 self.state.flags.slots, self.state.flags.resources = event.slots, event.resources
             case TimerFired():
-                pass
+                self.state.flags.dry = False
+            case SuggestionReady():
+                starts.suggested(self, event)
             case StopRequested(trial_id=None):
                 outcome.stop_all(self, {"source": "user"}, now)
             case StopRequested(trial_id=trial_id):
@@ -320,7 +339,8 @@ class Engine:
         if old is None and not self.state.flags.suspended:
             self.state.flags.active_since = now
         if old is None or old.num_samples != settings.num_samples:
-            self.ask(self.search.set_num_samples, settings.num_samples)
+            self.state.flags.searched = False
+            self.tell(self.search.set_num_samples, settings.num_samples)
         if old is not None:
             outcome.reopen(self, settings != old, now)
 
@@ -334,11 +354,18 @@ class Engine:
         if self._observe_time is not None or self._recorded is not None:
             results.stop_everything(self, 0, now)
         while True:
+            outputs, recorded = self.outputs, self._recorded
+            passes = recorded.passes if recorded is not None else []
+            self.limits = passes[len(outputs.passes)] if len(outputs.passes) < len(passes) else None
             starts.fill(self, now)
             self._fall_over(self._breakdown, now)
             self.controller.carry_out(now)
             if not outcome.finish_or_unblock(self, now):
                 break
+            outputs.passes.append((len(outputs.created), len(outputs.started)))
+        if self.limits is not None:
+            self.limits = None
+            starts.fill(self, now)
         if self._recorded is not None and self.outputs.breakdown is None:
             self._fall_over(self._recorded.breakdown, now)
             outcome.finish_or_unblock(self, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
+from trialpod_operator.engine.outputs import Created
 from trialpod_operator.engine.settings import Settings
 
 
@@ -80,6 +81,14 @@ class TimerFired(Event, frozen=True):
     """The time that `Engine.next_wakeup` named has come."""
 
 
+class SuggestionReady(Event, frozen=True):
+    """A search algorithm that takes its time has answered, or broke down at any call."""
+
+    created: Created | None = None  # None: it has nothing to suggest
+    finished: bool = False  # and never will have
+    error: str = ""
+
+
 class StopRequested(Event, frozen=True):
     """The user stops one trial, or all when `trial_id` is None."""
 
@@ -115,6 +124,7 @@ AnyEvent = (
     | CheckpointDamaged
     | AttemptEnded
     | TimerFired
+    | SuggestionReady
     | StopRequested
     | SuspendRequested
     | ResumeRequested

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.engine import attempts
+from trialpod_operator.engine import attempts, starts
 from trialpod_operator.engine.actions import ExperimentFinished, TrialRequeued, Warned
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import AttemptEnded, Recovered
 from trialpod_operator.engine.results import decide
-from trialpod_operator.engine.starts import has_room
 from trialpod_operator.engine.trial import ERROR, PENDING, TERMINATED
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
             _open(engine, now)  # more time came before the last trial had heard of the end
         return
     recorded = engine.recorded
-    exhausted = engine.search.finished if recorded is None or not recorded.created else False
+    exhausted = starts.exhausted(engine) if recorded is None or not recorded.created else False
     if exhausted or not budget_left(engine, now):
         return
     if changed or stopped_by in (None, "user", "time_budget", "broken"):
@@ -132,6 +131,7 @@ def retry_errors(engine: Engine, from_scratch: bool, now: float) -> None:
 def recover(engine: Engine, event: Recovered, now: float) -> None:
     """Take up the experiment after the shell restarted: attempts without a process were disrupted."""
     flags = engine.state.flags
+    flags.dry = False
     if flags.active_since is not None:
         flags.active_s += max(0.0, flags.last_alive - flags.active_since)
         flags.active_since = now
@@ -159,15 +159,15 @@ def finish_or_unblock(engine: Engine, now: float) -> bool:
     if flags.finished or state.running:
         return False
     if not flags.stopping:
-        if flags.suspended or state.waiting or not has_room(engine):
+        if flags.suspended or state.waiting or flags.asked or flags.spare or not starts.has_room(engine):
             return False
         if state.paused:
             # The scheduler had its chance to go on with them while nothing else was running.
             left = next(iter(state.paused.values()))
             attempts.stop_one(engine, left.trial_id, {"source": "scheduler", "rule": "left paused"}, now)
             return True
-        if not engine.search.finished:
-            engine.warn_once("search", lambda: f"{type(engine.search).__name__} has no further suggestion")
+        if not starts.exhausted(engine):
+            engine.warn_once("search", lambda: f"{starts.search_name(engine)} has no further suggestion")
     flags.finished = True
     _stand_still(engine, now)
     flags.state, flags.message = _verdict(engine)

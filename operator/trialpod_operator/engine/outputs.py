@@ -49,7 +49,9 @@ class Outputs(msgspec.Struct, omit_defaults=True):
     verdicts: list[Verdict] = []
     created: list[Created] = []
     commands: list[Command] = []
+    asked: int = 0  # the so many-th look for a new trial became a request, which an event of its own answers
     started: list[str] = []  # ids of trials, in the order in which the scheduler chose them
+    passes: list[tuple[int, int]] = []  # trials created and started before each paused one that was then given up
     stop_all: dict[str, Any] | None = None  # a stopper ended the experiment, with this reason
     stop_all_at: int = 0  # at this result of the attempt
     breakdown: dict[str, Any] | None = None  # an algorithm raised an error, which ended the experiment
@@ -57,4 +59,5 @@ class Outputs(msgspec.Struct, omit_defaults=True):
     @property
     def empty(self) -> bool:
         """True when nothing was chosen."""
-        return not (self.verdicts or self.created or self.commands or self.started or self.stop_all or self.breakdown)
+        trials = self.verdicts or self.created or self.commands or self.started
+        return not (trials or self.asked or self.stop_all or self.breakdown)

@@ -68,7 +68,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
             trial.result = bytes(event.results[number])
             _judge(engine, trial, result, done, now)
         elif engine.search_listens and not done:
-            engine.ask(engine.search.on_trial_result, trial.trial_id, result)
+            engine.tell(engine.search.on_trial_result, trial.trial_id, result)
         if done:
             tell_completion(engine, trial, result)
     last = fresh[-1]
@@ -128,7 +128,7 @@ def tell_completion(engine: Engine, trial: Trial, result: dict[str, Any]) -> Non
         engine.ask(engine.scheduler.on_trial_complete, engine.controller, trial, result)
         stopped = trial.decision == "stop" and _cut_short(trial.decision_reason)
         tell = engine.search.on_trial_stopped if stopped else engine.search.on_trial_complete
-        engine.ask(tell, trial.trial_id, result)
+        engine.tell(tell, trial.trial_id, result)
 
 
 def _cut_short(reason: dict[str, Any]) -> bool:
@@ -185,12 +185,12 @@ def _judge(engine: Engine, trial: Trial, result: dict[str, Any], done: bool, now
             engine.ask(engine.scheduler.on_trial_complete, engine.controller, trial, result)
         cut_short = verdict is not None and _cut_short(verdict.reason)
         tell = engine.search.on_trial_stopped if cut_short else engine.search.on_trial_complete
-        engine.ask(tell, trial.trial_id, result)
+        engine.tell(tell, trial.trial_id, result)
     elif not done and engine.search_listens:
-        engine.ask(engine.search.on_trial_result, trial.trial_id, result)
+        engine.tell(engine.search.on_trial_result, trial.trial_id, result)
     if decision == "pause" and not done:
         trial.parked = True
-        engine.ask(engine.search.on_pause, trial.trial_id)
+        engine.tell(engine.search.on_pause, trial.trial_id)
     engine.controller.carry_out(now)
     stop_everything(engine, trial.received, now)
 

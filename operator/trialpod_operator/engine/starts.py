@@ -2,14 +2,23 @@
 
 A replay goes through the same steps, so that the algorithms are asked as often as they were, and takes the recorded
 choices in place of theirs.
+
+A search algorithm that takes its time (`Engine.defers`) is asked for one suggestion at a time, by `request`. Until that
+comes, as `SuggestionReady`, no other trial starts than those that are pending, as if everything waited; but results
+are judged and answered meanwhile. Such an algorithm has, beside the methods of `SearchAlgorithm`:
+
+* ``request()``: a suggestion is wanted, made of what the algorithm was told before this call;
+* ``answered(created, error)``: the engine has it. In a replay this comes without anything being computed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trialpod.protocol.values import params_encoder
+from trialpod.protocol.values import OpaqueValue, opaque_decoder, params_encoder
+from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.actions import StartAttempt, TrialCreated
+from trialpod_operator.engine.events import SuggestionReady
 from trialpod_operator.engine.outputs import Created, Outputs
 from trialpod_operator.engine.trial import RUNNING, Trial
 
@@ -29,6 +38,10 @@ def fill(engine: Engine, now: float) -> None:
     if flags.suspended or flags.stopping or flags.finished:
         return
     while has_room(engine):
+        if not engine.state.pending:
+            _create(engine, now)
+            if flags.asked and not engine.state.pending:
+                break
         trial = _choose(engine, now)
         if trial is None:
             break
@@ -37,17 +50,19 @@ def fill(engine: Engine, now: float) -> None:
         _create(engine, now)
     if recorded is not None:
         # What a replay under changed algorithms has not come to by itself.
-        engine.controller.carry_out(now, rest=True)
-        while len(engine.outputs.created) < len(recorded.created):
+        if engine.limits is None:
+            engine.controller.carry_out(now, rest=True)
+        while len(engine.outputs.created) < _limits(engine, recorded)[0]:
             _create(engine, now)
         while (trial := _next_recorded(engine, recorded)) is not None:
             _start(engine, trial, now)
+        if engine.limits is None and recorded.asked and not engine.outputs.asked:
+            engine.outputs.asked = recorded.asked
+            request(engine)
 
 
 def _choose(engine: Engine, now: float) -> Trial | None:
     state, recorded = engine.state, engine.recorded
-    if not state.pending:
-        _create(engine, now)
     view = engine.ask(engine.scheduler.choose_trial_to_run, engine.controller)
     engine.controller.carry_out(now)
     chosen = None if view is None else state.pending.get(view.trial_id) or state.paused.get(view.trial_id)
@@ -66,26 +81,82 @@ def _choose(engine: Engine, now: float) -> Trial | None:
 
 def _next_recorded(engine: Engine, recorded: Outputs) -> Trial | None:
     done = len(engine.outputs.started)
-    return engine.state.trials[recorded.started[done]] if done < len(recorded.started) else None
+    return engine.state.trials[recorded.started[done]] if done < _limits(engine, recorded)[1] else None
+
+
+def _limits(engine: Engine, recorded: Outputs) -> tuple[int, int]:
+    """Return how many trials may have been created and started, as it was recorded, for now."""
+    return engine.limits or (len(recorded.created), len(recorded.started))
+
+
+def suggested(engine: Engine, event: SuggestionReady) -> None:
+    """Take in the answer of a search algorithm that takes its time."""
+    flags, created = engine.state.flags, event.created
+    flags.asked = False
+    if created is not None:
+        flags.spare.append(created)
+    elif not event.error:
+        flags.dry, flags.searched = not flags.heard, event.finished
+    answered: Any = getattr(engine.search, "answered", None)
+    if answered is not None:
+        engine.ask(answered, created, event.error)
+    elif created is not None:
+        engine.ask(adopt, engine.search, created)
+    if event.error:
+        engine.break_down(event.error)
+
+
+def request(engine: Engine) -> None:
+    """Have a search algorithm that takes its time make a suggestion."""
+    flags = engine.state.flags
+    flags.asked, flags.heard = True, False
+    ask_again(engine)
+
+
+def ask_again(engine: Engine) -> None:
+    """Have it make the suggestion that is still due."""
+    ask: Any = getattr(engine.search, "request", None)
+    if ask is not None:
+        engine.ask(ask)
+
+
+def search_name(engine: Engine) -> str:
+    """Return the name of the search algorithm's class."""
+    return type(getattr(engine.search, "search", engine.search)).__name__
+
+
+def exhausted(engine: Engine) -> bool:
+    """Return whether no further suggestion will come, as far as that is known."""
+    flags = engine.state.flags
+    return flags.searched and not flags.spare if engine.defers else engine.search.finished
+
+
+def adopt(search: SearchAlgorithm, created: Created) -> None:
+    """Have a search algorithm take over a suggestion that it made earlier.
+
+    One with values that only its user's process can read is made once more.
+    """
+    config = opaque_decoder.decode(created.params)
+    if _has_opaque(config):
+        search.next_suggestion()
+    else:
+        search.adopt(Suggestion(trial_id=created.trial_id, config=config, tag=created.tag))
+
+
+def _has_opaque(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_opaque(item) for item in value.values())
+    if isinstance(value, list):
+        return any(_has_opaque(item) for item in value)
+    return isinstance(value, OpaqueValue)
 
 
 def _create(engine: Engine, now: float) -> None:
-    suggestion = engine.ask(engine.search.next_suggestion)
-    recorded, done = engine.recorded, len(engine.outputs.created)
-    if recorded is not None:
-        if done >= len(recorded.created):
-            return
-        created = recorded.created[done]
-    elif suggestion is None:
+    """Create the next trial, or ask for one where that takes time; neither when there is none to be had."""
+    engine.looks += 1
+    created = _next_new(engine) if engine.recorded is None else _next_new_recorded(engine, engine.recorded)
+    if created is None:
         return
-    elif suggestion.trial_id in engine.state.trials:
-        engine.break_down(f"{type(engine.search).__name__} suggested trial {suggestion.trial_id} twice")
-        return
-    else:
-        params = engine.ask(params_encoder.encode, suggestion.config)
-        if params is None:
-            return
-        created = Created(suggestion.trial_id, suggestion.tag, params)
     engine.outputs.created.append(created)
     trial = Trial(
         trial_id=created.trial_id,
@@ -100,12 +171,51 @@ def _create(engine: Engine, now: float) -> None:
     engine.do(TrialCreated(trial))
 
 
+def _next_new(engine: Engine) -> Created | None:
+    flags = engine.state.flags
+    if flags.spare:
+        created = flags.spare.pop(0)
+    elif engine.defers:
+        if not (flags.asked or flags.dry or flags.searched):
+            engine.outputs.asked = engine.looks
+            request(engine)
+        return None
+    else:
+        flags.asked = False  # of an earlier run, in which it took its time
+        suggestion = engine.ask(engine.search.next_suggestion)
+        params = engine.ask(params_encoder.encode, suggestion.config) if suggestion is not None else None
+        if suggestion is None or params is None:
+            return None
+        created = Created(suggestion.trial_id, suggestion.tag, params)
+    if created.trial_id in engine.state.trials:
+        engine.break_down(f"{search_name(engine)} suggested trial {created.trial_id} twice")
+        return None
+    return created
+
+
+def _next_new_recorded(engine: Engine, recorded: Outputs) -> Created | None:
+    flags, done = engine.state.flags, len(engine.outputs.created)
+    if done < _limits(engine, recorded)[0]:
+        created = recorded.created[done]
+        if flags.spare and flags.spare[0].trial_id == created.trial_id:
+            flags.spare.pop(0)
+        else:
+            engine.ask(adopt, engine.search, created)
+        return created
+    if recorded.asked == engine.looks:
+        engine.outputs.asked = engine.looks
+        request(engine)
+    elif not engine.defers and not flags.asked:
+        engine.ask(engine.search.next_suggestion)
+    return None
+
+
 def _start(engine: Engine, trial: Trial, now: float) -> None:
     engine.outputs.started.append(trial.trial_id)
     engine.state.move(trial, RUNNING)
     if trial.parked:
         trial.parked = False
-        engine.ask(engine.search.on_unpause, trial.trial_id)
+        engine.tell(engine.search.on_unpause, trial.trial_id)
     trial.attempt += 1
     trial.running = True
     trial.lost = False

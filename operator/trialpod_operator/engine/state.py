@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from trialpod_operator.engine.changes import Change, Planted
+from trialpod_operator.engine.outputs import Created
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, Trial
 
@@ -38,6 +39,12 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     sound: bool = False  # the user's code has run: some attempt brought a result, or failed only later
     broken: int = 0  # trials whose code could not be started, while `sound` is False
     warned: list[str] = []  # keys of the warnings that are given once
+    # Of a search algorithm that takes its time (see `starts`):
+    asked: bool = False  # for a suggestion, which has not come yet
+    heard: bool = False  # it was told something since it was asked last
+    dry: bool = False  # it has no suggestion until it is told something
+    searched: bool = False  # it will never have another one
+    spare: list[Created] = []  # suggestions for which there are no trials yet
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

@@ -11,21 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import Assignment, ReportAnswer
+from trialpod.protocol.values import params_decoder
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.events import AnyEvent, AttemptStarted
+from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SuggestionReady
 from trialpod_operator.engine.outputs import Created, Outputs
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.policy_files import PolicyFiles
 from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
+from trialpod_operator.experiment.suggesting import QueuedSearch, takes_its_time
 from trialpod_operator.experiment.trial_files import TrialFiles
 
 SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024
@@ -43,6 +46,9 @@ class ExperimentHost:
         clock: returns seconds since the epoch.
         perform: carries out the actions that concern processes and people; called after journaling.
         heartbeat_s: how often attempts must call when they have nothing to say.
+        deliver: takes an event from another thread, to be applied in the host's own soon, by whatever else goes with
+            `apply` there. Search algorithms that may take long then do so beside everything else; None has everything
+            wait for them. Not called before the first `apply`.
     """
 
     def __init__(
@@ -52,10 +58,14 @@ class ExperimentHost:
         clock: Callable[[], float],
         perform: Callable[[Action], None],
         heartbeat_s: float = 10.0,
+        deliver: Callable[[SuggestionReady], None] | None = None,
     ) -> None:
         self.plan = plan
         self.directory = directory
-        self.engine = Engine(plan.search, plan.scheduler, plan.stopper)
+        self._queued: QueuedSearch | None = None
+        if deliver is not None and takes_its_time(plan.search):
+            self._queued = QueuedSearch(plan.search, deliver)
+        self.engine = Engine(self._queued or plan.search, plan.scheduler, plan.stopper)
         self.engine.resources_of = plan.resources_for
         self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn)
         self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
@@ -64,6 +74,7 @@ class ExperimentHost:
         self._heartbeat_s = heartbeat_s
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
         self._snapshot_size = 0
+        self._snapshot_due = False
         self._written = 0
         self._names: dict[str, str] = {}
         self._durable = 0
@@ -88,8 +99,11 @@ class ExperimentHost:
         warnings, self._warnings = self._warnings, []
         for action in [*warnings, *actions]:
             self._perform(action)
-        if self._journal.size_since_snapshot > max(SNAPSHOT_MIN_BYTES, 2 * self._snapshot_size):
+        grown = self._journal.size_since_snapshot > max(SNAPSHOT_MIN_BYTES, 2 * self._snapshot_size)
+        if self._snapshot_due or grown:
             self.write_snapshot()
+        if self._queued is not None:
+            self._queued.release()
 
     @property
     def position(self) -> int:
@@ -157,7 +171,13 @@ class ExperimentHost:
             self._durable = self._journal.sync()
 
     def write_snapshot(self) -> None:
-        """Store the whole state, so that the next start need not replay what came before."""
+        """Store the whole state, so that the next start need not replay what came before.
+
+        While a suggestion is being computed it is put off until that has come.
+        """
+        self._snapshot_due = self._queued is not None and not self._queued.settle()
+        if self._snapshot_due:
+            return
         try:
             offsets = self.files.offsets()
         except StorageError:
@@ -176,6 +196,8 @@ class ExperimentHost:
 
     def close(self) -> None:
         """Flush and close everything; the host cannot be used afterwards."""
+        if self._queued is not None:
+            self._queued.close()
         self.files.close()
         self._policies.flush()
         self._journal.sync()
@@ -208,9 +230,10 @@ class ExperimentHost:
 
     def _name(self, created: Created) -> tuple[str, str]:
         name, dirname = self.plan.trial_name, self.plan.trial_dirname
+        config: dict[str, Any] = params_decoder.decode(created.params)  # a script's own, in its own process
         return (
-            name(created.trial_id, created.tag) if name is not None else "",
-            dirname(created.trial_id, created.tag) if dirname is not None else "",
+            name(created.trial_id, created.tag, config) if name is not None else "",
+            dirname(created.trial_id, created.tag, config) if dirname is not None else "",
         )
 
     def _warn(self, trial_id: str, message: str) -> None:

@@ -32,6 +32,7 @@ from trialpod.errors import StorageError, TrialpodError
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
 from trialpod.storage.journal_format import FRAME, SEGMENT_HEADER_BYTES
 from trialpod.storage.layout import (
+    CALLBACKS_FILE,
     ERROR_FILE,
     EVENT_FILE_PREFIX,
     EXPERIMENT_FILE,
@@ -55,6 +56,7 @@ LISTINGS = 10
 """How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
 
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
+_EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, TRAINABLE_FILE, CALLBACKS_FILE))
 _TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
 _SEGMENT = re.compile(r"(\d{8})\.log")
 _SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
@@ -295,7 +297,7 @@ class Mirror:
         self._copy_files(everything=everything)
 
     def _copy_files(self, *, everything: bool) -> None:
-        for key in (f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}", f"{TRIALPOD_DIR}/{TRAINABLE_FILE}", _TUNER_FILE):
+        for key in (*_EXPERIMENT_FILES, _TUNER_FILE):
             self._copy_if_changed(key)
         with self._lock:
             ended, live = list(self._ended), list(self._live)
@@ -411,7 +413,7 @@ class Mirror:
     def _fetch(self, pieces: _Pieces, folder: Path, *, journal_only: bool) -> None:
         logger.info("fetching the experiment from %s", self.uri)
         folder.mkdir(parents=True, exist_ok=True)
-        files = [f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}", f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"]
+        files = list(_EXPERIMENT_FILES)
         if not journal_only:
             keys = (key for key in self._storage.list() if "/checkpoint_" not in key)
             files += [key for key in keys if key.count("/") == 1 and not key.startswith(TRIALPOD_DIR)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from trialpod.protocol.messages import TrainableRef
 from trialpod.storage.options import StorageOptions
+from trialpod.tune.backends import TrialNamer
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.stopper.stopper import Stopper
@@ -46,8 +47,8 @@ class ExperimentPlan:
     suspend: bool = False
     remote: RemoteStorage | None = None
     document: dict[str, Any] = field(default_factory=dict)
-    trial_name: Callable[[str, str], str] | None = None  # (trial_id, tag) -> name, from a script
-    trial_dirname: Callable[[str, str], str] | None = None
+    trial_name: TrialNamer | None = None  # from a script
+    trial_dirname: TrialNamer | None = None
     log_output: bool = True
     grace_s: float = DEFAULT_GRACE_S
 

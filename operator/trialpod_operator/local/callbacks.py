@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from trialpod.errors import StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.base import storage_error
-from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.storage.layout import CALLBACKS_FILE, TRIALPOD_DIR
 from trialpod.tune.callback import Callback
 from trialpod.tune.callback_list import CallbackList
 from trialpod.tune.result import Metrics, checkpoints_in
@@ -36,7 +37,6 @@ from trialpod_operator.experiment.trial_files import static_fields
 if TYPE_CHECKING:
     from trialpod.tune.backends import TrialOutcome
 
-STATE_FILE = "callbacks.pkl"
 STATE_S = 10.0
 """How often the state of callbacks is written at most."""
 
@@ -62,7 +62,7 @@ class Callbacks:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hooks = CallbackList(callbacks)
-        self._state_file = directory / TRIALPOD_DIR / STATE_FILE
+        self._state_file = directory / TRIALPOD_DIR / CALLBACKS_FILE
         self._stop = stop
         self._num_samples = num_samples
         self._clock = clock
@@ -89,7 +89,7 @@ class Callbacks:
             if trial.checkpoints:
                 self._checkpoints[trial.trial_id] = trial.checkpoints[-1].index
         if self._state_file.exists():
-            self._hooks.set_state(pickle.loads(self._state_file.read_bytes()))
+            self._hooks.set_state(self._load())
 
     @contextlib.contextmanager
     def step(self, event: AnyEvent) -> Iterator[None]:
@@ -182,6 +182,16 @@ class Callbacks:
             if self._hooks.wants("on_checkpoint"):
                 self._call("on_checkpoint", trial, checkpoint=checkpoints_in(place, [info])[0][0])
             self._call("on_trial_save", trial)
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        try:
+            states: dict[str, dict[str, Any]] = pickle.loads(self._state_file.read_bytes())
+        except Exception as error:
+            raise StorageError(
+                f"{self._state_file} cannot be read ({type(error).__name__}: {error}); remove it to go on without "
+                "what the callbacks remembered"
+            ) from error
+        return states
 
     def _save(self) -> None:
         self._saved_at = self._clock()

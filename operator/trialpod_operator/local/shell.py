@@ -230,7 +230,12 @@ class LocalShell:
                 preload = asyncio.ensure_future(pool.preload(self._plan.trainable))
                 preload.add_done_callback(_log_preload)
                 self._host = ExperimentHost(
-                    self._plan, self._directory, self._clock, self._perform, heartbeat_s=HEARTBEAT_S
+                    self._plan,
+                    self._directory,
+                    self._clock,
+                    self._perform,
+                    heartbeat_s=HEARTBEAT_S,
+                    deliver=self._deliver_into(asyncio.get_running_loop()),
                 )
                 self._start_mirror()
                 if self._callbacks is not None:
@@ -275,6 +280,7 @@ class LocalShell:
             raise self._failure
         self._host.flush()
         await self._wait_for_exits()
+        self._end_callbacks()  # before the rest is copied to the storage, with what they want to remember
         if self._interrupts < 2:
             self._host.write_snapshot()
             await self._finish_mirror()
@@ -292,6 +298,15 @@ class LocalShell:
             if self._failure is None:
                 raise
             logger.error("%s", error)  # beside the one that ended the run
+
+    def _deliver_into(self, loop: asyncio.AbstractEventLoop) -> Callable[[AnyEvent], None]:
+        """Return what applies events of other threads, as long as the loop runs."""
+
+        def deliver(event: AnyEvent) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+                loop.call_soon_threadsafe(self.guarded, lambda: self.apply(event))
+
+        return deliver
 
     def _start_mirror(self) -> None:
         if self._mirror is None:

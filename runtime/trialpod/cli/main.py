@@ -28,6 +28,8 @@ BUILT_IN = {
     "run": ("trialpod_operator.local.commands.run:command", "run an experiment on this machine, or go on with it"),
     "validate": ("trialpod_operator.local.commands.validate:command", "check manifests without running anything"),
     "operator": ("trialpod_operator.cluster.command:command", "run the Kubernetes operator"),
+    "why": ("trialpod_operator.cluster.commands.why:command", "say why an experiment in a cluster does not go on"),
+    "status": ("trialpod_operator.cluster.commands.status:command", "show how an experiment in a cluster stands"),
     "init": (
         "trialpod_operator.local.commands.init:command",
         "write a small working example: train.py and experiment.yaml",

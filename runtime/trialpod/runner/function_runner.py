@@ -40,7 +40,7 @@ def check_signature(function: Callable[..., Any]) -> None:
     except SignatureError as error:
         raise TrainableError(
             f"{name}({error.arguments}) cannot be tuned: the function is called with one positional argument, the "
-            "config; bind others with functools.partial or tune.with_parameters"
+            "config; bind others with functools.partial or tune.with_parameters (only a reporter called so is passed)"
         ) from None
 
 

@@ -130,8 +130,8 @@ def _import(name: str, own: list[str]) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name == "ray":
             raise TrainableError(
-                f"importing {name!r} needs Ray, which is not installed; with the variable {compat.VARIABLE}=ray in the "
-                "trials' environment, `import ray` means trialpod"
+                f"importing {name!r} needs Ray, which is not installed; with the variable {compat.VARIABLE}=ray in "
+                "the trials' environment, `import ray` means trialpod"
             ) from error
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             folders = ", ".join(folder or "." for folder in sys.path[:4])

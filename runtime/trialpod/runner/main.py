@@ -36,6 +36,9 @@ from trialpod.tune.trainable.trainable import Trainable
 log = logging.getLogger(__name__)
 
 ORIGINAL_DIR_VARIABLE = "TRIALPOD_ORIG_WORKING_DIR"
+RAY_ORIGINAL_DIR_VARIABLE = "TUNE_ORIG_WORKING_DIR"
+STAY_VARIABLE = "RAY_CHDIR_TO_TRIAL_DIR"
+"""Environment variable: 0 leaves the working directory of trials as it is."""
 
 
 def run(
@@ -221,10 +224,12 @@ class _Process:
         if "://" in local:
             return
         original = os.environ.setdefault(ORIGINAL_DIR_VARIABLE, os.getcwd())
+        os.environ.setdefault(RAY_ORIGINAL_DIR_VARIABLE, original)
         if original not in sys.path:
             sys.path.insert(0, original)
         os.makedirs(local, exist_ok=True)
-        os.chdir(local)
+        if os.environ.get(STAY_VARIABLE) != "0":
+            os.chdir(local)
         if self._log_dir is not None and self._log_dir != local:
             _move_log(os.path.join(self._log_dir, "log.txt"), os.path.join(local, "log.txt"))
         self._log_dir = local

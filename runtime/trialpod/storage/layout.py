@@ -13,6 +13,8 @@ EXPERIMENT_FILE = "experiment.json"
 LOCK_FILE = "lock"
 JOURNAL_DIR = "journal"
 TRAINABLE_FILE = "trainable.pkl"
+CALLBACKS_FILE = "callbacks.pkl"
+"""What a script's callbacks remember for the next start."""
 
 PARAMS_FILE = "params.json"
 RESULT_FILE = "result.json"

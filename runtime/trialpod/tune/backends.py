@@ -25,8 +25,8 @@ VARIABLE = "TRIALPOD_BACKEND"
 DEFAULT = "local"
 
 StopFunction = Callable[[str, dict[str, Any]], bool]
-TrialNamer = Callable[[str, str], str]
-"""(trial_id, experiment_tag) -> name."""
+TrialNamer = Callable[[str, str, dict[str, Any]], str]
+"""(trial_id, experiment_tag, config) -> name."""
 
 
 @dataclass(kw_only=True)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
+from trialpod.tune.flattened import flattened
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -235,6 +236,12 @@ class NewTrial:
     trial_id: str
     experiment_tag: str  # "2_lr=0.0132"
     trainable_name: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def evaluated_params(self) -> dict[str, Any]:
+        """The config by flattened names ("layers/width")."""
+        return flattened(self.config)
 
     def __str__(self) -> str:
         return f"{self.trainable_name}_{self.trial_id}"
@@ -278,8 +285,8 @@ class TuneConfig:
     reuse_actors: bool = False
     trial_name_creator: Callable[[NewTrial], str] | None = None
     trial_dirname_creator: Callable[[NewTrial], str] | None = None
-    seed: int | None = None
     chdir_to_trial_dir: bool | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         self.validate()

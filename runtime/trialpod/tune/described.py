@@ -1,21 +1,24 @@
 """Algorithms as names and arguments: what a manifest can say of an object that a script made.
 
-Invariant: what `arguments_of` returns makes an equal object when it is given to the class again. It is what the object
-was made with, whatever happened to it since. An object that cannot tell (its class copies itself in a way of its own)
-has no arguments here, rather than wrong ones.
+Invariant: what `arguments_of` returns makes an equal object when it is given to the class again. It is what the
+object was made with, whatever happened to it since. An object that cannot tell (its class copies itself in a way of
+its own) has no arguments here, rather than wrong ones.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 
 class RemembersArguments:
     """Base of classes whose objects know what they were made with. It adds nothing to an object's `__dict__`."""
 
-    __slots__ = ("_made_with",)
+    if (
+        not TYPE_CHECKING
+    ):  # a type checker would take classes with slots for ones that nothing else can be combined with
+        __slots__ = ("_made_with",)
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -165,7 +165,7 @@ def _pickled(data: dict[str, Any], what: str) -> bytes:
 
             culprits = "".join(f"\n  - {culprit}" for culprit in diagnose(data, "checkpoint"))
             raise InvalidInputError(
-                f"{what} cannot be pickled:{culprits or f' {error}'}\nPut what it is made from into the dict instead, "
+                f"{what} cannot be pickled:{culprits or f' {error}'}\nPut what it is made from into the dict, "
                 "or write files into a directory."
             ) from error
         return by_value

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trialpod.errors import InvalidInputError, NotSupportedError
 from trialpod.tune.ranking import best_index, check_scope, metrics_of
-from trialpod.tune.result import Result, check_mode, import_pandas, lookup, unknown_metric
+from trialpod.tune.result import Result, check_mode, frame_of, lookup, unknown_metric
 from trialpod.tune.result_rows import Scope, number, read_rows
 from trialpod.tune.trial import Trial
 
@@ -108,7 +108,7 @@ class ExperimentAnalysis:
     @property
     def best_checkpoint(self) -> Checkpoint | None:
         """The best checkpoint of `best_trial`, by the default metric."""
-        return self.get_best_checkpoint(self.best_trial)
+        return cast("Checkpoint | None", self.get_best_checkpoint(self.best_trial))
 
     @property
     def best_logdir(self) -> str:
@@ -149,12 +149,7 @@ class ExperimentAnalysis:
 
     def fetch_trial_dataframes(self) -> dict[str, pd.DataFrame]:
         """Read the results of all trials again, and return `trial_dataframes`."""
-        pandas = import_pandas()
-        self._frames = {
-            trial.path: pandas.json_normalize(rows, sep="/")
-            for trial in self.trials
-            if (rows := read_rows(trial.path))
-        }
+        self._frames = {trial.path: frame_of(rows) for trial in self.trials if (rows := read_rows(trial.path))}
         return self._frames
 
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
@@ -327,8 +322,7 @@ class ExperimentAnalysis:
         return {**trial.last_result, "config": trial.config, "logdir": trial.path, "trial_id": trial.trial_id}
 
     def _frame(self, rows: list[dict[str, Any]]) -> pd.DataFrame:
-        pandas = import_pandas()
-        frame: pd.DataFrame = pandas.json_normalize(rows, sep="/") if rows else pandas.DataFrame()
+        frame = frame_of(rows)
         return frame.set_index("trial_id") if rows else frame
 
     def __repr__(self) -> str:

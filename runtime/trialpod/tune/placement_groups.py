@@ -3,8 +3,8 @@
 The plain form is a dict of names to numbers: ``cpu`` and ``gpu`` (counts, fractions allowed), ``memory`` (bytes), and
 any other name as it stands (an extended resource of the cluster, for instance).
 
-Invariant: a trial is one process, or one pod. What it and the workers that it starts need lies in one place, so several
-bundles, and the ``extra_`` amounts of old, count together.
+Invariant: a trial is one process, or one pod. What it and the workers that it starts need lies in one place, so
+several bundles, and the ``extra_`` amounts of old, count together.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class TrialResources(dict[str, float]):
 
     @property
     def strategy(self) -> str:
-        """ "PACK": it is one bundle."""
+        """Always PACK: it is one bundle."""
         return "PACK"
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
@@ -133,6 +134,7 @@ class TuneReporterBase(ProgressReporter):
         self.sort_by_metric = sort_by_metric
         self._start_time = time.time()
         self._last_report: float | None = None
+        self._finished: dict[str, float | None] = {}
 
     def setup(  # noqa: D102
         self,
@@ -185,7 +187,7 @@ class TuneReporterBase(ProgressReporter):
             *(line for line in sys_info if line),
             counts_line(trials, self.total_samples),
         ]
-        best = best_of(trials, self.metric, self.mode)
+        best = best_of(trials, self.metric, self.mode, self._finished)
         if best is not None:
             trial, value = best
             lines.append(f"Current best trial: {trial} with {self.metric}={value:.6g} and config={trial.config}")
@@ -246,16 +248,16 @@ class JupyterNotebookReporter(TuneReporterBase):
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         """Show how things stand."""
         try:
-            from IPython import get_ipython
-            from IPython.display import HTML, clear_output, display
+            notebook: Any = import_module("IPython").get_ipython()
         except ModuleNotFoundError:
-            get_ipython = None
-        if get_ipython is None or get_ipython() is None:
+            notebook = None
+        if notebook is None:
             _print(self._progress_str(trials, done, *sys_info))
             return
+        screen: Any = import_module("IPython.display")
         if self.overwrite:
-            clear_output(wait=True)
-        display(HTML(self._progress_str(trials, done, *sys_info, fmt="html", delim="<br>")))
+            screen.clear_output(wait=True)
+        screen.display(screen.HTML(self._progress_str(trials, done, *sys_info, fmt="html", delim="<br>")))
 
 
 def check_reporter(where: str, reporter: object) -> None:

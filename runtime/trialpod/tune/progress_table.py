@@ -30,11 +30,26 @@ def counts_line(trials: Sequence[Trial], total: int | None) -> str:
     return f"Number of trials: {number}" + (f" ({shown})" if shown else "")
 
 
-def best_of(trials: Sequence[Trial], metric: str | None, mode: str | None) -> tuple[Trial, float] | None:
-    """Return the trial whose last result is best, and its value."""
+def best_of(
+    trials: Sequence[Trial], metric: str | None, mode: str | None, known: dict[str, float | None] | None = None
+) -> tuple[Trial, float] | None:
+    """Return the trial whose last result is best, and its value.
+
+    Args:
+        trials: all trials.
+        metric: what to compare; None = nothing.
+        mode: "max" or "min".
+        known: the values of finished trials, by their ids, which are kept here from one call to the next.
+    """
+    known = {} if known is None else known
     best: tuple[Trial, float] | None = None
     for trial in trials if metric and mode else ():
-        value = _value(trial, metric or "")
+        if trial.trial_id in known:
+            value = known[trial.trial_id]
+        else:
+            value = _value(trial, metric or "")
+            if trial.is_finished():
+                known[trial.trial_id] = value
         if value is not None and (best is None or (value > best[1] if mode == "max" else value < best[1])):
             best = (trial, value)
     return best

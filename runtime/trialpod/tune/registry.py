@@ -16,7 +16,6 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 
-
 log = logging.getLogger(__name__)
 
 _trainables: dict[str, Any] = {}
@@ -61,7 +60,8 @@ def resolve_trainable(trainable: Any) -> Any:
     raise InvalidInputError(
         f"no Trainable is registered as {trainable!r}"
         + (f"; did you mean {guess!r}?" if guess else "")
-        + f". Registered: {', '.join(sorted(_trainables)) or 'none'}; tune.register_trainable(name, trainable) does it"
+        + f". Registered: {', '.join(sorted(_trainables)) or 'none'}. tune.register_trainable(name, trainable) does"
+        " that"
     )
 
 
@@ -80,7 +80,7 @@ def _named(trainable: Any, name: str) -> Any:
         import functools
 
         copy = functools.partial(trainable)
-    copy._name = name
+    copy._name = name  # noqa: SLF001 - by which `trainable_name` finds it
     return copy
 
 

@@ -1,6 +1,6 @@
 """Checkpoints at URIs: plain folders below ``s3://`` or ``file://``, and those that trials have written there.
 
-Invariant: a trial's checkpoint is found by its manifest and verified when it is read; a plain folder is taken as it is.
+Invariant: a trial's checkpoint is found by its manifest, and verified when it is read; a plain folder is not.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
     if number is None:
         tensor = type(given).__module__.partition(".")[0] == "torch"
         raise InvalidInputError(
-            "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}), or one number; "
+            "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}); "
             f"it got {type(given).__name__}" + ("; call .item() on it" if tensor else "")
         )
     return {DEFAULT_METRIC: number, **named}
@@ -62,7 +62,7 @@ def flatten(metrics: dict[str, Any]) -> dict[str, Any]:
     for key, value in metrics.items():
         if key.__class__ is not str:
             key = key_name(key)
-        if value.__class__ is dict and value:
+        if isinstance(value, dict) and value:
             _flatten_into(flat, key, value)
         else:
             flat[key] = value
@@ -72,7 +72,7 @@ def flatten(metrics: dict[str, Any]) -> dict[str, Any]:
 def _flatten_into(flat: dict[str, Any], prefix: str, metrics: dict[Any, Any]) -> None:
     for key, value in metrics.items():
         name = f"{prefix}/{key if key.__class__ is str else key_name(key)}"
-        if value.__class__ is dict and value:
+        if isinstance(value, dict) and value:
             _flatten_into(flat, name, value)
         else:
             flat[name] = value

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, TrainableError, TrialpodError, nearest
+from trialpod.tune.flattened import flattened
 from trialpod.tune.result_rows import number, read_rows
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Result:
             rows = read_rows(self.path)
             if not rows:
                 return None
-            self._frame = import_pandas().json_normalize(rows, sep="/")
+            self._frame = frame_of(rows)
         return self._frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
@@ -250,6 +251,16 @@ _UNINTERESTING = frozenset(
         "checkpoint_dir_name",
     }
 )
+
+
+def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return results as a pandas DataFrame, with the config in columns such as ``config/lr``.
+
+    Raises:
+        InvalidInputError: pandas is not installed.
+    """
+    frame: pd.DataFrame = import_pandas().DataFrame([flattened(row) for row in rows])
+    return frame
 
 
 def check_mode(where: str, mode: object) -> None:

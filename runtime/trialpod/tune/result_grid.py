@@ -11,7 +11,7 @@ from trialpod.tune.result import (
     NoResultError,
     Result,
     check_mode,
-    import_pandas,
+    frame_of,
     unknown_metric,
 )
 from trialpod.tune.result_rows import Scope, read_rows
@@ -159,9 +159,7 @@ class ResultGrid(Sequence[Result]):
             rows.append({**row, "config": trial.config, "logdir": trial.path})
         if filter_metric is not None and rows and not measured:
             raise self._nothing_best(f"{where}(filter_metric=...)", filter_metric, False)
-        library = import_pandas()
-        frame: pd.DataFrame = library.json_normalize(rows, sep="/") if rows else library.DataFrame()
-        return frame
+        return frame_of(rows)
 
     def _nothing_best(self, where: str, metric: str, measured: bool) -> Exception:
         reported = metrics_of(self._outcome.trials)

@@ -16,6 +16,9 @@ class ResumeType(enum.Enum):
     SKIP = "skip"  # it stays as it is
 
 
+_Kind = ResumeType  # the class below has an attribute of that name
+
+
 @dataclass
 class ResumeConfig:
     """Which trials go on when an experiment is taken up again.
@@ -32,9 +35,9 @@ class ResumeConfig:
 
     ResumeType = ResumeType
 
-    finished: ResumeType = ResumeType.SKIP
-    unfinished: ResumeType = ResumeType.RESUME
-    errored: ResumeType = ResumeType.SKIP
+    finished: _Kind = ResumeType.SKIP
+    unfinished: _Kind = ResumeType.RESUME
+    errored: _Kind = ResumeType.SKIP
 
     def __post_init__(self) -> None:
         for argument in ("finished", "unfinished", "errored"):

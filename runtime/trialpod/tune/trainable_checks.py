@@ -97,7 +97,8 @@ def _function(function: Any) -> None:
         reason = f" ({error.reason})" if error.reason else ""
         raise InvalidInputError(
             f"Tuner(trainable={name}): a Trainable is called with one positional argument, the config, but its "
-            f"signature is {name}({error.arguments}){reason}; bind further arguments with tune.with_parameters"
+            f"signature is {name}({error.arguments}){reason}; bind further arguments with tune.with_parameters (only "
+            "one called reporter or checkpoint_dir is passed)"
         ) from None
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialpod.tune.flattened import flattened
 from trialpod.tune.result import Metrics, Result, TrialFailedError, checkpoints_in
 from trialpod.tune.result_rows import number, read_rows, score
 
@@ -105,9 +106,7 @@ class Trial:
     @property
     def evaluated_params(self) -> dict[str, Any]:
         """The config by flattened names ("layers/0/width")."""
-        flat: dict[str, Any] = {}
-        _flatten(self.config, "", flat)
-        return flat
+        return flattened(self.config)
 
     @property
     def logdir(self) -> str:
@@ -198,11 +197,3 @@ class Trial:
 
     def __hash__(self) -> int:
         return hash(self.trial_id)
-
-
-def _flatten(config: dict[str, Any], prefix: str, flat: dict[str, Any]) -> None:
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            _flatten(value, f"{prefix}{key}/", flat)
-        else:
-            flat[f"{prefix}{key}"] = value

@@ -125,8 +125,10 @@ def trial_namer(creator: Any, trainable: str, argument: str) -> TrialNamer | Non
     return None if creator is None else functools.partial(_named, creator, trainable, argument)
 
 
-def _named(creator: Any, trainable: str, argument: str, trial_id: str, experiment_tag: str) -> str:
-    name = creator(NewTrial(trial_id, experiment_tag, trainable))
+def _named(
+    creator: Any, trainable: str, argument: str, trial_id: str, experiment_tag: str, config: dict[str, Any]
+) -> str:
+    name = creator(NewTrial(trial_id, experiment_tag, trainable, config))
     if not isinstance(name, str) or not name or name.startswith(".") or "/" in name or "\0" in name:
         raise InvalidInputError(
             f"TuneConfig({argument}=...) returned {name!r} for trial {trial_id}: must be a non-empty string without "

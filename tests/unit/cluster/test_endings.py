@@ -378,14 +378,14 @@ def _stuck(overdue: float, **status: Any) -> dict[str, Any]:
 
 def test_a_pod_in_deletion_on_a_dead_node_is_given_up_after_its_grace_period() -> None:
     tainted = [target("DisruptionTarget", "DeletionByTaintManager", "")]
-    assert presumed_gone(_stuck(61), NOW, node_ready=False)
-    assert presumed_gone(_stuck(61, conditions=tainted), NOW)
-    assert presumed_gone(_stuck(61, reason="NodeLost"), NOW)
-    assert not presumed_gone(_stuck(59), NOW, node_ready=False)
-    assert not presumed_gone(_stuck(61), NOW, node_ready=True)
-    assert not presumed_gone(_stuck(61), NOW)
+    assert presumed_gone(_stuck(21), NOW, node_ready=False)
+    assert presumed_gone(_stuck(21, conditions=tainted), NOW)
+    assert presumed_gone(_stuck(21, reason="NodeLost"), NOW)
+    assert not presumed_gone(_stuck(19), NOW, node_ready=False)
+    assert not presumed_gone(_stuck(21), NOW, node_ready=True)
+    assert not presumed_gone(_stuck(21), NOW)
     assert not presumed_gone(live_pod(phase="Running"), NOW, node_ready=False)
-    ending = read_ending(_stuck(61), gone=True)
+    ending = read_ending(_stuck(21), gone=True)
     assert ending is not None
     assert (ending.cause, ending.reason) == ("lost", "NodeUnreachable")
     assert "node-1" in ending.message

@@ -18,6 +18,15 @@ def asha() -> AsyncHyperBandScheduler:
     return AsyncHyperBandScheduler(max_t=9, reduction_factor=3)
 
 
+def test_a_replay_gives_up_a_paused_trial_before_it_starts_the_next_one() -> None:
+    shell = Shell(3, search=ListSearch(3, at_once=1), scheduler=Halt())
+    shell.results("t0", result(1))
+    shell.end("t0", "paused")
+    assert shell.status() == ["TERMINATED", "RUNNING"]
+    again = shell.replay(Engine(ListSearch(3, at_once=1), Halt()))
+    assert again.snapshot() == shell.engine.snapshot()
+
+
 def test_an_attempt_that_is_not_the_latest_is_superseded() -> None:
     shell = Shell()
     shell.end("t0", "preempted")

@@ -79,3 +79,10 @@ def test_a_stop_rule_on_a_missing_metric_never_stops_and_warns_once(caplog: pyte
 )
 def test_what_counts_as_a_number(value: object, number: float | None) -> None:
     assert as_number(value) == number
+
+
+def test_every_kind_of_dict_is_flattened() -> None:
+    from collections import OrderedDict, defaultdict
+
+    nested = {"a": OrderedDict(b=1), "c": defaultdict(int, d=defaultdict(int, e=2))}
+    assert flatten(nested) == {"a/b": 1, "c/d/e": 2}

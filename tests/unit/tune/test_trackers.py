@@ -138,6 +138,7 @@ def mlflow_client(uri: str) -> Any:
     return pytest.importorskip("mlflow").MlflowClient(tracking_uri=uri)
 
 
+@pytest.mark.filterwarnings("ignore")  # the library's own
 def test_mlflow_has_a_run_for_each_trial_with_its_parameters_and_metrics(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = mlflow_client(uri)
@@ -163,6 +164,7 @@ def test_mlflow_has_a_run_for_each_trial_with_its_parameters_and_metrics(tmp_pat
     assert (first.data.tags["team"], first.info.run_name) == ("a", "train_abcde_00000")
 
 
+@pytest.mark.filterwarnings("ignore")  # the library's own
 def test_a_restored_mlflow_callback_goes_on_with_the_same_run(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = mlflow_client(uri)

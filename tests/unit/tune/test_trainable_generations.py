@@ -90,7 +90,7 @@ def test_a_folder_that_vanishes_while_it_is_saved_is_an_error(tmp_path: Path) ->
         def save_checkpoint(self, checkpoint_dir: str) -> Any:
             os.rmdir(checkpoint_dir)
 
-    with pytest.raises(CheckpointError, match="is gone after Removes.save_checkpoint"):
+    with pytest.raises(CheckpointError, match=r"is gone after Removes\.save_checkpoint"):
         Removes().save(str(tmp_path / "c"))
 
 

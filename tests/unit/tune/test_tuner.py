@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from trialpod import tune
-from trialpod.errors import InvalidInputError, TrainableError
+from trialpod.errors import InvalidInputError, NotSupportedError, TrainableError
 from trialpod.protocol.packed import read_packed
 from trialpod.tune import (
     CheckpointConfig,
     FailureConfig,
     ResultGrid,
+    ResumeConfig,
     RunConfig,
     TuneConfig,
     Tuner,
@@ -22,7 +23,7 @@ from trialpod.tune import (
     tuner,
 )
 from trialpod.tune.backends import ExperimentRequest
-from trialpod.tune.result import TrialFailedError
+from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 
@@ -208,13 +209,14 @@ def test_resources_of_the_trainable_reach_the_backend(backend: Any, tmp_path: Pa
 
 def test_functions_that_name_trials_see_the_trial(backend: Any, tmp_path: Path) -> None:
     config = TuneConfig(
-        trial_name_creator=str, trial_dirname_creator=lambda trial: f"{trial.trial_id}/{trial.experiment_tag}"
+        trial_name_creator=lambda trial: f"{trial}-{trial.config['x']}-{trial.evaluated_params['deep/y']}",
+        trial_dirname_creator=lambda trial: f"{trial.trial_id}/{trial.experiment_tag}",
     )
     make(backend, tmp_path, tune_config=config).fit()
     (request,) = backend.requests
-    assert request.trial_name("abc_1", "1_x=2") == "train_abc_1"
+    assert request.trial_name("abc_1", "1_x=2", {"x": 2, "deep": {"y": 3}}) == "train_abc_1-2-3"
     with pytest.raises(InvalidInputError, match=r"trial_dirname_creator=\.\.\.\) returned 'abc_1/1_x=2'"):
-        request.trial_dirname("abc_1", "1_x=2")
+        request.trial_dirname("abc_1", "1_x=2", {"x": 2})
 
 
 def test_results_before_fit_are_refused(backend: Any, tmp_path: Path) -> None:
@@ -311,3 +313,54 @@ def test_changing_a_config_after_the_tuner_was_made_does_not_change_the_tuner(ba
     config.num_samples = -7
     run.fit()
     assert backend.requests[0].num_samples == 2
+
+
+def test_an_experiment_that_could_not_go_on_raises_and_keeps_its_results(backend: Any, tmp_path: Path) -> None:
+    run = make(backend, tmp_path)
+    original = backend.run
+
+    def broken(request: ExperimentRequest) -> Any:
+        outcome = original(request)
+        outcome.broken = "Searcher.suggest raised ValueError: no"
+        return outcome
+
+    backend.run = broken
+    with pytest.raises(ExperimentFailedError, match=r"was ended: Searcher\.suggest raised ValueError: no"):
+        run.fit()
+    assert len(run.get_results()) == 1
+
+
+def test_a_resume_config_is_another_form_of_the_older_arguments(backend: Any, tmp_path: Path) -> None:
+    make(backend, tmp_path).fit()
+    config = ResumeConfig(unfinished=ResumeConfig.ResumeType.SKIP, errored=ResumeConfig.ResumeType.RESTART)
+    Tuner.restore(tmp_path / "exp", train, _resume_config=config, backend=backend).fit()
+    request = backend.requests[-1]
+    assert (request.resume_unfinished, request.resume_errored, request.restart_errored) == (False, False, True)
+    with pytest.raises(InvalidInputError, match="give one of the two"):
+        Tuner.restore(tmp_path / "exp", train, _resume_config=config, resume_errored=True, backend=backend)
+    with pytest.raises(NotSupportedError, match="storage_filesystem"):
+        Tuner.restore(tmp_path / "exp", train, storage_filesystem=object(), backend=backend)
+
+
+def test_callbacks_and_reporter_reach_the_backend_and_a_restored_tuner(backend: Any, tmp_path: Path) -> None:
+    callback, reporter = tune.Callback(), tune.CLIReporter(max_progress_rows=7)
+    make(backend, tmp_path, run={"callbacks": [callback], "progress_reporter": reporter}).fit()
+    assert backend.requests[0].callbacks == [callback]
+    assert backend.requests[0].progress_reporter is reporter
+    restored = Tuner.restore(tmp_path / "exp", train, backend=backend)
+    assert [type(one) for one in restored.run_config.callbacks or ()] == [tune.Callback]
+    assert isinstance(restored.run_config.progress_reporter, tune.CLIReporter)
+    assert restored.run_config.progress_reporter.max_progress_rows == 7
+
+
+def test_the_older_place_of_the_storage_is_used(backend: Any, tmp_path: Path) -> None:
+    sync = tune.SyncConfig(upload_dir=str(tmp_path / "old"))
+    Tuner(train, run_config=RunConfig(name="exp", sync_config=sync), backend=backend).fit()
+    assert backend.requests[0].storage_path == str(tmp_path / "old")
+
+
+def test_the_metric_check_can_be_switched_off(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(backend, tmp_path, name="strict").fit()
+    monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+    make(backend, tmp_path, name="loose").fit()
+    assert [request.strict_metric for request in backend.requests] == [True, False]

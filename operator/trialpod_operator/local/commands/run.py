@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trialpod import compat
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.storage.base import local_folder
@@ -107,6 +108,7 @@ def _run_script(args: argparse.Namespace) -> int:
         gpus=args.gpus,
     )
     backend.script_run = state
+    compat.activate(os.environ.get(compat.VARIABLE, ""))
     sys.argv = [args.file, *args.args]
     sys.path.insert(0, str(script.resolve().parent))
     try:
@@ -115,6 +117,8 @@ def _run_script(args: argparse.Namespace) -> int:
         raise
     except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
         _show_script_error(error, str(script))
+        if isinstance(error, ModuleNotFoundError) and error.name == "ray":
+            print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
         return EXIT_FAILED
     if not state.views:
         print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)

@@ -158,6 +158,7 @@ NAMES: dict[str, str] = {
     "ray.tune.search.UNDEFINED_SEARCH_SPACE": f"{_RAY}.small:UNDEFINED_SEARCH_SPACE",
     "ray.tune.search.UNDEFINED_METRIC_MODE": f"{_RAY}.small:UNDEFINED_METRIC_MODE",
     "ray.tune.logger.pretty_print": f"{_RAY}.small:pretty_print",
+    "ray.tune.logger.DEFAULT_LOGGERS": f"{_RAY}.small:DEFAULT_LOGGERS",
     "ray.tune.utils.pin_in_object_store": f"{_RAY}.core:put",
     "ray.tune.utils.get_pinned_object": f"{_RAY}.core:get",
     "ray.train.TrainContext": f"{_TUNE}.session:TuneContext",

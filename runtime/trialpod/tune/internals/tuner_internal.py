@@ -50,7 +50,10 @@ class TunerInternal:
             self._tuner = Tuner(trainable, param_space=param_space, tune_config=tune_config, run_config=run_config)
             return
         names = ("resume_unfinished", "resume_errored", "restart_errored")
-        flags: dict[str, Any] = {name: bool(getattr(resume_config, name)) for name in names if hasattr(resume_config, name)}
+        flags: dict[str, Any] = {}
+        for name in names:
+            if hasattr(resume_config, name):
+                flags[name] = bool(getattr(resume_config, name))
         self._tuner = Tuner.restore(restore_path, trainable, param_space=param_space, **flags)
 
     def fit(self) -> ResultGrid:

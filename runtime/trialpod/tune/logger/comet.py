@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.logger.library import DESCRIPTIVE, flattened, numbers, require, step_of
+from trialpod.tune.flattened import flattened
+from trialpod.tune.logger.library import DESCRIPTIVE, numbers, require, step_of
 from trialpod.tune.logger.logger_callback import LoggerCallback
 
 if TYPE_CHECKING:

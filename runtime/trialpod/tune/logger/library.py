@@ -28,17 +28,6 @@ def require(module: str, package: str, who: str) -> types.ModuleType:
         ) from error
 
 
-def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested dicts as one, its names joined by "/"."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(flattened(value, f"{prefix}{key}/"))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def numbers(result: Mapping[str, Any], without: Iterable[str] = ()) -> dict[str, float]:
     """Return the numbers of a result; `without` names metrics, or groups of them, to leave out."""
     left_out = tuple(without)

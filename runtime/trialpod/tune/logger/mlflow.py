@@ -13,7 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.logger.library import flattened, numbers, require, step_of
+from trialpod.tune.flattened import flattened
+from trialpod.tune.logger.library import numbers, require, step_of
 from trialpod.tune.logger.logger_callback import LoggerCallback
 
 if TYPE_CHECKING:
@@ -90,10 +91,9 @@ class MLflowLoggerCallback(LoggerCallback):
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         """Log the numbers of a result."""
-        from mlflow.entities import Metric
-
+        metric: Any = require("mlflow.entities", "mlflow", "MLflowLoggerCallback").Metric
         step, now = step_of(result), int(time.time() * 1000)
-        metrics = [Metric(_key(name), float(value), now, step) for name, value in numbers(result).items()]
+        metrics = [metric(_key(name), float(value), now, step) for name, value in numbers(result).items()]
         for part in _parts(metrics, _METRICS_AT_ONCE):
             self._client.log_batch(self._runs[trial.trial_id], metrics=part)
 
@@ -117,9 +117,8 @@ class MLflowLoggerCallback(LoggerCallback):
         self._runs = dict(state["runs"])
 
     def _log_params(self, trial: Trial) -> None:
-        from mlflow.entities import Param
-
-        params = [Param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in flattened(trial.config).items()]
+        param: Any = require("mlflow.entities", "mlflow", "MLflowLoggerCallback").Param
+        params = [param(_key(name), str(value)[:_LONGEST_PARAM]) for name, value in flattened(trial.config).items()]
         for part in _parts(params, _PARAMS_AT_ONCE):
             self._client.log_batch(self._runs[trial.trial_id], params=part)
 

@@ -9,7 +9,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.logger.library import flattened, numbers, read_key, require
+from trialpod.tune.flattened import flattened
+from trialpod.tune.logger.library import numbers, read_key, require
 from trialpod.tune.logger.logger_callback import LoggerCallback
 
 if TYPE_CHECKING:

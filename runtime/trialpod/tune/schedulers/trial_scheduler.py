@@ -6,8 +6,8 @@ restart of the operator.
 
 A decision about the trial that reported is the return value of `on_trial_result`. About other trials a scheduler
 decides by `ControllerView.stop_trial`, `exploit_paused`, `set_config` and `set_resources`, within any of its methods
-except `horizons` and `reason`. These take effect, in their order, when the method has returned; until then every view shows
-the state from before.
+except `horizons` and `reason`. These take effect, in their order, when the method has returned; until then every view
+shows the state from before.
 
 Two methods have no counterpart in Ray:
 

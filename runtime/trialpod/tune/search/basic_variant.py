@@ -33,6 +33,9 @@ class BasicVariantGenerator(SearchAlgorithm):
     repeating a training is a use of its own.
     """
 
+    instant = True
+    """A suggestion takes microseconds."""
+
     def __init__(
         self,
         points_to_evaluate: list[dict[str, Any]] | None = None,

@@ -75,6 +75,7 @@ class FunctionTrainable(Trainable):
         """Prepare to run the function with this config."""
         self._function_config = config
         self._thread: threading.Thread | None = None
+        self._ended = False
         self._start_from: Checkpoint | None = None
         self._last_metrics: dict[str, Any] = {}
         self._hand = _Hand(tempfile.mkdtemp(prefix="trialpod-function-"))
@@ -88,11 +89,12 @@ class FunctionTrainable(Trainable):
         """
         if self._thread is None:
             self._start()
-        elif not self._thread.is_alive() and self._hand.results.empty():
+        elif self._ended:
             raise TrainableError("the function has ended; it has no more results")
         else:
             self._hand.go_on.release()
         got = self._hand.results.get()
+        self._ended = not isinstance(got, dict)
         if isinstance(got, BaseException):
             raise got
         if got is None:
@@ -145,6 +147,7 @@ class FunctionTrainable(Trainable):
         function = self._wrapped_function
         folder = self._start_from.path if self._start_from is not None else None
         legacy = {name: StatusReporter() if is_reporter(name) else folder for name in legacy_arguments(function)}
+        last: BaseException | None = None
         try:
             output = function(self._function_config, **legacy)
             for value in output if hasattr(output, "__next__") else (output,):
@@ -155,11 +158,12 @@ class FunctionTrainable(Trainable):
                     session.report({DEFAULT_METRIC: number})
             session.settle()
         except (TrialStopped, StopIteration):
-            self._hand.results.put(None)
+            pass
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that called train()
-            self._hand.results.put(error)
-        else:
-            self._hand.results.put(None)
+            last = error
+        if sessions.current() is session:
+            sessions.install(None)
+        self._hand.results.put(last)
 
     def _end(self) -> None:
         thread = self._thread
@@ -170,6 +174,7 @@ class FunctionTrainable(Trainable):
         thread.join(float(os.environ.get("TUNE_FUNCTION_THREAD_TIMEOUT_S", "2")))
         sessions.install(None)
         newest = self._hand.newest
+        self._ended = False
         self._thread, self._hand = None, _Hand(tempfile.mkdtemp(prefix="trialpod-function-"))
         self._hand.newest = newest
 

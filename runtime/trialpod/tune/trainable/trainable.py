@@ -153,6 +153,15 @@ class Trainable:
 
     def _setup(self, config: dict[str, Any]) -> None: ...
 
+    def _train(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{type(self).__name__} does not define step()")
+
+    def _save(self, checkpoint_dir: str) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not define save_checkpoint()")
+
+    def _restore(self, checkpoint: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not define load_checkpoint()")
+
     def _stop(self) -> None: ...
 
     def _log_result(self, result: dict[str, Any]) -> None:

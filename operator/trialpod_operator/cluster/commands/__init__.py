@@ -1,0 +1,1 @@
+"""The sub-commands that ask a cluster: `trialpod why`, `trialpod status`."""

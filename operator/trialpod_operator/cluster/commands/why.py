@@ -1,0 +1,180 @@
+"""`trialpod why NAME`: why an experiment in a cluster does not go on, or why its trials failed, with the next step.
+
+It adds nothing of its own to what the conditions, the TuneTrials and the events say: the words are the operator's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trialpod.cli.command import Command
+from trialpod_operator.cluster.commands import asking
+
+MOST_GROUPS = 5
+MOST_NAMES = 5
+MOST_EVENTS = 5
+
+Json = dict[str, Any]
+
+
+def findings(
+    item: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+) -> Json:
+    """Return what there is to say, as data.
+
+    Args:
+        item: the TuneExperiment.
+        trials: its TuneTrials.
+        events: those about it, the latest last.
+    """
+    from trialpod_operator.cluster.client import event_time
+    from trialpod_operator.cluster.remote_view import condition, state_of
+
+    status = item.get("status") or {}
+    waiting: dict[tuple[str, str], list[str]] = {}
+    failed: dict[str, list[str]] = {}
+    logs: dict[str, str] = {}
+    for trial in trials:
+        found = trial.get("status") or {}
+        name = str((trial.get("spec") or {}).get("trialId") or trial["metadata"]["name"])
+        if why := found.get("waiting"):
+            waiting.setdefault((str(why.get("reason")), str(why.get("message"))), []).append(name)
+        if found.get("state") == "ERROR":
+            message = str(found.get("message") or "no reason is known")
+            failed.setdefault(message, []).append(name)
+            logs.setdefault(message, f"{found.get('storageUri')}/log.txt" if found.get("storageUri") else "")
+    held = status.get("waiting") or {}
+    if held and not waiting:
+        waiting[str(held.get("reason")), str(held.get("message"))] = []
+    observed = int(status.get("observedGeneration", -1))
+    return {
+        "name": item["metadata"]["name"],
+        "namespace": item["metadata"].get("namespace", ""),
+        "state": state_of(item),
+        "observed": observed >= int(item["metadata"].get("generation") or 1),
+        "deleting": bool(item["metadata"].get("deletionTimestamp")),
+        "finalizers": list(item["metadata"].get("finalizers") or []),
+        "progress": (status.get("trials") or {}).get("progress", ""),
+        "running": (status.get("trials") or {}).get("running", 0),
+        "disruptions": status.get("disruptions") or 0,
+        "conditions": {
+            kind: {key: found.get(key) for key in ("status", "reason", "message", "lastTransitionTime")}
+            for kind in ("Ready", "Stalled", "Suspended", "Succeeded", "Failed")
+            if (found := condition(item, kind))
+        },
+        "waiting": [
+            {"reason": reason, "message": message, "trials": names} for (reason, message), names in waiting.items()
+        ],
+        "failed": [
+            {"message": message, "trials": names, "log": logs[message]}
+            for message, names in sorted(failed.items(), key=lambda entry: -len(entry[1]))
+        ],
+        "events": [
+            {"type": e.get("type"), "reason": e.get("reason"), "message": e.get("message"), "time": event_time(e)}
+            for e in list(events)[-MOST_EVENTS:]
+        ],
+        "storage": status.get("storageUri") or "",
+    }
+
+
+def next_steps(found: Mapping[str, Any]) -> list[str]:
+    """Return what to do; the messages themselves name what is wrong and how to put it right."""
+    name, where = found["name"], f"-n {found['namespace']}"
+    if found["deleting"]:
+        if found["finalizers"]:
+            free = '{"metadata":{"finalizers":null}}'
+            step = (
+                "the operator deletes the stored data first; if none runs any more, let the resource go by hand (the "
+                f"data stays): kubectl {where} patch te {name} --type=merge -p '{free}'"
+            )
+            return [step]
+        return ["it is being deleted; its trials and pods go with it"]
+    if not found["observed"]:
+        step = (
+            "no operator has looked at it as it is now; is one running that serves this namespace? "
+            "kubectl get pods -A -l app.kubernetes.io/part-of=trialpod"
+        )
+        return [step]
+    steps = []
+    stalled = found["conditions"].get("Stalled", {})
+    if stalled.get("reason") == "InvalidSpec":
+        steps.append("correct the manifest, check it with `trialpod validate FILE`, and apply it again")
+    elif stalled.get("status") == "True" and "Failed" not in found["conditions"]:
+        steps.append("put right what the message names; the experiment then goes on by itself")
+    if found["state"] == "Suspended":
+        steps.append(f'kubectl {where} patch te {name} --type=merge -p \'{{"spec":{{"suspend":false}}}}\' goes on')
+    if found["waiting"] and found["state"] != "Suspended":
+        steps.append(f"kubectl {where} get pods -l trialpod.dev/experiment={name} shows the pods that wait")
+    if found["failed"] and found["storage"]:
+        steps.append(f"trialpod results {found['storage']} --failed shows the failed trials with their logs")
+    return steps
+
+
+def text(found: Mapping[str, Any], now: float) -> str:
+    """Return the same for a person; `now` in seconds since the epoch."""
+    from trialpod_operator.cluster.remote_view import ago, seconds
+    from trialpod_operator.local.display.words import one_line, plural
+
+    progress = f", {found['progress']} trials done, {found['running']} started" if found["progress"] else ""
+    lines = [f"{found['name']} (namespace {found['namespace']}): {found['state']}{progress}"]
+    told = set()
+    for kind, each in found["conditions"].items():
+        if each["message"] in told:
+            continue
+        told.add(each["message"])
+        since = ago(seconds(each.get("lastTransitionTime")), now)
+        lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
+    if found["waiting"]:
+        lines += ["", "trials that wait:"]
+        for each in found["waiting"][:MOST_GROUPS]:
+            lines.append(f"  {each['reason']}: {one_line(each['message'])}")
+            lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
+        lines += _more(found["waiting"], "reason")
+    if found["failed"]:
+        lines += ["", "trials that failed:"]
+        for each in found["failed"][:MOST_GROUPS]:
+            lines.append(f"  {plural(len(each['trials']), 'trial')}: {one_line(each['message'])}")
+            lines.append(f"    {_names(each['trials'])}{'; log: ' + each['log'] if each['log'] else ''}")
+        lines += _more(found["failed"], "message")
+    if found["disruptions"]:
+        lines += ["", f"{plural(found['disruptions'], 'attempt')} ended by the cluster; no trial fails by that"]
+    if found["events"]:
+        lines += ["", "last events:"]
+        for each in found["events"]:
+            when = ago(seconds(each["time"]), now)
+            lines.append(f"  {when}  {each['type']} {each['reason']}: {one_line(str(each['message']))}")
+    steps = next_steps(found)
+    if steps:
+        lines += ["", *(f"next: {step}" for step in steps)]
+    elif not found["waiting"] and not found["failed"]:
+        ready = found["conditions"].get("Ready", {}).get("status") == "True"
+        lines += ["", "nothing stands in its way"] if ready else []
+    return "\n".join(lines)
+
+
+def _names(trials: list[str]) -> str:
+    rest = len(trials) - MOST_NAMES
+    return ", ".join(trials[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _more(groups: list[Json], noun: str) -> list[str]:
+    rest = len(groups) - MOST_GROUPS
+    return [f"  ... and {rest} more {noun}{'s' if rest > 1 else ''}"] if rest > 0 else []
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print it."""
+    with asking.connect(options) as api:
+        item = api.get(options.name)
+        found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
+    print(json.dumps(found, indent=2) if options.json else text(found, time.time()))
+    return 0
+
+
+command = Command(
+    name="why", help="say why an experiment in a cluster does not go on", configure=asking.configure, run=run
+)

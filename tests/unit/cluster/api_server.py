@@ -1,0 +1,151 @@
+"""A stand-in for the API server: keeps objects, answers as Kubernetes does, in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Json = dict[str, Any]
+GROUP = "/apis/trialpod.dev/v1alpha1"
+
+
+class ApiServer:
+    """Serves until it is closed. `objects` is keyed by (resource, name); `requests` are (method, path)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Json] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.authorizations: list[str | None] = []
+        self.installed = True
+        self.refuse: Json | None = None
+        self.before_get: Callable[[str, str], None] = lambda _resource, _name: None
+        self._versions = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1  # an answer in one packet
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+            def _serve(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                outer.authorizations.append(self.headers.get("Authorization"))
+                status, answer = outer._answer(self.command, self.path, body)
+                data = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PATCH = _serve  # noqa: N815
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def kubeconfig(self, folder: Path) -> Path:
+        path = folder / "kubeconfig"
+        config = {
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": "secret-token"}}],
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    def put(self, resource: str, item: Json) -> None:
+        self._versions += 1
+        item["metadata"].setdefault("uid", f"uid-{self._versions}")
+        item["metadata"].setdefault("generation", 1)
+        self.objects[resource, item["metadata"]["name"]] = item
+
+    def experiment(self, name: str) -> Json:
+        return self.objects["tuneexperiments", name]
+
+    def _answer(self, method: str, target: str, body: Any) -> tuple[int, Json]:
+        parts = urlsplit(target)
+        self.requests.append((method, parts.path))
+        query = parse_qs(parts.query)
+        if self.refuse is not None:
+            return self.refuse["code"], self.refuse
+        if parts.path.startswith(GROUP) and not self.installed:
+            return 404, {"reason": "NotFound", "message": "the server could not find the requested resource"}
+        tail = parts.path.rpartition("/namespaces/")[2].split("/")[1:]
+        resource, name = tail[0], tail[1] if len(tail) > 1 else ""
+        if method == "GET":
+            self.before_get(resource, name)
+        if method == "POST":
+            name = body["metadata"]["name"]
+            if (resource, name) in self.objects:
+                return 409, {"reason": "AlreadyExists", "message": f'{resource} "{name}" already exists'}
+            self.put(resource, body)
+            return 201, body
+        if not name:
+            wanted = query.get("labelSelector", [""])[0].rpartition("=")[2]
+            items = [
+                item
+                for (kind, _), item in sorted(self.objects.items())
+                if kind == resource and (not wanted or wanted in (item["metadata"].get("labels") or {}).values())
+            ]
+            start, limit = int(query.get("continue", ["0"])[0] or 0), int(query.get("limit", ["500"])[0])
+            rest = str(start + limit) if start + limit < len(items) else ""
+            return 200, {"items": items[start : start + limit], "metadata": {"continue": rest}}
+        found = self.objects.get((resource, name))
+        if found is None:
+            return 404, {"reason": "NotFound", "message": f'{resource}.trialpod.dev "{name}" not found'}
+        if method == "PATCH":
+            for key, value in body["spec"].items():
+                found["spec"][key] = value
+                if value is None:
+                    del found["spec"][key]
+            found["metadata"]["generation"] += 1
+        return 200, found
+
+
+def experiment_object(name: str, spec: Json | None = None, **status: Any) -> Json:
+    """A TuneExperiment as the server has it."""
+    return {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneExperiment",
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "generation": 1},
+        "spec": spec or {"metric": "loss", "mode": "min"},
+        "status": {"observedGeneration": 1, **status} if status else {},
+    }
+
+
+def trial_object(experiment: str, index: int, state: str, **status: Any) -> Json:
+    """A TuneTrial as the server has it."""
+    trial_id = f"d75de_{index:05d}"
+    name = f"{experiment}-{trial_id.replace('_', '-')}"
+    return {
+        "metadata": {"name": name, "labels": {"trialpod.dev/experiment": experiment}},
+        "spec": {"experiment": experiment, "trialId": trial_id, "index": index, "params": {"lr": index / 10}},
+        "status": {"state": state, "attempt": 1, "iteration": 3, "failures": 0, "disruptions": 0, **status},
+    }
+
+
+def condition_of(kind: str, status: str, reason: str, message: str = "") -> Json:
+    """A condition."""
+    time = "2026-11-21T10:00:00Z"
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time}

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api_server import ApiServer, experiment_object, trial_object
+
+from trialpod.errors import InvalidInputError
+from trialpod_operator.cluster.client import ApiError, ClusterUnreachableError, Experiments
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    made = ApiServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def api(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Experiments]:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    found = Experiments.connect()
+    yield found
+    found.client.close()
+
+
+def test_the_namespace_and_the_token_are_those_of_the_context(server: ApiServer, api: Experiments) -> None:
+    server.put("tuneexperiments", experiment_object("digits"))
+    assert api.get("digits")["metadata"]["name"] == "digits"
+    assert server.requests == [("GET", "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/digits")]
+    assert server.authorizations == ["Bearer secret-token"]
+
+
+def test_a_name_that_is_missing_comes_with_the_nearest_one(server: ApiServer, api: Experiments) -> None:
+    server.put("tuneexperiments", experiment_object("digits"))
+    assert api.find("digit") is None
+    with pytest.raises(
+        InvalidInputError, match="no TuneExperiment digit in the namespace team; did you mean digits?"
+    ):
+        api.get("digit")
+
+
+def test_a_cluster_without_trialpod_is_told_from_a_missing_experiment(server: ApiServer, api: Experiments) -> None:
+    server.installed = False
+    with pytest.raises(InvalidInputError, match=r"trialpod is not installed in the cluster .*: helm install"):
+        api.get("digits")
+
+
+def test_a_missing_right_names_the_verb_and_the_test(server: ApiServer, api: Experiments) -> None:
+    server.refuse = {"code": 403, "reason": "Forbidden", "message": 'User "jane" cannot get resource'}
+    with pytest.raises(InvalidInputError, match=r"auth can-i get tuneexperiments.trialpod.dev -n team"):
+        api.get("digits")
+    assert api.events("digits") == []
+
+
+def test_credentials_that_have_expired_are_told(server: ApiServer, api: Experiments) -> None:
+    server.refuse = {"code": 401, "reason": "Unauthorized", "message": "Unauthorized"}
+    with pytest.raises(InvalidInputError, match="log in again"):
+        api.get("digits")
+
+
+def test_a_cluster_that_is_away_says_from_where_its_address_is(server: ApiServer, api: Experiments) -> None:
+    server.close()
+    with pytest.raises(
+        ClusterUnreachableError, match=r"cannot be reached: .*kubectl version.*kubeconfig, context here"
+    ):
+        api.get("digits")
+
+
+def test_a_connection_that_the_server_has_closed_is_opened_again(server: ApiServer, api: Experiments) -> None:
+    server.put("tuneexperiments", experiment_object("digits"))
+    api.get("digits")
+    connection = api.client._connection
+    assert connection is not None
+    assert connection.sock is not None
+    connection.sock.shutdown(2)
+    assert api.get("digits")["metadata"]["name"] == "digits"
+
+
+def test_trials_come_page_by_page_and_in_their_order(server: ApiServer, api: Experiments) -> None:
+    for index in range(1201):
+        server.put("tunetrials", trial_object("digits", index, "RUNNING"))
+    server.put("tunetrials", trial_object("other", 0, "RUNNING"))
+    trials = api.trials("digits")
+    assert [trial["spec"]["index"] for trial in trials] == list(range(1201))
+    assert len(server.requests) == 3
+
+
+def test_a_name_that_is_taken_is_an_error_of_its_own(server: ApiServer, api: Experiments) -> None:
+    server.put("tuneexperiments", experiment_object("digits"))
+    with pytest.raises(ApiError) as caught:
+        api.create(experiment_object("digits"))
+    assert caught.value.status == 409

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import CheckpointRules, TrainableRef
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from trialpod.tune.search.sample import Domain
+from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
+from trialpod_operator.api.search_space import compile_search_space
+from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, resource_name
+
+SETTINGS = ClusterSettings(namespace="team", endpoint="http://minio:9000", credentials_secret="minio", image="i:1")
+URI = "s3://tune/runs/climb/.trialpod/trainable-00.pkl"
+
+
+def request(**changes: Any) -> ExperimentRequest:
+    fields: dict[str, Any] = {
+        "name": "climb",
+        "storage_path": "/work",
+        "storage_uri": "s3://tune/runs/climb",
+        "trainable": TrainableRef(pickle="/work/climb/trainable.pkl", sha256="0" * 64),
+        "trainable_name": "train",
+        "is_class": False,
+        "param_space": {"lr": tune.loguniform(1e-4, 1e-1)},
+        "metric": "loss",
+        "mode": "min",
+        **changes,
+    }
+    return ExperimentRequest(**fields)
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = build_manifest(request(**changes), SETTINGS, URI)["spec"]
+    return made
+
+
+def test_everything_that_a_manifest_knows_is_in_it() -> None:
+    made = build_manifest(
+        request(
+            num_samples=20,
+            max_concurrent=4,
+            time_budget_s=90.5,
+            seed=7,
+            max_failures=2,
+            fail_fast=True,
+            reuse=True,
+            stop={"training_iteration": 9, "loss": 0.5},
+            checkpoint_rules=CheckpointRules(frequency=2, num_to_keep=3, score_attribute="loss", score_order="min"),
+            resources={"cpu": 0.5, "gpu": 1, "memory": 2.0**30, "example.com/fpga": 2},
+            scheduler=ASHAScheduler(max_t=9, grace_period=2),
+        ),
+        SETTINGS,
+        URI,
+    )
+    assert made["metadata"] == {"name": "climb", "namespace": "team"}
+    assert made["spec"] == {
+        "trainable": {"pickle": {"uri": URI, "sha256": "0" * 64}},
+        "searchSpace": {"lr": {"loguniform": {"lower": 1e-4, "upper": 1e-1}}},
+        "metric": "loss",
+        "mode": "min",
+        "numSamples": 20,
+        "maxConcurrentTrials": 4,
+        "timeBudget": 91,
+        "seed": 7,
+        "scheduler": {"name": "async_hyperband", "parameters": {"max_t": 9, "grace_period": 2}},
+        "stop": {"training_iteration": 9, "loss": 0.5},
+        "checkpoint": {
+            "frequency": 2, "atEnd": False, "numToKeep": 3, "scoreAttribute": "loss", "scoreOrder": "min",
+        },
+        "failurePolicy": {"maxFailures": 2, "failFast": True},
+        "reusePods": True,
+        "storage": {"uri": "s3://tune/runs", "endpoint": "http://minio:9000", "credentialsSecret": "minio"},
+        "image": "i:1",
+        "resources": {"cpu": "500m", "gpu": 1, "memory": 2**30, "example.com/fpga": 2},
+    }  # fmt: skip
+
+
+_number = st.floats(-1e6, 1e6, allow_nan=False) | st.integers(-(10**9), 10**9)
+_bounds = st.tuples(st.floats(0.001, 10), st.floats(10.5, 1000))
+_whole = st.tuples(st.integers(1, 10), st.integers(20, 1000))
+_domains = st.one_of(
+    _bounds.map(lambda b: tune.uniform(*b)),
+    _bounds.map(lambda b: tune.loguniform(*b)),
+    _whole.map(lambda b: tune.quniform(float(b[0]), float(b[1]), 1)),
+    _whole.map(lambda b: tune.randint(*b)),
+    _whole.map(lambda b: tune.lograndint(*b, base=2)),
+    _whole.map(lambda b: tune.qrandint(b[0], b[1], 3)),
+    st.tuples(st.floats(-5, 5), st.floats(0, 3)).map(lambda b: tune.randn(*b)),
+)
+_keys = st.sampled_from(["a", "b", "uniform", "unifrom", "choice", "literal", "grid_search", "sample_from", "lower"])
+_plain = st.none() | st.booleans() | _number | st.text(max_size=5)
+_constants = st.recursive(
+    _plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=3), max_leaves=6
+)
+
+
+def shape(value: Any) -> Any:
+    """What a space means: domains by how they draw."""
+    if isinstance(value, Domain):
+        if hasattr(value, "value"):
+            return shape(value.value)
+        if hasattr(value, "categories"):
+            return ("choice", [shape(item) for item in value.categories])
+        return (value.sampler, value.domain_str)
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    return [shape(item) for item in value] if isinstance(value, list) else value
+
+
+@given(_domains)
+def test_every_distribution_arrives_as_it_was(domain: Domain) -> None:
+    compiled, problems = compile_search_space(spec(param_space={"x": domain})["searchSpace"])
+    assert problems == []
+    assert shape(compiled["x"]) == shape(domain)
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y"]), _constants, max_size=2))
+def test_every_constant_arrives_as_it_was_whatever_it_looks_like(space: dict[str, Any]) -> None:
+    grids = repr(space).count("grid_search")
+    if grids:
+        return  # {"grid_search": [...]} is a grid for a Tuner too
+    compiled, problems = compile_search_space(spec(param_space=space).get("searchSpace", {}))
+    assert problems == []
+    assert shape(compiled) == space
+
+
+def test_options_and_grids_may_have_distributions_in_them() -> None:
+    space = {
+        "model": tune.choice([{"name": "net", "units": tune.randint(1, 9)}, {"name": "tree"}]),
+        "depth": tune.grid_search([1, 2]),
+    }
+    assert spec(param_space=space)["searchSpace"] == {
+        "model": {"choice": [{"name": "net", "units": {"randint": {"lower": 1, "upper": 9}}}, {"name": "tree"}]},
+        "depth": {"grid_search": [1, 2]},
+    }
+
+
+def test_mutations_of_pbt_travel_as_manifests_have_them() -> None:
+    pbt = PopulationBasedTraining(
+        perturbation_interval=4, hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1), "units": [1, 2]}
+    )
+    made = spec(scheduler=pbt)["scheduler"]
+    assert made["name"] == "pbt"
+    assert made["parameters"]["hyperparam_mutations"] == {
+        "lr": {"loguniform": {"lower": 1e-4, "upper": 1e-1}},
+        "units": [1, 2],
+    }
+
+
+def test_stoppers_become_named_ones() -> None:
+    both = CombinedStopper(MaximumIterationStopper(5), TrialPlateauStopper(metric="loss"))
+    assert spec(stop=[both])["stoppers"] == [
+        {"name": "maximum_iteration", "parameters": {"max_iter": 5}},
+        {"name": "trial_plateau", "parameters": {"metric": "loss"}},
+    ]
+
+
+class OwnScheduler(FIFOScheduler):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop": lambda trial_id, result: True}, r"RunConfig\(stop=...\): the function .*use a dict"),
+        ({"param_space": {"a": tune.sample_from(lambda: 1)}}, r"param_space\['a'\]: tune.sample_from"),
+        ({"param_space": {"a": {"b": (1, 2)}}}, r"param_space\['a'\]\['b'\]: a tuple .*a list arrives"),
+        ({"param_space": {"a": tune.choice([len])}}, r"param_space\['a'\]\[0\]: .*pass its name"),
+        ({"param_space": {"a": float("inf")}}, "inf has no form"),
+        ({"param_space": {"a": 2**70}}, "too large"),
+        ({"scheduler": OwnScheduler()}, "OwnScheduler is a class of your own"),
+        ({"callbacks": [object()]}, r"RunConfig\(callbacks"),
+        ({"trial_name": lambda a, b: a}, "trial_name_creator"),
+        ({"resources_fn": lambda config: {}}, "with_resources"),
+        ({"resources": {"gpu": 0.5}}, "whole devices only"),
+        ({"resources": {"widget": 1}}, "example.com/widget"),
+        ({"storage_uri": ""}, r"storage_path=...\): in a cluster it has to be a bucket"),
+        ({"name": "My_Run.1"}, "'my-run-1' would do"),
+        ({"resume": True, "resume_errored": True}, "goes on as it is"),
+        ({"strict_metric": False}, "TUNE_DISABLE_STRICT"),
+        ({"metric": None, "mode": None, "scheduler": ASHAScheduler()}, "compares trials by a metric"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_with_the_arguments_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        spec(**changes)
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(InvalidInputError, match="nothing was started") as caught:
+        spec(callbacks=[object()], name="A_B", storage_uri="", stop=[lambda trial_id, result: True])
+    assert str(caught.value).count("\n  - ") == 4
+
+
+@given(st.text(max_size=80))
+def test_any_text_becomes_a_name_that_is_allowed(text: str) -> None:
+    assert build_manifest(request(name=resource_name(text)), SETTINGS, URI)["metadata"]["name"]

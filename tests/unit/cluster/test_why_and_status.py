@@ -1,0 +1,157 @@
+"""`trialpod why` and `trialpod status` against a stand-in for the API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import ApiServer, condition_of, experiment_object, trial_object
+
+from trialpod.cli.main import main
+
+Json = dict[str, Any]
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    made = ApiServer()
+    monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trialpod(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, status: int = 0) -> str:
+        found = main(list(arguments))
+        out, err = capsys.readouterr()
+        assert found == status, out + err
+        return out + err
+
+    return run
+
+
+def waiting_experiment() -> Json:
+    message = "no trial runs: climb-d75de-00000: not enough cpu; ask for less in spec.resources"
+    return experiment_object(
+        "climb",
+        conditions=[condition_of("Ready", "False", "Unschedulable", message)],
+        trials={"running": 2, "done": 1, "total": 4, "error": 1, "progress": "1/4"},
+        waiting={"reason": "Unschedulable", "message": "climb-d75de-00000: not enough cpu", "count": 2},
+        startTime="2026-11-21T10:00:00Z",
+        storageUri="s3://tune/runs/climb",
+        disruptions=2,
+    )
+
+
+def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", waiting_experiment())
+    why = {"reason": "Unschedulable", "message": "not enough cpu; ask for less in spec.resources"}
+    server.put("tunetrials", trial_object("climb", 0, "RUNNING", waiting=why))
+    server.put("tunetrials", trial_object("climb", 1, "RUNNING", waiting=why))
+    failed = {"message": "ran out of memory; raise spec.resources.memory", "storageUri": "s3://tune/runs/climb/t2"}
+    server.put("tunetrials", trial_object("climb", 2, "ERROR", **failed))
+    server.put("events", {
+        "metadata": {"name": "e1"}, "type": "Warning", "reason": "Waiting", "message": "no trial runs",
+        "lastTimestamp": "2026-11-21T10:00:00Z", "involvedObject": {"name": "climb"},
+    })  # fmt: skip
+    text = trialpod("why", "climb")
+    assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 started\n")
+    assert "Ready=False Unschedulable, since " in text
+    assert "  Unschedulable: not enough cpu; ask for less in spec.resources\n    d75de_00000, d75de_00001\n" in text
+    assert "  1 trial: ran out of memory; raise spec.resources.memory\n" in text
+    assert "    d75de_00002; log: s3://tune/runs/climb/t2/log.txt\n" in text
+    assert "2 attempts ended by the cluster; no trial fails by that" in text
+    assert "Warning Waiting: no trial runs" in text
+    assert "next: kubectl -n team get pods -l trialpod.dev/experiment=climb" in text
+    assert "next: trialpod results s3://tune/runs/climb --failed" in text
+
+
+def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", waiting_experiment())
+    assert "trials that wait:\n  Unschedulable: climb-d75de-00000: not enough cpu\n" in trialpod("why", "climb")
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (experiment_object("climb"), "no operator has looked at it as it is now"),
+        (
+            experiment_object(
+                "climb", conditions=[condition_of("Stalled", "True", "InvalidSpec", "spec.stop is wrong")]
+            ),
+            "next: correct the manifest, check it with `trialpod validate FILE`",
+        ),
+        (
+            experiment_object(
+                "climb", conditions=[condition_of("Stalled", "True", "SecretNotFound", "no Secret minio")]
+            ),
+            "next: put right what the message names",
+        ),
+        (
+            experiment_object("climb", conditions=[condition_of("Suspended", "True", "Suspended", "suspended")]),
+            """patch te climb --type=merge -p '{"spec":{"suspend":false}}'""",
+        ),
+        (
+            experiment_object("climb", conditions=[condition_of("Ready", "True", "Running", "trials are running")]),
+            "nothing stands in its way",
+        ),
+    ],
+)
+def test_why_says_what_to_do_next(server: ApiServer, trialpod: Run, item: Json, expected: str) -> None:
+    server.put("tuneexperiments", item)
+    assert expected in trialpod("why", "climb")
+
+
+def test_why_knows_the_way_out_of_a_deletion_that_hangs(server: ApiServer, trialpod: Run) -> None:
+    item = experiment_object("climb", conditions=[])
+    item["metadata"] |= {"deletionTimestamp": "2026-11-21T10:00:00Z", "finalizers": ["trialpod.dev/storage"]}
+    server.put("tuneexperiments", item)
+    assert """--type=merge -p '{"metadata":{"finalizers":null}}'""" in trialpod("why", "climb")
+
+
+def test_why_is_there_for_programs_too(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", waiting_experiment())
+    found = json.loads(trialpod("why", "climb", "--json"))
+    assert found["state"] == "Waiting"
+    assert found["conditions"]["Ready"]["reason"] == "Unschedulable"
+
+
+def test_status_shows_the_trials_and_the_best_one(server: ApiServer, trialpod: Run) -> None:
+    item = experiment_object(
+        "climb",
+        conditions=[condition_of("Ready", "True", "Running")],
+        trials={"running": 1, "terminated": 2, "done": 2, "total": 4},
+        best={"trial": "climb-d75de-00001", "trialId": "d75de_00001", "value": "0.25", "iteration": 3},
+        startTime="2026-11-21T10:00:00Z",
+        storageUri="s3://tune/runs/climb",
+    )
+    server.put("tuneexperiments", item)
+    for index in range(2):
+        server.put("tunetrials", trial_object("climb", index, "TERMINATED", value=str(0.5 / (index + 1))))
+    server.put("tunetrials", trial_object("climb", 2, "RUNNING", nodeName="a"))
+    text = trialpod("status", "climb")
+    assert text.startswith("climb: Running, 2/4 trials, 1 running")
+    assert "d75de_00001  TERMINATED     3  0.25" in text
+    assert "best trial: climb-d75de-00001 with loss=0.25 at iteration 3" in text
+    assert "raise --limit" in trialpod("status", "climb", "--limit", "1")
+    assert len(json.loads(trialpod("status", "climb", "--json"))["trials"]) == 3
+
+
+def test_a_pod_that_does_not_run_yet_is_no_running_trial(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", waiting_experiment())
+    why = {"reason": "Unschedulable", "message": "not enough cpu"}
+    server.put("tunetrials", trial_object("climb", 0, "RUNNING", iteration=0, waiting=why))
+    text = trialpod("status", "climb")
+    assert "running" not in text.splitlines()[0]
+    assert "d75de_00000  PENDING" in text
+    assert "why: trialpod why climb -n team" in text
+
+
+def test_an_experiment_that_is_not_there_is_status_2(trialpod: Run) -> None:
+    assert "there is no TuneExperiment nope in the namespace team" in trialpod("why", "nope", status=2)
+    assert "there is no TuneExperiment nope in the namespace x" in trialpod("status", "nope", "-n", "x", status=2)

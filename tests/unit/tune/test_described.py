@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from trialpod.tune.described import arguments_of
+from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, create_scheduler, scheduler_name
+from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, searcher_name
+from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, stopper_name
+
+
+class Own(Searcher):
+    def __init__(self, width: int, **more: Any) -> None:
+        super().__init__()
+        self.width = width
+
+
+def test_arguments_are_known_by_name_however_they_were_given() -> None:
+    assert arguments_of(ASHAScheduler("time_total_s", max_t=9)) == {"time_attr": "time_total_s", "max_t": 9}
+    assert arguments_of(FIFOScheduler()) == {}
+    assert arguments_of(Own(3, depth=2)) == {"width": 3, "depth": 2}
+
+
+def test_copies_know_them_too() -> None:
+    made = ASHAScheduler(max_t=9)
+    assert arguments_of(copy.deepcopy(made)) == {"max_t": 9}
+    assert arguments_of(pickle.loads(pickle.dumps(made))) == {"max_t": 9}
+    assert "_made_with" not in vars(made)
+
+
+def test_what_no_manifest_can_say_is_not_known() -> None:
+    assert arguments_of(CombinedStopper(MaximumIterationStopper(3))) is None
+    assert arguments_of(object()) is None
+
+
+def test_what_is_made_again_by_name_is_of_the_same_class() -> None:
+    made = ASHAScheduler(max_t=9, grace_period=3)
+    name = scheduler_name(made)
+    assert name is not None
+    again = create_scheduler(name, **(arguments_of(made) or {}))
+    assert type(again) is type(made)
+    assert arguments_of(again) == arguments_of(made)
+
+
+def test_names_are_those_of_the_factories_and_classes_of_others_have_none() -> None:
+    assert searcher_name(BasicVariantGenerator()) in ("variant_generator", "random")
+    assert stopper_name(MaximumIterationStopper(3)) == "maximum_iteration"
+    assert searcher_name(Own(1)) is None
+    assert searcher_name(ConcurrencyLimiter(Own(1), 2)) is None
+
+
+def test_a_class_that_takes_no_arguments_still_refuses_them() -> None:
+    with pytest.raises(TypeError):
+        FIFOScheduler(1)  # type: ignore[call-arg]
