@@ -153,9 +153,7 @@ def run_members(engine: Engine) -> int:
                 name=f"c{index}", index=index, iteration=until, metrics={"training_iteration": until}, attempt=attempt
             )
             first = trial.received + 1
-            event = ResultsReceived(
-                trial_id=trial_id, attempt=attempt, first=first, results=batch, committed=[saved]
-            )
+            event = ResultsReceived(trial_id=trial_id, attempt=attempt, first=first, results=batch, committed=[saved])
             engine.apply(event, now)
             judged += 1
             decision = engine.answer(trial_id, attempt).decision

@@ -145,6 +145,19 @@ def test_code_comes_from_a_config_map_or_a_pickle_in_the_bucket(operator: Operat
         assert_unbroken(counts(experiment.results()[0]), 3)
 
 
+def test_pods_that_failed_stay_when_the_manifest_says_so(operator: Operator, namespace: Cluster) -> None:
+    source = "def train(config):\n    print('before the end')\n    raise ValueError('on purpose')\n"
+    document = manifest(namespace, "fails", source=source, checkpoint={}, finishedPods="KeepFailed")
+    experiment = Experiment.apply(namespace, document)
+    assert experiment.wait_until_over()["trials"]["error"] == 1
+    assert "on purpose" in experiment.trial_status()["message"]
+    namespace.wait_for(lambda: "before the end" in experiment.logs(), "its log is kept", 30)
+    (pod,) = experiment.pods()
+    assert pod["status"]["phase"] == "Failed"
+    state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert "on purpose" in state["message"]
+
+
 def test_a_secret_that_comes_late_is_waited_for(operator: Operator, namespace: Cluster) -> None:
     document = manifest(namespace, "late", steps=2)
     document["spec"]["storage"]["credentialsSecret"] = "later"

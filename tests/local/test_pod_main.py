@@ -111,7 +111,7 @@ def test_code_in_the_images_working_directory_is_found(container: Container) -> 
 
 def test_why_an_attempt_failed_stands_in_the_termination_message(container: Container) -> None:
     status, output = container.run("def train(config):\n    raise ValueError('no such data set')\n")
-    assert (status, container.server.ends[0].cause) == (0, "failed")
+    assert (status, container.server.ends[0].cause) == (1, "failed")
     assert container.message.read_text().startswith("ValueError: no such data set (")
     assert "Traceback" in output
 

@@ -60,7 +60,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete, deletecollection]
+  verbs: [get, list, watch, create, patch, delete, deletecollection]
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]

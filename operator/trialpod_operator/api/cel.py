@@ -37,6 +37,7 @@ BUDGET_FIELDS = frozenset(
         "image",
         "template",
         "ttlSecondsAfterFinished",
+        "finishedPods",
     }
 )
 """Parts of a TuneExperiment's spec that can change at any time; of storage, only what says not where the data is."""

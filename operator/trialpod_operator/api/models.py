@@ -314,6 +314,13 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     )
     failure_policy: Annotated[FailurePolicy, Meta(description="What happens when a trial fails.")] = FailurePolicy()
     reuse_pods: Annotated[bool, Meta(description="Run one trial after the other in the same pod.")] = False
+    finished_pods: Annotated[
+        Literal["Delete", "KeepFailed", "Keep"],
+        Meta(
+            description="What becomes of pods whose attempt has ended, once their logs are in the storage: Delete, "
+            "KeepFailed or Keep. Those that are kept go with the experiment."
+        ),
+    ] = "Delete"
     storage: (
         Annotated[StorageSpec, Meta(description="Where results go. Local default: ./trialpod-results.")] | None
     ) = None

@@ -19,11 +19,10 @@ import msgspec
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import open_storage
 from trialpod.storage.deletion import delete_experiment
-from trialpod_operator.api.document import Document
-from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.pod_reading import seconds
+from trialpod_operator.cluster.stored_manifest import check_stored
 
 if TYPE_CHECKING:
     from trialpod_operator.cluster.controller import Services
@@ -80,7 +79,7 @@ async def delete_stored(services: Services, key: str, item: Mapping[str, Any], k
 async def _delete(services: Services, namespace: str, item: Mapping[str, Any], keys: Path) -> bool:
     """Delete for a while; return whether nothing is left."""
     clean = {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "deletionTimestamp"}}
-    checked = check_document(Document(clean))
+    checked = check_stored(clean)
     if checked.experiment is None:
         return True  # it never ran, so it has no data
     experiment = storage_access.with_storage(checked.experiment, services.options.default_storage)

@@ -22,9 +22,7 @@ import msgspec
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, ReportAnswer, TrainableRef
 from trialpod.storage.base import StorageUnavailableError, open_storage
-from trialpod_operator.api.document import Document
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
-from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.conditions import Problem
@@ -33,6 +31,7 @@ from trialpod_operator.cluster.pod_work import PodWork
 from trialpod_operator.cluster.pods import ObjectRef, grace_seconds
 from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.status_writer import StatusWriter
+from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -174,7 +173,7 @@ class ExperimentController:
         if generation == self._generation:
             return
         self._generation = generation
-        checked = check_document(Document(dict(item)))
+        checked = check_stored(item)
         self._refused = None
         if checked.experiment is None:
             listed = "; ".join(str(problem) for problem in checked.problems[:5])
@@ -217,7 +216,12 @@ class ExperimentController:
 
     async def _tidy_up(self) -> float | None:
         """Delete pods that a finished experiment has left, because the operator was away in that moment."""
-        left = [pod for pod in self._services.seen.pods(self.key) if not pod["metadata"].get("deletionTimestamp")]
+        left = [
+            pod
+            for pod in self._services.seen.pods(self.key)
+            if not pod["metadata"].get("deletionTimestamp")
+            and names.LOG_KEPT_ANNOTATION not in (pod["metadata"].get("annotations") or {})
+        ]
         for pod in left:
             metadata = pod["metadata"]
             await self._services.kube.delete(

@@ -27,6 +27,9 @@ EXPERIMENT_LABEL = f"{GROUP}/experiment"
 TRIAL_ID_LABEL = f"{GROUP}/trial-id"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 
+LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
+"""On a finished pod that stays: what it printed is in the storage already."""
+
 STORAGE_FINALIZER = f"{GROUP}/storage"
 """On an experiment whose stored data is to be deleted with it."""
 

@@ -166,16 +166,29 @@ class PodWork:
         await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=metadata.get("uid", ""))
 
     async def put_away(self, pods: list[tuple[Object, Trial | None]]) -> list[Object]:
-        """Keep the logs of finished pods and delete them; return those that are done with."""
+        """Keep the logs of finished pods and delete them, or leave them; return those that are done with."""
         kept = await asyncio.gather(*(self._keep(pod, trial) for pod, trial in pods))
-        ready = [pod for (pod, _), is_kept in zip(pods, kept, strict=True) if is_kept]
+        done = [pod for (pod, _), is_kept in zip(pods, kept, strict=True) if is_kept]
+        ready = [pod for pod in done if not self.stays(pod)]
+        for pod in done:
+            if self.stays(pod):
+                body = {"metadata": {"annotations": {names.LOG_KEPT_ANNOTATION: "true"}}}
+                patched = await self._kube.patch(paths.pods(self._owner.namespace), pod["metadata"]["name"], body)
+                if patched is not None:
+                    self._seen.take_pod(patched, deleted=False)
         for start in range(0, len(ready), DELETE_BATCH):
             batch = ready[start : start + DELETE_BATCH]
             if len(batch) == 1:
                 await self.delete_pod(batch[0])
             else:
                 await self._delete_together(batch)
-        return ready
+        return done
+
+    def stays(self, pod: Object) -> bool:
+        """Return whether the manifest wants a finished pod to stay."""
+        policy = self._experiment().spec.finished_pods
+        failed = (pod.get("status") or {}).get("phase") == "Failed"
+        return policy == "Keep" or (policy == "KeepFailed" and failed)
 
     async def _create(self, collection: str, body: Object) -> Object | None:
         try:

@@ -153,7 +153,9 @@ class Runs:
     def pods_left(self) -> bool:
         """Whether there are pods whose deletion has not been asked for yet."""
         return any(
-            not pod["metadata"].get("deletionTimestamp") and pod["metadata"].get("uid") not in self._work.deleted
+            not pod["metadata"].get("deletionTimestamp")
+            and pod["metadata"].get("uid") not in self._work.deleted
+            and not self._has_its_place(pod)
             for pod in self._seen.pods(self._key)
         )
 
@@ -494,7 +496,7 @@ class Runs:
             if name in current or name in reserved or uid in self._work.deleted or metadata.get("deletionTimestamp"):
                 continue
             if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                if name not in stopped:
+                if name not in stopped and not self._has_its_place(pod):
                     finished.append(pod)
             elif name in stopped or now >= self._leave_by(name, now):
                 await self._work.delete_pod(pod)
@@ -504,6 +506,11 @@ class Runs:
             pairs = [(pod, trials.get(trial_id)) for pod, trial_id in zip(finished, ids, strict=True)]
             for pod in await self._work.put_away(pairs):
                 self._partings.pop(pod["metadata"]["name"], None)
+
+    def _has_its_place(self, pod: Object) -> bool:
+        """Whether a finished pod is to stay, and its log is kept."""
+        annotations = pod["metadata"].get("annotations") or {}
+        return names.LOG_KEPT_ANNOTATION in annotations and self._work.stays(pod)
 
     def _leave_by(self, name: str, now: float) -> float:
         parting = self._partings.setdefault(name, Parting(now + LEAVE_S))

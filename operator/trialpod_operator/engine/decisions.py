@@ -19,7 +19,8 @@ DecisionName = Literal[
     "stop", "pause", "exploit", "continue", "retry", "disruption", "failure", "undo", "resources", "config"
 ]
 """Beside what a trial is told: "continue" (an exploit that was not possible), "retry" (after a failure, or by the
-user), "disruption", "failure" (for good), "undo" (of an exploit whose checkpoint turned out damaged), "resources", "config" (before its first attempt)."""
+user), "disruption", "failure" (for good), "undo" (of an exploit whose checkpoint turned out damaged), "resources",
+"config" (another one before its first attempt)."""
 
 
 class Decision(msgspec.Struct, array_like=True, frozen=True):

@@ -97,7 +97,7 @@ class Engine:
         self.looks = 0
         """How often a new trial was looked for in this call of `apply`."""
         self.limits: tuple[int, int] | None = None
-        """In a replay: how many trials were created and started when a paused one was given up; None: no more were."""
+        """In a replay: how many trials were created and started when a paused one was given up; None: none was."""
         self._recorded: Outputs | None = None
         self._actions: list[Action] = []
         self._breakdown: dict[str, Any] | None = None

@@ -3,9 +3,9 @@
 A replay goes through the same steps, so that the algorithms are asked as often as they were, and takes the recorded
 choices in place of theirs.
 
-A search algorithm that takes its time (`Engine.defers`) is asked for one suggestion at a time, by `request`. Until that
-comes, as `SuggestionReady`, no other trial starts than those that are pending, as if everything waited; but results
-are judged and answered meanwhile. Such an algorithm has, beside the methods of `SearchAlgorithm`:
+A search algorithm that takes its time (`Engine.defers`) is asked for one suggestion at a time, by `request`. Until
+that comes, as `SuggestionReady`, no other trial starts than those that are pending, as if everything waited; but
+results are judged and answered meanwhile. Such an algorithm has, beside the methods of `SearchAlgorithm`:
 
 * ``request()``: a suggestion is wanted, made of what the algorithm was told before this call;
 * ``answered(created, error)``: the engine has it. In a replay this comes without anything being computed.

@@ -29,6 +29,7 @@ _BUDGET = frozenset(
         "image",
         "template",
         "ttlSecondsAfterFinished",
+        "finishedPods",
     }
 )
 """Parts of a spec that may differ from one start to the next."""

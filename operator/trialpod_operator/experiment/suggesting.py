@@ -5,8 +5,8 @@ meanwhile waits behind the suggestion, so that it sees the same calls in the sam
 
 Invariants:
 
-* The order of calls is that in which the engine makes them; a replay repeats it. So a suggestion that was computed and
-  whose event did not come into the journal is computed again, to the same result.
+* The order of calls is that in which the engine makes them; a replay repeats it. So a suggestion that was computed
+  and whose event did not come into the journal is computed again, to the same result.
 * During a replay nothing is computed: `answered` has the algorithm adopt what is recorded, and calls after an open
   request are held until then. What is held when the replay ends is done in the thread.
 * Before `release` nothing of an event reaches the thread; `release` is called when the event is in the journal.

@@ -15,43 +15,16 @@ from trialpod.storage.endpoints import plain
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.tune.schedulers.fifo import FIFOScheduler
-from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.recorded_search import RecordedSearch
 from trialpod_operator.experiment.records import decode_record, decode_snapshot
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles
 from trialpod_operator.local.view import ExperimentView, TrialRow
 from trialpod_operator.local.views import build_row, build_view
-
-
-class _RecordedSearch(SearchAlgorithm):
-    """Suggests nothing: a replay takes the trials from the journal."""
-
-    def __init__(self, total: int | None) -> None:
-        self._total = total
-
-    @property
-    def total(self) -> int | None:
-        return self._total
-
-    @property
-    def finished(self) -> bool:
-        return True
-
-    def set_num_samples(self, num_samples: int) -> None:
-        pass
-
-    def next_suggestion(self) -> Suggestion | None:
-        return None
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        pass
 
 
 class ReadExperiment:
@@ -73,7 +46,7 @@ class ReadExperiment:
         self.name: str = stored.get("name", directory.name)
         # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
         self._storage_uri: str = uri or stored.get("storage", "")
-        self.engine = Engine(_RecordedSearch(stored.get("total")), FIFOScheduler())
+        self.engine = Engine(RecordedSearch(stored.get("total")), FIFOScheduler())
         self._names: dict[str, str] = {}
         dirnames: dict[str, str] = {}
         journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, read_only=True)

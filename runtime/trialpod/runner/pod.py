@@ -94,10 +94,13 @@ class TerminationMessage:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self.failed = False
+        """Whether the latest attempt said that it failed."""
 
     def ended(self, end: AttemptEnd) -> None:
         """Say why an attempt failed; one that did not takes back what an earlier one said."""
-        self.write(end.error if end.cause == "failed" else "")
+        self.failed = end.cause == "failed"
+        self.write(end.error if self.failed else "")
 
     def write(self, text: str) -> None:
         """Replace the message."""
@@ -187,6 +190,8 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int) 
             on_end=message.ended,
             restart=lambda: _ask(ask_again),
         )
+        if message.failed:
+            status = status or 1  # the operator knows already; this is for who looks at the pod
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except TrialpodError as error:

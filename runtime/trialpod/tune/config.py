@@ -183,7 +183,7 @@ class RunConfig:
         if self.local_dir is not None:
             if self.storage_path is not None:
                 raise InvalidInputError(
-                    "RunConfig(storage_path=..., local_dir=...): local_dir is the older name of storage_path; give one"
+                    "RunConfig(storage_path=..., local_dir=...): local_dir is an older name of storage_path; give one"
                 )
             self.storage_path, self.local_dir = self.local_dir, None
         self.validate()

@@ -123,6 +123,7 @@ def test_only_scalars_have_defaults_so_that_nothing_is_added_to_what_was_applied
         ".spec.failurePolicy.maxFailures": 0,
         ".spec.failurePolicy.failFast": False,
         ".spec.reusePods": False,
+        ".spec.finishedPods": "Delete",
         ".spec.storage.createBucket": False,
         ".spec.storage.deletionPolicy": "Retain",
         ".spec.suspend": False,

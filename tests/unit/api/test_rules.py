@@ -43,3 +43,33 @@ def test_a_huge_number_of_trials_is_a_warning() -> None:
     spec = {"trainable": {"entrypoint": "a:b"}, "numSamples": 1_000_000}
     findings = check_rules(Document({"spec": spec}), set())
     assert [warning.path for warning in findings.warnings] == ["spec.numSamples"]
+
+
+def test_a_scheduler_that_changes_configs_beside_a_search_that_learns_is_a_warning() -> None:
+    space = {"lr": {"uniform": [0, 1]}}
+    mutations = {"hyperparam_mutations": {"lr": [0.1, 0.2]}}
+    pbt = {"name": "pbt", "parameters": mutations}
+    nested = {"name": "resource_changing", "parameters": {"base_scheduler": pbt}}
+
+    def warned(scheduler: dict[str, Any], search: str) -> list[str]:
+        spec = {
+            "trainable": {"entrypoint": "a:b"},
+            "metric": "score",
+            "mode": "max",
+            "searchSpace": space,
+            "scheduler": scheduler,
+            "searchAlgorithm": {"name": search},
+        }
+        return [warning.path for warning in check_rules(Document({"spec": spec}), set()).warnings]
+
+    assert warned(pbt, "optuna") == warned(nested, "optuna") == ["spec.searchAlgorithm.name"]
+    assert warned(pbt, "random") == warned({"name": "asha"}, "optuna") == []
+
+
+def test_whether_changing_resources_needs_a_metric_depends_on_what_it_wraps() -> None:
+    def found(**parameters: Any) -> list[str]:
+        return [path for path, _ in _findings({"scheduler": {"name": "resource_changing", "parameters": parameters}})]
+
+    assert found() == found(base_scheduler="fifo") == []
+    assert found(base_scheduler="asha") == ["spec.scheduler.name"]
+    assert found(resources_allocation_function="distribute_to_top_job") == ["spec.scheduler.name"]

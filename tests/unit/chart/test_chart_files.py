@@ -85,7 +85,7 @@ def test_the_operator_has_no_wildcard_and_sees_no_list_of_secrets() -> None:
     secrets = [rule for rule in RULES if "secrets" in rule["resources"]]
     assert [rule["verbs"] for rule in secrets] == [["get"]]
     pods = {verb for rule in RULES for verb in rule["verbs"] if rule["resources"] == ["pods"]}
-    assert pods == {"get", "list", "watch", "create", "delete", "deletecollection"}
+    assert pods == {"get", "list", "watch", "create", "patch", "delete", "deletecollection"}
     assert not any("exec" in resource or "attach" in resource for rule in RULES for resource in rule["resources"])
 
 

@@ -154,3 +154,13 @@ def test_this_machine_is_the_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     context: Any = ray.get_runtime_context()
     assert context.get_node_id() == "local"
     assert context.get_assigned_resources() == {}
+
+
+def test_what_init_says_is_what_experiments_on_this_machine_share_out() -> None:
+    from trialpod_operator.local.slots import Machine
+
+    machine = Machine.detect(environ={"TRIALPOD_CPUS": "3", "TRIALPOD_GPUS": "2"})
+    assert (machine.cpus, machine.gpus) == (3.0, ("0", "1"))
+    assert Machine.detect(cpus=1, environ={"TRIALPOD_CPUS": "3"}).cpus == 1
+    with pytest.raises(InvalidInputError, match="TRIALPOD_CPUS='many'"):
+        Machine.detect(environ={"TRIALPOD_CPUS": "many"})

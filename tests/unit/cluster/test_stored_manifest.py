@@ -1,0 +1,42 @@
+"""Manifests as the API server holds them: a newer definition than the operator's does no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trialpod_operator.cluster.stored_manifest import check_stored
+
+
+def stored(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneExperiment",
+        "metadata": {"name": "digits", "namespace": "team", "uid": "u", "generation": 1},
+        "spec": {"trainable": {"entrypoint": "train:train"}, "numSamples": 3, **spec},
+        "status": {"observedGeneration": -1},
+    }
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [{"fromTheFuture": True}, {"checkpoint": {"frequency": 2, "fromTheFuture": {"a": 1}}}, {"one": 1, "two": [2]}],
+)
+def test_fields_of_a_newer_definition_are_left_out(newer: dict[str, Any]) -> None:
+    item = stored(**newer)
+    checked = check_stored(item)
+    assert checked.problems == []
+    assert checked.experiment is not None
+    assert checked.experiment.spec.num_samples == 3
+    assert item == stored(**newer), "the object itself stays as it is"
+
+
+def test_mistakes_are_still_found_beside_them() -> None:
+    checked = check_stored(stored(fromTheFuture=True, scheduler={"name": "ashaa"}))
+    assert [problem.path for problem in checked.problems] == ["spec.scheduler.name"]
+
+
+def test_an_unknown_distribution_or_template_field_is_a_mistake_and_not_the_future() -> None:
+    checked = check_stored(stored(searchSpace={"lr": {"loguniforn": [1, 2]}}, template={"sepc": {}}))
+    assert len(checked.problems) == 2
