@@ -23,7 +23,7 @@ def example(namespace: Cluster, name: str, **changes: Any) -> dict[str, Any]:
         "numSamples": 3,
         "maxConcurrentTrials": 3,
         "storage": storage_spec(namespace),
-        "resources": {"cpu": "100m", "memory": "512Mi"},
+        "resources": {"cpu": "500m", "memory": "512Mi"},
         **changes,
     }
     document["spec"].pop("scheduler")

@@ -90,6 +90,19 @@ def test_one_trial_is_stopped_by_its_resource_and_the_others_go_on(operator: Ope
     assert second["iteration"] == 50
 
 
+def test_a_deleted_trial_resource_comes_back_and_its_trial_goes_on(operator: Operator, namespace: Cluster) -> None:
+    experiment = Experiment.apply(namespace, manifest(namespace, "removed", steps=50))
+    experiment.wait_for_checkpoint(3)
+    before = experiment.trials()[0]["metadata"]
+    namespace.kubectl("delete", "tt", before["name"], "--wait=false")
+    status = experiment.wait_until_over()
+    after = experiment.trials()[0]
+    assert (after["metadata"]["name"], after["status"]["state"]) == (before["name"], "TERMINATED")
+    assert after["metadata"]["uid"] != before["uid"]
+    assert status["failures"] == 0
+    assert_unbroken(counts(experiment.results()[0]), 50, repeated=5)
+
+
 def test_a_finished_experiment_goes_after_its_time_to_live_and_its_data_stay(
     operator: Operator, namespace: Cluster
 ) -> None:

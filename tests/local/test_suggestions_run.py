@@ -86,7 +86,7 @@ os.environ["SHELL_PID"] = str(os.getpid())
 Tuner(
     train,
     param_space={"x": tune.uniform(0, 1), "number": tune.randint(0, 6)},
-    tune_config=TuneConfig(metric="score", mode="min", search_alg=create_searcher("optuna", seed=3), num_samples=12,
+    tune_config=TuneConfig(metric="score", mode="min", search_alg=create_searcher("optuna", seed=3), num_samples=8,
         max_concurrent_trials=1),
     run_config=RunConfig(name="exp", storage_path=os.path.abspath("storage"), verbose=1),
 ).fit()
@@ -111,5 +111,5 @@ def test_optuna_suggests_the_same_after_kills(shell: Shell, tmp_path: Path) -> N
         [json.dumps(trial.config) for trial in ReadExperiment(one.folder / EXPERIMENT).engine.state.get_trials()]
         for one in (shell, whole)
     ]
-    assert len(found[0]) == 12
+    assert len(found[0]) == 8
     assert found[0] == found[1]

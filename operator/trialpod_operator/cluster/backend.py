@@ -318,15 +318,18 @@ def _comparable(item: Mapping[str, Any]) -> Json:
     """Return the parts of a spec that make an experiment what it is, in one form whoever wrote them down."""
     import msgspec
 
+    from trialpod_operator.api.cel import BUDGET_FIELDS
     from trialpod_operator.api.document import Document
+    from trialpod_operator.api.models import TuneExperimentSpec
     from trialpod_operator.api.validation import check_document
 
-    own = {"apiVersion": item["apiVersion"], "kind": item["kind"], "spec": item["spec"]}
+    # A cluster with a newer version adds the defaults of fields that are not known here.
+    known = {key: item["spec"][key] for key in TuneExperimentSpec.__struct_encode_fields__ if key in item["spec"]}
+    own = {"apiVersion": item["apiVersion"], "kind": item["kind"], "spec": known}
     own["metadata"] = {"name": item["metadata"]["name"]}
     checked = check_document(Document(own))
-    spec: Json = dict(item["spec"]) if checked.experiment is None else msgspec.to_builtins(checked.experiment.spec)
-    kept = {key: value for key, value in spec.items() if key not in ("image", "resources", "template", "suspend")}
-    kept.pop("ttlSecondsAfterFinished", None)
+    spec: Json = known if checked.experiment is None else msgspec.to_builtins(checked.experiment.spec)
+    kept = {key: value for key, value in spec.items() if key in _BUDGET or key not in BUDGET_FIELDS}
     kept["storage"] = {"uri": (spec.get("storage") or {}).get("uri")}
     return kept
 

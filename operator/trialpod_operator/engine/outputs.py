@@ -41,6 +41,7 @@ class Created(msgspec.Struct, array_like=True):
     trial_id: str
     tag: str
     params: bytes
+    look: int = 0  # it came of the so many-th look for a new trial; 0 = of the next one
 
 
 class Outputs(msgspec.Struct, omit_defaults=True):

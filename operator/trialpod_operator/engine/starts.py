@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trialpod.protocol.values import OpaqueValue, opaque_decoder, params_encoder
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.actions import StartAttempt, TrialCreated
@@ -52,7 +54,8 @@ def fill(engine: Engine, now: float) -> None:
         # What a replay under changed algorithms has not come to by itself.
         if engine.limits is None:
             engine.controller.carry_out(now, rest=True)
-        while len(engine.outputs.created) < _limits(engine, recorded)[0]:
+        while (done := len(engine.outputs.created)) < _limits(engine, recorded)[0]:
+            engine.looks = max(engine.looks, recorded.created[done].look - 1)
             _create(engine, now)
         while (trial := _next_recorded(engine, recorded)) is not None:
             _start(engine, trial, now)
@@ -157,7 +160,7 @@ def _create(engine: Engine, now: float) -> None:
     created = _next_new(engine) if engine.recorded is None else _next_new_recorded(engine, engine.recorded)
     if created is None:
         return
-    engine.outputs.created.append(created)
+    engine.outputs.created.append(msgspec.structs.replace(created, look=engine.looks))
     trial = Trial(
         trial_id=created.trial_id,
         index=len(engine.state.trials),
@@ -195,7 +198,7 @@ def _next_new(engine: Engine) -> Created | None:
 
 def _next_new_recorded(engine: Engine, recorded: Outputs) -> Created | None:
     flags, done = engine.state.flags, len(engine.outputs.created)
-    if done < _limits(engine, recorded)[0]:
+    if done < _limits(engine, recorded)[0] and recorded.created[done].look <= engine.looks:
         created = recorded.created[done]
         if flags.spare and flags.spare[0].trial_id == created.trial_id:
             flags.spare.pop(0)

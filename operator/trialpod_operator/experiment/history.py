@@ -4,9 +4,9 @@ The records are read twice over. One reading replays them through an engine, wit
 keeps an account of its own (`_Account`), from the events alone: which attempt is open, which results arrived, what
 failed. Whatever the two say differently, and whatever breaks a rule, is a finding.
 
-The rules: attempts of a trial are numbered 1, 2, 3, ... and never overlap; what an attempt says comes between its start
-and its end; results count once, in order, without gaps; every verdict is about a result that has just arrived, and
-every decision has a verdict; a trial ends for a reason that is in the history, and starts again only when its user
+The rules: attempts of a trial are numbered 1, 2, 3, ... and never overlap; what an attempt says comes between its
+start and its end; results count once, in order, without gaps; every verdict is about a result that has just
+arrived, and every decision has a verdict; a trial ends for a reason that is in the history, and starts again only when its user
 asks for it; counters equal the facts.
 
 Pure: no I/O, no clock. A snapshot stands for the records before it: what happened there is taken from its state,
@@ -16,7 +16,7 @@ whose parts are checked against each other, and the rules are checked from there
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +110,7 @@ def check_records(history: History, engine: Engine) -> Checked:
 
 
 def first_other_choice(history: History, engine: Engine) -> int | None:
-    """Return the number of the first record whose event a fresh engine of the same plan answers otherwise, or None."""
+    """Return the number of the first record that a fresh engine of the same plan answers otherwise, or None."""
     if history.snapshot is not None:
         engine.restore(bytes(history.snapshot.engine))
     for number, record in enumerate(history.records, history.first):
@@ -190,7 +190,9 @@ class _Account:
         if trial.decided == len(kept):
             disruptions = sum(decision.kind == "disruption" for decision in kept)
             if disruptions != trial.disruptions:
-                self._error("counter", f"disruptions are {trial.disruptions}, but {disruptions} happened", trial.trial_id)
+                self._error(
+                    "counter", f"disruptions are {trial.disruptions}, but {disruptions} happened", trial.trial_id
+                )
         failures: int | None = 0 if trial.decided == len(kept) else None
         for decision in kept:
             if decision.kind == "retry" and decision.reason.get("source") == "user":
@@ -210,7 +212,6 @@ class _Account:
 
     def _record(self, record: Record) -> bool:
         event, outputs = record.event, record.outputs or Outputs()
-        state = self.engine.state
         before = {trial.trial_id: (trial.decision, trial.completion_told, trial.status) for trial in self._of(event)}
         fresh = self._take_in(event, before)
         self._check_verdicts(event, outputs, fresh)
@@ -232,7 +233,7 @@ class _Account:
                 self._check_end(action.trial)
         if isinstance(event, events.RetryRequested):
             self._note_retries(before)
-        return all(trial_id in self.facts for trial_id in state.trials)
+        return True
 
     def _of(self, event: events.AnyEvent) -> list[Trial]:
         """Return the trials that an event may concern."""
@@ -304,7 +305,7 @@ class _Account:
             if not about or not arrived - len(fresh) < verdict.number <= arrived:
                 self._error(
                     "verdict",
-                    f"the decision '{verdict.decision}' is about result {verdict.number}, which did not arrive with it",
+                    f"the decision '{verdict.decision}' is about result {verdict.number}, which has not just arrived",
                     verdict.trial_id,
                 )
 
@@ -316,7 +317,8 @@ class _Account:
             self.facts[trial_id].decided.add(action.decision)
             if action.reason.get("source") not in ("scheduler", "stopper") or outputs.stop_all is not None:
                 continue
-            if not any(each.trial_id == trial_id for each in [*outputs.verdicts, *outputs.commands]):
+            about = {verdict.trial_id for verdict in outputs.verdicts} | {each.trial_id for each in outputs.commands}
+            if trial_id not in about:
                 self._error("verdict", f"the decision '{action.decision}' has no verdict", trial_id)
 
     def _note_ends(self, event: events.AnyEvent, before: dict[str, Any]) -> None:
@@ -382,9 +384,13 @@ class _Account:
         facts.ended = True
         natural = facts.last_cause in ("completed", "stopped") or facts.told
         if trial.status == TERMINATED and not (trial.stopped or natural):
-            self._error("trial", f"it is TERMINATED, but its last attempt was {facts.last_cause or 'none'}", trial.trial_id)
+            self._error(
+                "trial", f"it is TERMINATED, but its last attempt was {facts.last_cause or 'none'}", trial.trial_id
+            )
         if trial.status == ERROR and facts.last_cause != "failed" and not (natural and not trial.measured):
-            self._error("trial", f"it is in ERROR, but its last attempt was {facts.last_cause or 'none'}", trial.trial_id)
+            self._error(
+                "trial", f"it is in ERROR, but its last attempt was {facts.last_cause or 'none'}", trial.trial_id
+            )
 
     def _note_retries(self, before: dict[str, Any]) -> None:
         for trial_id, (_, _, status) in before.items():
@@ -415,7 +421,9 @@ class _Account:
             self._error("counter", f"results of all trials are {state.flags.results}, but {self._results} happened")
         self._check_state()
         for trial_id, count in self._late.items():
-            self.findings.note("attempt", f"{count} late reports of attempts that were over; they count nothing", trial_id)
+            self.findings.note(
+                "attempt", f"{count} late reports of attempts that were over; they count nothing", trial_id
+            )
         for check, count in self._told.items():
             if count > _MOST_ALIKE:
                 self.findings.error(check, f"and {count - _MOST_ALIKE:,} more of this kind")
@@ -442,7 +450,9 @@ class _Account:
                 queued = f"queued as {' and '.join(places)}" if places else "in no queue"
                 self._error("trial", f"it is {trial.status}, but {queued}", trial.trial_id)
             if trial.running != (trial.status == RUNNING):
-                self._error("trial", f"it is {trial.status}, but its attempt {'runs' if trial.running else 'is over'}")
+                self._error(
+                    "trial", f"it is {trial.status}, but its attempt {'runs' if trial.running else 'is over'}"
+                )
             if state.flags.finished and not trial.ended:
                 self._error("trial", f"the experiment is finished, but the trial is {trial.status}", trial.trial_id)
 
@@ -462,6 +472,3 @@ def _name(event: events.AnyEvent) -> str:
         events.CheckpointsChanged: "checkpoints",
         events.AttemptEnded: "the end",
     }.get(type(event), type(event).__name__)
-
-
-MakeEngine = Callable[[], Engine]

@@ -1,4 +1,4 @@
-"""Checks the checkpoints of a trial: each that the journal knows is there and whole, and what else is there is harmless.
+"""Checks the checkpoints of a trial: those that the journal knows are there and whole, others are explained.
 
 Works on a listing of the trial's place, taken between two readings of the journal: a checkpoint that both know
 existed all the time between. Manifests are read, and files only to verify checksums.
@@ -13,7 +13,7 @@ from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage import manifest as manifests
 from trialpod.storage.checkpoint_upload import CLAIM_FILE
-from trialpod.storage.layout import MANIFEST_FILE, STAGING_PREFIX, checkpoint_index
+from trialpod.storage.layout import STAGING_PREFIX, checkpoint_index
 from trialpod.storage.manifest import Manifest
 from trialpod_operator.experiment.findings import Findings
 
@@ -148,14 +148,16 @@ def _explain(
         elif only_claim:
             findings.note("garbage", f"{name} was reserved and never written", trial.trial_id)
         else:
-            findings.note("garbage", f"{name} has no manifest: it was not completed, or is removed", trial.trial_id, sweep)
+            findings.note(
+                "garbage", f"{name} has no manifest: it was not completed, or is removed", trial.trial_id, sweep
+            )
 
 
 def _explain_committed(name: str, found: Manifest, trial: TrialCheckpoints, findings: Findings) -> None:
     info = found.checkpoint
     if name in trial.ever:
         findings.note("garbage", f"{name} is no longer needed and not removed yet", trial.trial_id)
-    elif info.index >= trial.next_index:
+    elif info.index >= trial.next_index or info.attempt > trial.attempt:
         findings.note("checkpoint", f"{name} is newer than the journal", trial.trial_id)
     else:
         findings.note(
@@ -164,13 +166,6 @@ def _explain_committed(name: str, found: Manifest, trial: TrialCheckpoints, find
             "the journal's snapshot",
             trial.trial_id,
         )
-        if info.attempt > trial.attempt:
-            findings.error(
-                "checkpoint",
-                f"{name} was written by attempt {info.attempt}, but the journal knows {trial.attempt} attempts",
-                trial.trial_id,
-                "the journal is older than its checkpoints; put it back from a newer copy",
-            )
 
 
 def _manifest(name: str, data: bytes) -> Manifest | str:

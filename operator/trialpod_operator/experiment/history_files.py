@@ -37,6 +37,7 @@ class TrialResults:
         settled: the trial is over and so is the experiment, so nothing will be written any more.
         ended: the trial is over.
         copied: the files are copies, which may be newer or older than the journal's copy.
+        last: MessagePack of the last result; b"" when there is none.
     """
 
     trial_id: str
@@ -46,6 +47,7 @@ class TrialResults:
     settled: bool
     ended: bool
     copied: bool
+    last: bytes = b""
 
 
 def check_results(trial: TrialResults, data: bytes | None, findings: Findings) -> int:
@@ -83,6 +85,10 @@ def check_results(trial: TrialResults, data: bytes | None, findings: Findings) -
         if problem:
             findings.error("results", f"line {number} of {RESULT_FILE} {problem}", name, _AGAIN)
             return len(lines)
+    if lines and trial.last and len(lines) == expected and not trial.results:
+        problem = _difference(lines[-1], opaque_decoder.decode(trial.last), name)
+        if problem:
+            findings.error("results", f"the last line of {RESULT_FILE} {problem}", name, _COPY)
     if torn:
         (findings.error if trial.settled else findings.note)(
             "results", f"{RESULT_FILE} ends within a line", name, _AGAIN

@@ -38,6 +38,10 @@ def takes_its_time(search: SearchAlgorithm) -> bool:
     return not getattr(search, "instant", False)
 
 
+def _copied(result: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if result is None else dict(result)
+
+
 class QueuedSearch(SearchAlgorithm):
     """A search algorithm whose suggestions come as events.
 
@@ -115,15 +119,15 @@ class QueuedSearch(SearchAlgorithm):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass on a result."""
         if self.listens:
-            self._call("on_trial_result", trial_id, result)
+            self._call("on_trial_result", trial_id, dict(result))  # others go on using it
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Pass on the end of a trial."""
-        self._call("on_trial_complete", trial_id, result, error)
+        self._call("on_trial_complete", trial_id, _copied(result), error)
 
     def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
         """Pass on that a trial was given up."""
-        self._call("on_trial_stopped", trial_id, result)
+        self._call("on_trial_stopped", trial_id, _copied(result))
 
     def on_pause(self, trial_id: str) -> None:
         """Pass on that a trial was paused."""
@@ -217,7 +221,7 @@ class QueuedSearch(SearchAlgorithm):
             answer = self._do(call)
             if call is _SUGGEST:
                 self._tell(self._event(answer))
-        except Exception as error:  # noqa: BLE001 - it ends the experiment with its message
+        except BaseException as error:  # noqa: BLE001 - it ends the experiment with its message
             with self._condition:
                 self._failed = True
             name = type(self.search).__name__

@@ -24,7 +24,7 @@ from trialpod.storage.base import storage_error
 from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, trial_dirname
 from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
 from trialpod.storage.trial_log import EventFile, TrialLog
-from trialpod_operator.engine.trial import Trial
+from trialpod_operator.engine.trial import ERROR, Trial
 
 Offsets = dict[str, int]
 
@@ -55,7 +55,7 @@ class TrialFiles:
         self._paths: dict[str, Path] = {}  # of those
         self._dirty: set[str] = set()
         self.dirnames: dict[str, str] = {}
-        self.resumed: dict[str, Offsets] = {}
+        self.resumed: dict[str, Offsets] = {}  # where files that are not open go on
 
     def path(self, trial: Trial) -> Path:
         """Return the directory of a trial."""
@@ -97,6 +97,8 @@ class TrialFiles:
         """Complete the files of a trial."""
         log = self._logs.get(trial.trial_id)
         if log is None or self._flushed(trial.trial_id, log):
+            if log is not None and trial.status == ERROR:
+                self.resumed[trial.trial_id] = log.offsets()  # its user may have it tried again
             self._dirty.discard(trial.trial_id)
             self._logs.pop(trial.trial_id, None)
             self._paths.pop(trial.trial_id, None)
@@ -106,12 +108,12 @@ class TrialFiles:
         self._dirty = {trial_id for trial_id in self._dirty if not self._flushed(trial_id, self._logs.get(trial_id))}
 
     def offsets(self) -> dict[str, Offsets]:
-        """Return the lengths of the open files, after flushing them.
+        """Return the lengths of the files of trials that may go on, after flushing them.
 
         Raises:
             StorageError: not everything could be written, so the journal must be kept.
         """
-        return {trial_id: log.offsets() for trial_id, log in self._logs.items()}
+        return self.resumed | {trial_id: log.offsets() for trial_id, log in self._logs.items()}
 
     def close(self) -> None:
         """Flush all files and let go of them."""

@@ -30,6 +30,8 @@ from trialpod_operator.local.slots import Slots
 
 CLEANUP_GRACES = 2
 """A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
+RETURN_S = 0.5
+"""So long work waits for a process that has ended its attempt and will ask, before another one is started for it."""
 IDLE_WORKER_S = 5.0
 """A reused process without work is let go after this time."""
 
@@ -85,6 +87,7 @@ class _Worker:
     resources: dict[str, float] = field(default_factory=dict)
     given: bool = False  # it has fetched the assignment of this attempt
     stays: bool = False  # it has said that it asks for its trial's next attempt
+    free_since: float | None = None  # when its attempt was first seen to have ended, by the loop's clock
     signals: set[int] = field(default_factory=set)  # sent to it
 
     @property
@@ -195,7 +198,8 @@ class Workers:
 
     def _pump(self) -> None:
         """Start what waits, as far as the resources go."""
-        expected: list[tuple[Trial, int]] = []  # their own process is about to ask for them
+        expected: list[tuple[Trial, int]] = []  # a process is about to ask for them
+        returning = self._returning() if self._plan.settings.reuse else 0
         while self._queue:
             trial, attempt = self._queue[0]
             if trial.running and trial.attempt == attempt:
@@ -203,10 +207,28 @@ class Workers:
                 if own is not None and own.waiting is None and not own.signals:
                     expected.append(self._queue.popleft())
                     continue
-                if not self._hand_over(trial, attempt, own) and not self._spawn(trial, attempt):
-                    break
+                if not self._hand_over(trial, attempt, own):
+                    if returning > 0:
+                        returning -= 1
+                        expected.append(self._queue.popleft())
+                        continue
+                    if not self._spawn(trial, attempt):
+                        break
             self._queue.popleft()
         self._queue.extendleft(reversed(expected))
+
+    def _returning(self) -> int:
+        """Return how many processes have just ended their attempt and are about to ask for another one."""
+        loop = asyncio.get_running_loop()
+        now, count = loop.time(), 0
+        for worker in self._workers.values():
+            if not worker.given or worker.busy or worker.waiting is not None or worker.signals:
+                continue
+            if worker.free_since is None:
+                worker.free_since = now
+                loop.call_later(RETURN_S, self._shell.guarded, self._pump)
+            count += now - worker.free_since < RETURN_S
+        return count
 
     def _hand_over(self, trial: Trial, attempt: int, own: _Worker | None) -> bool:
         """Give the attempt to a process that waits for work, its trial's own before any other."""
@@ -296,6 +318,7 @@ class Workers:
             return _NO_WORK
         worker.trial, worker.attempt = work
         worker.given = worker.stays = False
+        worker.free_since = None
         return self._give(worker, request)
 
     def _force(self, worker: _Worker, grace_s: float) -> None:

@@ -44,6 +44,10 @@ BUILT_IN = {
         "trialpod_operator.local.commands.explain:command",
         "say why a trial was stopped, paused, retried or told to follow another one",
     ),
+    "fsck": (
+        "trialpod_operator.local.commands.fsck:command",
+        "check that nothing of an experiment is lost, damaged or contradictory",
+    ),
     "download": (
         "trialpod_operator.local.commands.download:command",
         "copy checkpoints to this machine, verified",

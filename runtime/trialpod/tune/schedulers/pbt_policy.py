@@ -36,13 +36,18 @@ class PolicyLog:
         self._latest[trial_id] = len(self._entries) - 1
 
     def files(self, since: int = 0) -> dict[str, list[str]]:
-        """Return the whole content, in lines, of the files that the entries from number `since` on changed."""
+        """Return the whole content, in lines, of the files that the entries from number `since` on changed.
+
+        The one with all entries comes last: whoever copies the files sees by it that the others are complete.
+        """
         if since >= len(self._entries):
             return {}
-        files = {GLOBAL_FILE: [_text(line) for line, _ in self._entries]}
-        for trial_id, latest in self._latest.items():
-            if latest >= since:
-                files[policy_file(trial_id)] = [_text(line) for line in self._chain(latest)]
+        files = {
+            policy_file(trial_id): [_text(line) for line in self._chain(latest)]
+            for trial_id, latest in self._latest.items()
+            if latest >= since
+        }
+        files[GLOBAL_FILE] = [_text(line) for line, _ in self._entries]
         return files
 
     def get_state(self) -> dict[str, Any]:
