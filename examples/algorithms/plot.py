@@ -31,7 +31,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description="Draw what an algorithm decided.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which examples; default: all of {runs.names()}")
     parser.add_argument("--place", type=Path, help="draw this experiment's directory instead")
-    parser.add_argument("--storage", type=Path, default=Path("trialpod-results/algorithms"), help="where they are kept")
+    parser.add_argument(
+        "--storage", type=Path, default=Path("trialpod-results/algorithms"), help="where they are kept"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="where the pictures go")
     parser.add_argument("--format", choices=["svg", "png"], default="svg")
     options = parser.parse_args(argv)

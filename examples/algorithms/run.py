@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-SPACE = {"lr": ("loguniform", 1e-3, 100), "gamma": ("loguniform", 3e-3, 3)}
+SPACE = {"lr": ("loguniform", 1e-3, 30), "gamma": ("loguniform", 3e-3, 3)}
 ARGUMENTS = {"resource_changing": ["--cpus", "8"]}  # eight CPUs to share out, also where there are fewer
 
 
@@ -83,10 +83,10 @@ def pbt_explore(storage):
     scheduler = PopulationBasedTraining(
         time_attr="training_iteration",
         perturbation_interval=4,
-        hyperparam_mutations={"alpha": tune.loguniform(1e-8, 1e-2)},
+        hyperparam_mutations={"alpha": tune.loguniform(1e-8, 1e-3)},
         custom_explore_fn=cooling,
     )
-    space = {"lr": tune.loguniform(1e-1, 100), "alpha": tune.loguniform(1e-8, 1e-2)}
+    space = {"lr": tune.loguniform(1e-1, 30), "alpha": tune.loguniform(1e-8, 1e-3)}
     return tune_by_name(storage, name="pbt-explore", scheduler=scheduler, samples=8, passes=40, space=space)
 
 
@@ -103,7 +103,7 @@ SCRIPTS = {"function_stopper": function_stopper, "pbt_explore": pbt_explore}
 
 
 def _trialpod(*arguments):
-    return [sys.executable, "-m", "trialpod.cli.main", *map(str, arguments)]
+    return [str(Path(sys.executable).with_name("trialpod")), *map(str, arguments)]
 
 
 def _manifest(name):
@@ -131,9 +131,7 @@ def main(argv=None):
         scheduler = create_scheduler(options.scheduler, **options.parameters) if options.scheduler else None
         search = create_searcher(options.search) if options.search else None
         name = "-".join(filter(None, (options.scheduler, options.search))).replace("_", "-")
-        grid = tune_by_name(
-            options.storage, name=name, scheduler=scheduler, search=search, samples=options.samples
-        )
+        grid = tune_by_name(options.storage, name=name, scheduler=scheduler, search=search, samples=options.samples)
         best = grid.get_best_result()
         print(f"{len(grid)} trials, best error {best.metrics['error']} % with {best.config}")
     elif not options.names:

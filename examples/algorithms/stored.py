@@ -20,6 +20,7 @@ class Trial:
     trial_id: str
     number: int
     rows: list = field(default_factory=list)
+    all_rows: list = field(default_factory=list)  # with those that an exploit took back
     decisions: list = field(default_factory=list)
     stop_reason: dict = field(default_factory=dict)
 
@@ -30,7 +31,7 @@ class Trial:
             return "paused"
         source, rule = self.stop_reason.get("source"), self.stop_reason.get("rule")
         name = self.stop_reason.get("stopper", "")
-        judged = (source == "scheduler" and rule != "max_t") or (source == "stopper" and "plateau" in name)
+        judged = (source == "scheduler" and rule != "max_t") or (source == "stopper" and name != "maximum_iteration")
         return "stopped" if judged else "end"
 
 
@@ -59,9 +60,10 @@ def read(place):
         about = _json("explain", "--json", row["trial_id"], str(place))
         lines = Path(row["path"], "result.json")
         results = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-        results = list({result["training_iteration"]: result for result in results}.values())
+        latest = {result["training_iteration"]: result for result in results}
+        rows = sorted(latest.values(), key=lambda result: result["training_iteration"])
         number = int(row["trial_id"].rpartition("_")[2])
-        trials.append(Trial(row["trial_id"], number, results, about["decisions"], about["stop_reason"] or {}))
+        trials.append(Trial(row["trial_id"], number, rows, results, about["decisions"], about["stop_reason"] or {}))
     spec = json.loads(Path(place, ".trialpod", "experiment.json").read_text())["manifest"]["spec"]
     return Stored(table["name"], table["metric"], table["mode"], spec, trials)
 

@@ -128,7 +128,7 @@ def test_a_config_map_that_is_missing_is_named(operator: Operator, namespace: Cl
 
 @pytest.mark.timeout(200)
 def test_an_exceeded_quota_is_named_and_asked_for_ever_more_seldom(
-    operator: Operator, namespace: Cluster, cluster: Cluster
+    operator: Operator, namespace: Cluster, cluster: Cluster, request: pytest.FixtureRequest
 ) -> None:
     namespace.apply(
         {
@@ -139,6 +139,7 @@ def test_an_exceeded_quota_is_named_and_asked_for_ever_more_seldom(
         }
     )
     audit = cluster.audit()
+    request.addfinalizer(audit.close)
     experiment = Experiment.apply(namespace, manifest(namespace, "many", steps=600, numSamples=3))
     experiment.running_pod()
     found = experiment.wait(lambda status: status.get("waiting"), "two of its trials wait", 30)

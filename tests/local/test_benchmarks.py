@@ -72,6 +72,19 @@ def test_steps_of_a_class_are_timed(tmp_path: Path) -> None:
     assert figures_of("class_step.py", tmp_path, length_s=0.05)["step_us"] > 0
 
 
+def test_a_population_and_asha_are_timed_against_their_steps(tmp_path: Path) -> None:
+    for script, sizes in (("pbt.py", {"steps": 12}), ("asha_64.py", {"trials": 4})):
+        folder = tmp_path / script
+        folder.mkdir()
+        figures = figures_of(script, folder, **sizes)
+        assert 0 < figures["ideal_s"] < figures["fit_s"]
+
+
+def test_trials_with_optuna_are_timed(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    assert figures_of("optuna_16.py", tmp_path, trials=2, length_s=0.01)["fit_s"] > 0
+
+
 def test_the_killed_run_is_resumed_and_counted(tmp_path: Path) -> None:
     figures = figures_of("resume_after_kill.py", tmp_path, trials=16)
     assert figures["next_result_s"] > 0

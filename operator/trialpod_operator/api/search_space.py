@@ -56,7 +56,7 @@ def compile_search_space(document: Any, path: str = "spec.searchSpace") -> tuple
         return {}, [Problem(path, f"must be a mapping of parameter names, got a {kind}")]
     if len(document) == 1:
         (key,) = document
-        if _named_distribution(key, document[key]) is not None:
+        if named_distribution(key, document[key]) is not None:
             message = f"{key!r} stands where a parameter's name belongs; write {{lr: {{{key}: ...}}}}, say"
             return {}, [Problem(f"{path}.{key}", message)]
     return compiler.mapping(document, path), compiler.problems
@@ -92,7 +92,7 @@ class _Compiler:
             self._check_stray_arguments(node, path)
             return self.mapping(node, path)
         ((key, argument),) = node.items()
-        name = _named_distribution(key, argument)
+        name = named_distribution(key, argument)
         if name is None:
             return self.mapping(node, path)
         where = f"{path}.{key}"
@@ -212,7 +212,7 @@ class _Compiler:
         self.problems.append(Problem(path, message))
 
 
-def _named_distribution(key: Any, argument: Any) -> str | None:
+def named_distribution(key: Any, argument: Any) -> str | None:
     """Return the distribution that a lone `key` names or all but names, None when it is a parameter's name."""
     if not isinstance(key, str):
         return None

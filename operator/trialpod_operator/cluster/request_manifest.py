@@ -21,7 +21,7 @@ from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Fu
 from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
 from trialpod_operator.api.document import Document
-from trialpod_operator.api.search_space import NAMES
+from trialpod_operator.api.search_space import compile_search_space, named_distribution
 from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import names
 
@@ -177,42 +177,34 @@ def _space(value: Any, where: str, refused: _Refusals) -> Any:
         if set(value) == {"grid_search"} and isinstance(value["grid_search"], (list, tuple, range)):
             grid = value["grid_search"]
             return {"grid_search": [_space(item, f"{where}[{i}]", refused) for i, item in enumerate(grid)]}
+        if len(value) == 1 and _reads_as_distribution(*next(iter(value.items()))):
+            if not _has_domain(value):
+                return {"literal": plain(value, where, refused.found)}
+            key = next(iter(value))
+            refused.add(f"{where}: a nested config with the one key {key!r} reads as a distribution; rename it")
         made = {
             key: _space(item, f"{where}[{key!r}]", refused)
             for key, item in value.items()
             if _is_key(key, where, refused)
         }
-        if len(made) == 1 and _reads_as_distribution(*next(iter(value.items()))):
-            if _has_domain(value):
-                refused.add(
-                    f"{where}: a nested config with the one key {next(iter(made))!r} reads as a distribution; rename "
-                    "it"
-                )
-            return {"literal": made}
+        if not refused.found and not _has_domain(value) and compile_search_space({"x": made})[1]:
+            return {"literal": plain(value, where, refused.found)}  # it looks like a distribution written wrongly
         return made
     if isinstance(value, list):
         return [_space(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
     return plain(value, where, refused.found)
 
 
-def _reads_as_distribution(key: str, value: Any) -> bool:
-    from trialpod_operator.api.search_space import compile_search_space
-
-    if isinstance(value, Domain):
-        value = [0, 1]
-    if key in (*NAMES, "sample_from"):
-        return True
-    # A name that nearly is a distribution's would be refused as a typo.
-    return (
-        bool(compile_search_space({"x": {key: value}})[1]) if isinstance(value, list | int | float | dict) else False
-    )
+def _reads_as_distribution(key: Any, value: Any) -> bool:
+    """Return whether a mapping with this one entry means a distribution in a manifest, or a typo of one."""
+    return named_distribution(key, [0, 1] if isinstance(value, Domain) else value) is not None
 
 
 def _has_domain(value: Any) -> bool:
     if isinstance(value, Domain):
         return True
     if isinstance(value, Mapping):
-        return any(_has_domain(item) for item in value.values())
+        return set(value) == {"grid_search"} or any(_has_domain(item) for item in value.values())
     return isinstance(value, list) and any(_has_domain(item) for item in value)
 
 

@@ -87,12 +87,20 @@ class StatusWriter:
         name = names.trial_name(self._name, trial.trial_id)
         ending = self._endings.pop(trial.trial_id, None)
         reason = ending.reason if ending is not None else "Preempted"
-        pod = self._services.seen.pod(self._key, names.pod_name(self._name, trial.trial_id, trial.attempt))
-        target = condition(pod, "DisruptionTarget") if pod is not None else None
-        if ending is None and target is not None and target.get("status") == "True":
+        target = self._disruption_target(trial)
+        if ending is None and target:
             reason = str(target.get("reason") or reason)
             message = f"{target.get('message') or reason}: {message}"
         self._add(self._trial_events.disrupted(name, reason, message, self._services.clock()))
+
+    def _disruption_target(self, trial: Trial) -> Mapping[str, Any]:
+        """Return why the cluster ends a pod of the trial, empty when it does not."""
+        for pod in self._services.seen.pods(self._key):
+            if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id:
+                target = condition(pod, "DisruptionTarget") or {}
+                if target.get("status") == "True":
+                    return target
+        return {}
 
     def finished_as_observed(self, item: Mapping[str, Any]) -> bool:
         """Return whether the status says that the experiment is over, for the spec as it is now."""

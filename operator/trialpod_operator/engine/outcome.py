@@ -95,7 +95,8 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
             _open(engine, now)  # more time came before the last trial had heard of the end
         return
     recorded = engine.recorded
-    exhausted = starts.exhausted(engine) if recorded is None or not recorded.created else False
+    begun = recorded is not None and (recorded.created or recorded.asked)
+    exhausted = not begun and starts.exhausted(engine)
     if exhausted or not budget_left(engine, now):
         return
     if changed or stopped_by in (None, "user", "time_budget", "broken"):

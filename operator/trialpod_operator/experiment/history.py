@@ -222,6 +222,7 @@ class _Account:
             return False
         if _choices(self.engine.outputs) != _choices(outputs):
             self._error("replay", "what was chosen then does not follow from its event")
+            print("DIFF", type(self.engine.scheduler).__name__, self.engine.outputs, outputs, event)
         self._note_decisions(actions, outputs)
         self._note_ends(event, before)
         self._note_starts(event, outputs, actions)

@@ -31,7 +31,7 @@ class ApiServer:
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # an answer in one packet
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *args: Any) -> None:
                 pass
 
             def _serve(self) -> None:

@@ -35,9 +35,7 @@ def test_the_namespace_and_the_token_are_those_of_the_context(server: ApiServer,
 def test_a_name_that_is_missing_comes_with_the_nearest_one(server: ApiServer, api: Experiments) -> None:
     server.put("tuneexperiments", experiment_object("digits"))
     assert api.find("digit") is None
-    with pytest.raises(
-        InvalidInputError, match="no TuneExperiment digit in the namespace team; did you mean digits?"
-    ):
+    with pytest.raises(InvalidInputError, match="no TuneExperiment digit in the namespace team; did you mean digits"):
         api.get("digit")
 
 

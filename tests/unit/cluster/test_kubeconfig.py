@@ -74,7 +74,7 @@ def test_the_first_of_several_files_that_names_an_entry_counts(tmp_path: Path) -
 
 def test_what_is_missing_is_named_with_the_nearest(tmp_path: Path) -> None:
     environ = write(tmp_path, config({"token": "x"}))
-    with pytest.raises(InvalidInputError, match="has no context 'devv'; did you mean 'dev'?"):
+    with pytest.raises(InvalidInputError, match="has no context 'devv'; did you mean 'dev'"):
         find_access(environ, context="devv")
     with pytest.raises(InvalidInputError, match="which is not there"):
         find_access({"KUBECONFIG": str(tmp_path / "none")})
@@ -102,5 +102,5 @@ def test_a_client_certificate_is_loaded_and_not_left_on_the_disk(
     cluster = {"certificate-authority": "cert.pem"}
     assert find_access(write(tmp_path, config(user, cluster))).tls is not None
     assert list(left.iterdir()) == []
-    with pytest.raises(InvalidInputError, match="client-key is .*, which cannot be read"):
+    with pytest.raises(InvalidInputError, match=r"client-key is .*, which cannot be read"):
         find_access(write(tmp_path, config({**user, "client-key": "gone.pem"}, cluster)))

@@ -1,0 +1,115 @@
+"""The examples of examples/algorithms run, with fewer samples of a tiny objective, and docs/algorithms.md shows them."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trialpod.cli.main import main
+
+pytestmark = [pytest.mark.local, pytest.mark.once]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "algorithms"
+MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
+TRIALPOD = str(Path(sys.executable).with_name("trialpod"))
+TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r'^```yaml title="([^"]+)"\n(.*?)^```$', TEXT, re.DOTALL | re.MULTILINE)
+OPTIONAL = {"hb_bohb"}  # its library is in no environment for development
+SAMPLES = {"grid": 1, "resource_changing": 4, "pb2": 4, "timeout": 8}
+
+TINY = """
+import math, time
+from trialpod import tune
+
+class Digits(tune.Trainable):
+    def setup(self, config):
+        self.height = 100.0
+
+    def step(self):
+        distance = abs(math.log10(self.config["lr"])) + abs(math.log10(self.config["gamma"]))
+        self.height *= 0.7 + 0.25 * min(distance / 4, 1)
+        return {"error": self.height, "clock": time.time()}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"height": self.height}
+
+    def load_checkpoint(self, checkpoint):
+        self.height = checkpoint["height"]
+"""
+
+
+def run_example(name: str, folder: Path) -> Path:
+    """Run an example with a tiny objective in place of the digits; return the experiment's directory."""
+    if name in OPTIONAL:
+        pytest.importorskip("ConfigSpace")
+        pytest.importorskip("hpbandster")
+    (folder / "digits.py").write_text(TINY)
+    shutil.copy(EXAMPLES / f"{name}.yaml", folder)
+    samples = SAMPLES.get(name, 6)
+    command = [TRIALPOD, "run", "-q", f"{name}.yaml", "--storage", "out", "--set", f"spec.numSamples={samples}"]
+    if name == "resource_changing":
+        command += ["--cpus", "8"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = samples * (30 if name == "grid" else 1)
+    assert re.search(rf"^{trials} trials in .*: {trials} terminated", done.stdout, re.MULTILINE), done.stdout
+    return folder / "out" / name.replace("_", "-")
+
+
+@pytest.mark.parametrize("name", [path.stem for path in MANIFESTS])
+def test_the_example_runs_and_its_picture_can_be_drawn(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = run_example(name, tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    pytest.importorskip("matplotlib")
+    import plot
+
+    plot.main(["--place", str(place), "--out", str(tmp_path)])
+    assert (tmp_path / f"{place.name}.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_the_script_makes_schedulers_and_search_algorithms_by_name(tmp_path: Path) -> None:
+    for file in ("run.py", "fifo.yaml"):
+        shutil.copy(EXAMPLES / file, tmp_path)
+    (tmp_path / "digits.py").write_text(TINY)
+    by_name = ["--scheduler", "asha", "--search", "optuna", "--parameters", '{"max_t": 9}', "--samples", "4"]
+    command = [sys.executable, "run.py", "pbt_explore", "function_stopper", *by_name, "--storage", "out"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 trials, best error" in done.stdout
+    for name in ("pbt-explore", "function-stopper", "asha-optuna"):
+        assert (tmp_path / "out" / name / ".trialpod").is_dir()
+
+
+@pytest.mark.parametrize(("title", "block"), BLOCKS, ids=[title for title, _ in BLOCKS])
+def test_what_the_documentation_shows_is_in_the_example_and_valid(
+    title: str, block: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: dict[str, Any] = yaml.safe_load(block)
+    manifest: dict[str, Any] = yaml.safe_load((EXAMPLES / title).read_text(encoding="utf-8"))
+    if "spec" in shown:
+        assert shown == manifest
+    else:
+        assert {key: manifest["spec"].get(key) for key in shown} == shown
+    if title.removesuffix(".yaml") in OPTIONAL:
+        pytest.importorskip("ConfigSpace")
+        pytest.importorskip("hpbandster")
+    status = main(["validate", str(EXAMPLES / title)])
+    captured = capsys.readouterr()
+    assert status == 0, captured.out + captured.err
+
+
+def test_the_documentation_shows_every_example_with_a_small_picture() -> None:
+    assert {title for title, _ in BLOCKS} == {path.name for path in MANIFESTS}
+    assert TEXT.count("```yaml") == len(BLOCKS)
+    pictures = re.findall(r"\]\(images/([^)]+)\)", TEXT)
+    assert {Path(picture).stem for picture in pictures} >= {path.stem for path in MANIFESTS}
+    for picture in pictures:
+        assert (ROOT / "docs" / "images" / picture).stat().st_size < 60_000, picture
