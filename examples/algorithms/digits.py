@@ -1,8 +1,8 @@
 """Handwritten digits, learnt in small steps: the one objective of all examples in this folder.
 
-Random Fourier features (``gamma`` says how far apart two images may be and still look alike), and on them a linear
-classifier, trained by stochastic gradient descent with a constant learning rate ``lr`` and the weight decay ``alpha``.
-An iteration is one pass over 898 images and takes some ten milliseconds; ``error`` is how many of the other 899 are
+Random Fourier features (``gamma`` says how quickly two images cease to look alike), and on them a linear classifier,
+trained by stochastic gradient descent with a constant learning rate ``lr`` and the weight decay ``alpha``. An
+iteration is one pass over 898 images and takes some ten milliseconds; ``error`` is how many of the other 899 are
 misread, in percent. The data set ships with scikit-learn.
 
 Everything is seeded by the number of the pass, so that a trial that paused goes on as if it had not.

@@ -3,14 +3,16 @@
 Colours are those of Okabe and Ito, which people with colour-blindness can tell apart; what matters has a mark, too.
 """
 
+import io
 import math
 
 import matplotlib as mpl
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.lines import Line2D  # noqa: E402
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from PIL import Image
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B0B0B0"
 COLOURS = {"end": BLUE, "stopped": ORANGE, "paused": PURPLE}
@@ -43,9 +45,20 @@ def draw(experiment, target):
             figure = samples(experiment)
         else:
             figure = curves(experiment)
-        metadata = {"Date": None, "Creator": None} if target.suffix == ".svg" else {"Software": None}
-        figure.savefig(target, dpi=140, metadata=metadata)
+        save(figure, target)
         plt.close(figure)
+
+
+def save(figure, target):
+    """Write an SVG, or a PNG of few colours: what is drawn here takes 20 to 50 kB."""
+    if target.suffix == ".svg":
+        figure.savefig(target, metadata={"Date": None, "Creator": None})
+        return
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=150, metadata={"Software": None})
+    with Image.open(buffer) as image:
+        few = image.convert("RGB").quantize(96, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few.save(target, optimize=True)
 
 
 # Learning curves, and which trial got the next pass.

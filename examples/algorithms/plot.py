@@ -2,7 +2,7 @@
 
     python examples/algorithms/plot.py                  # all of docs/algorithms.md; runs first what is not there yet
     python examples/algorithms/plot.py asha pbt         # some of them
-    python examples/algorithms/plot.py --place DIR      # an experiment of yours: its picture is chosen by what it used
+    python examples/algorithms/plot.py --place DIR      # one of yours: its picture is chosen by what it used
 
 Needs matplotlib (``pip install '.[examples,plots]'``).
 """
@@ -31,11 +31,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description="Draw what an algorithm decided.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which examples; default: all of {runs.names()}")
     parser.add_argument("--place", type=Path, help="draw this experiment's directory instead")
-    parser.add_argument(
-        "--storage", type=Path, default=Path("trialpod-results/algorithms"), help="where they are kept"
-    )
+    parser.add_argument("--storage", type=Path, default=Path("trialpod-results/algorithms"), help="where they are")
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="where the pictures go")
-    parser.add_argument("--format", choices=["svg", "png"], default="svg")
+    parser.add_argument("--format", choices=["svg", "png"], default="png")
     options = parser.parse_args(argv)
     drawing = pictures()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The examples of examples/algorithms run, with fewer samples of a tiny objective, and docs/algorithms.md shows them."""
+"""examples/algorithms runs, with fewer samples of a tiny objective, and docs/algorithms.md shows what is there."""
 
 import re
 import shutil
@@ -72,7 +72,7 @@ def test_the_example_runs_and_its_picture_can_be_drawn(
     import plot
 
     plot.main(["--place", str(place), "--out", str(tmp_path)])
-    assert (tmp_path / f"{place.name}.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / f"{place.name}.png").stat().st_size < 60_000
 
 
 def test_the_script_makes_schedulers_and_search_algorithms_by_name(tmp_path: Path) -> None:

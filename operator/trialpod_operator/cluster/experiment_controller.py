@@ -144,7 +144,8 @@ class ExperimentController:
             return await self._delete(item)
         self._check(item)
         again: float | None = None
-        problem = self._refused
+        over = not self.open and self._writer.finished_as_observed(item)
+        problem = None if over else self._refused
         if problem is None:
             try:
                 again = await self._drive(item)
@@ -188,7 +189,7 @@ class ExperimentController:
     async def _drive(self, item: Mapping[str, Any]) -> float | None:
         """Open the experiment if it is to run, and let its trials run."""
         experiment = self._experiment
-        if experiment is None:
+        if experiment is None or self._refused is not None:
             return None
         if self._hosted is None:
             if self._writer.finished_as_observed(item):

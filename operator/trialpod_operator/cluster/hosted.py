@@ -28,7 +28,13 @@ from trialpod.protocol.values import opaque_decoder
 from trialpod.storage.base import Storage
 from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.engine.actions import Action, ResultsApplied
-from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived, TimerFired
+from trialpod_operator.engine.events import (
+    AnyEvent,
+    CheckpointsChanged,
+    ResultsReceived,
+    SuggestionReady,
+    TimerFired,
+)
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.mirror import FencedError, Mirror
@@ -80,6 +86,7 @@ class HostedExperiment:
         self._committed = host.position
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._broken: BaseException | None = None
+        self._closed = False
         self._on_action: Callable[[Action], None] = lambda _action: None
         self._on_broken: Callable[[BaseException], None] = lambda _error: None
         self._on_change: Callable[[], None] = lambda: None
@@ -103,8 +110,8 @@ class HostedExperiment:
             TrialpodError: the storage cannot be read, the journal is damaged, or the plan cannot work.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        loop_calls: list[Callable[[int], None]] = []
-        mirror = Mirror(directory, storage, committed=lambda position: loop_calls[0](position))
+        opened: list[HostedExperiment] = []  # who is told by the threads, once it is there
+        mirror = Mirror(directory, storage, committed=lambda position: opened[0].tell_committed(position))
         mirror.pull()
         plan = make_plan(read_stored(directory))
         write_stored(directory, plan.document)
@@ -115,10 +122,12 @@ class HostedExperiment:
             assert host is not None
             held.append((host.position, action))
 
-        host = ExperimentHost(plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S)
-        hosted = cls(host, mirror, held, clock)
-        loop_calls.append(hosted._tell_committed)
-        return hosted
+        def deliver(event: SuggestionReady) -> None:
+            opened[0].tell_suggestion(event)
+
+        host = ExperimentHost(plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S, deliver=deliver)
+        opened.append(cls(host, mirror, held, clock))
+        return opened[0]
 
     def start(
         self,
@@ -205,6 +214,7 @@ class HostedExperiment:
         Returns:
             What could not be copied and why, or "".
         """
+        self._closed = True
         if self._housekeeper is not None:
             self._housekeeper.cancel()
         if self._wakeup is not None:
@@ -242,8 +252,17 @@ class HostedExperiment:
             return False
         return any(_meets(horizon, last) for horizon in horizons)
 
-    def _tell_committed(self, position: int) -> None:
+    def tell_committed(self, position: int) -> None:
+        """The storage holds the journal up to there; called by the mirror's thread."""
         self._loop.call_soon_threadsafe(self._release, position)
+
+    def tell_suggestion(self, event: SuggestionReady) -> None:
+        """The search algorithm has a suggestion; called by its thread."""
+        self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: SuggestionReady) -> None:
+        if self._broken is None and not self._closed:
+            self.apply(event)
 
     def _release(self, position: int) -> None:
         if self._broken is not None:

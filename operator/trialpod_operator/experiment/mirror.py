@@ -58,6 +58,7 @@ LISTINGS = 10
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
 _EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, TRAINABLE_FILE, CALLBACKS_FILE))
 _TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
+_POLICY_PREFIX = "pbt_"
 _SEGMENT = re.compile(r"(\d{8})\.log")
 _SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
 _JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
@@ -299,6 +300,8 @@ class Mirror:
     def _copy_files(self, *, everything: bool) -> None:
         for key in (*_EXPERIMENT_FILES, _TUNER_FILE):
             self._copy_if_changed(key)
+        for name in self._policy_files():
+            self._copy_if_changed(name)
         with self._lock:
             ended, live = list(self._ended), list(self._live)
         if ended:
@@ -323,6 +326,11 @@ class Mirror:
         folder = self._directory / dirname
         names = os.listdir(folder) if folder.is_dir() else []
         return [*_TRIAL_FILES, *(name for name in names if name.startswith(EVENT_FILE_PREFIX))]
+
+    def _policy_files(self) -> list[str]:
+        """Return the names of the schedulers' policy logs, which stand beside the trials."""
+        names = os.listdir(self._directory) if self._directory.is_dir() else []
+        return sorted(name for name in names if name.startswith(_POLICY_PREFIX) and name.endswith(".txt"))
 
     def _copy_if_changed(self, key: str, growth: float = 0.0) -> None:
         path = self._directory / key
