@@ -32,19 +32,22 @@ SIZE = (7.2, 3.5)  # inches
 PASSES = "iteration (passes over the data)"
 
 
-def draw(experiment, target):
-    """Draw an experiment into a file; what it used says which picture it gets."""
-    kinds = {decision["kind"] for trial in experiment.trials for decision in trial.decisions}
-    scheduler = experiment.spec.get("scheduler", {}).get("name", "")
+def kind_of(experiment):
+    """Return which picture shows best what was decided: the name of one of the functions below."""
+    decisions = [decision for trial in experiment.trials for decision in trial.decisions]
+    if any(decision["kind"] == "exploit" for decision in decisions):
+        return "lineage"
+    if any(decision["reason"].get("source") == "resources" for decision in decisions):
+        return "resources"
+    searched = "searchAlgorithm" in experiment.spec and "scheduler" not in experiment.spec
+    return "samples" if searched else "curves"
+
+
+def draw(experiment, target, kind="auto"):
+    """Draw an experiment into a file; `kind` is "curves", "lineage", "samples", "resources", or "auto"."""
+    kinds = {"curves": curves, "lineage": lineage, "samples": samples, "resources": resources}
     with plt.rc_context(STYLE):
-        if "exploit" in kinds or scheduler in ("pbt", "pb2"):
-            figure = lineage(experiment)
-        elif "resources" in kinds or scheduler == "resource_changing":
-            figure = resources(experiment)
-        elif "searchAlgorithm" in experiment.spec and not scheduler:
-            figure = samples(experiment)
-        else:
-            figure = curves(experiment)
+        figure = kinds[kind_of(experiment) if kind == "auto" else kind](experiment)
         save(figure, target)
         plt.close(figure)
 
@@ -57,7 +60,7 @@ def save(figure, target):
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=150, metadata={"Software": None})
     with Image.open(buffer) as image:
-        few = image.convert("RGB").quantize(96, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(96, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(target, optimize=True)
 
 
@@ -98,7 +101,7 @@ def _curves(axes, experiment):
         _ends(axes, trial, xs, ys)
     for rung, cutoff in cutoffs:
         axes.plot([rung / 1.06, rung * 1.06], [cutoff] * 2, color="black", lw=0.8, zorder=4)
-    _log(axes.yaxis, [1, 2, 5, 10, 20, 50, 100])
+    _log(axes.yaxis, [1, 2, 3, 5, 10, 20, 30, 50, 100])
     if rungs:
         axes.set_xscale("log")
         last = max(row["training_iteration"] for trial in experiment.trials for row in trial.rows)
@@ -189,7 +192,7 @@ def lineage(experiment):
         axes.plot(xs, [_value(row, key) for row in line], color="black", lw=1.7, zorder=4)
         values = [_value(row, key) for trial in experiment.trials for row in trial.rows]
         if key == experiment.metric:
-            _log(axes.yaxis, [1, 2, 5, 10, 20, 50, 100])
+            _log(axes.yaxis, [1, 2, 3, 5, 10, 20, 30, 50, 100])
             axes.set(title=f"{key} (%)")
         else:
             if min(values) > 0 and max(values) / min(values) > 100:
@@ -293,9 +296,9 @@ def samples(experiment):
         left.annotate(str(trial.number + 1), (x, y), ha="center", va="center", fontsize=6.5,
                       color="white" if norm(value) > 0.55 else "black")  # fmt: skip
     left.scatter(xs[best], ys[best], s=170, facecolors="none", edgecolors=ORANGE, linewidths=2)
-    left.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title="samples, numbered in their order")
+    left.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=f"samples by {experiment.metric}, numbered in their order")
     bar = figure.colorbar(points, ax=left, pad=0.02, aspect=30)
-    bar.set_label(f"{experiment.metric} (%)")
+    bar.ax.set_title("%", fontsize=8)
     _ticks(bar.ax.yaxis, [tick for tick in (2, 3, 5, 10, 20, 50) if min(values) <= tick <= max(values)])
     bar.outline.set_visible(False)
     better = min if experiment.mode == "min" else max
@@ -304,10 +307,10 @@ def samples(experiment):
     right.plot(order, values, "o", ms=4, color=SKY, label="sample")
     right.step(order, so_far, where="post", color="black", lw=1.5, label="best so far")
     right.plot(best + 1, values[best], "o", ms=10, mfc="none", mec=ORANGE, mew=2, label="best")
-    _log(right.yaxis, [1, 2, 3, 5, 10, 20, 50, 100])
+    _log(right.yaxis, [1, 2, 3, 5, 10, 20, 30, 50, 100])
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set(xlabel="sample", ylabel=f"{experiment.metric} (%)", title="in their order")
-    right.legend(loc="upper right")
+    figure.legend(loc="outside upper center", ncols=3, handlelength=1.5)
     return figure
 
 

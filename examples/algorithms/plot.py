@@ -34,6 +34,7 @@ def main(argv=None):
     parser.add_argument("--storage", type=Path, default=Path("trialpod-results/algorithms"), help="where they are")
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="where the pictures go")
     parser.add_argument("--format", choices=["svg", "png"], default="png")
+    parser.add_argument("--kind", choices=["auto", "curves", "lineage", "samples", "resources"], default="auto")
     options = parser.parse_args(argv)
     drawing = pictures()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ def main(argv=None):
                 continue
             runs.run(name, options.storage)
         target = options.out / f"{name}.{options.format}"
-        drawing.draw(stored.read(place), target)
+        drawing.draw(stored.read(place), target, options.kind)
         print(f"{target}  {target.stat().st_size / 1000:.0f} kB")
 
 

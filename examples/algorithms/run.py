@@ -85,6 +85,7 @@ def pbt_explore(storage):
         perturbation_interval=4,
         hyperparam_mutations={"alpha": tune.loguniform(1e-8, 1e-3)},
         custom_explore_fn=cooling,
+        synch=True,
     )
     space = {"lr": tune.loguniform(1e-1, 30), "alpha": tune.loguniform(1e-8, 1e-3)}
     return tune_by_name(storage, name="pbt-explore", scheduler=scheduler, samples=8, passes=40, space=space)

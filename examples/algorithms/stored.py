@@ -64,7 +64,10 @@ def read(place):
         rows = sorted(latest.values(), key=lambda result: result["training_iteration"])
         number = int(row["trial_id"].rpartition("_")[2])
         trials.append(Trial(row["trial_id"], number, rows, results, about["decisions"], about["stop_reason"] or {}))
-    spec = json.loads(Path(place, ".trialpod", "experiment.json").read_text())["manifest"]["spec"]
+    kept = json.loads(Path(place, ".trialpod", "experiment.json").read_text())
+    if not any(trial.rows for trial in trials):
+        raise SystemExit(f"{place} has no results yet, so there is nothing to draw")
+    spec = kept.get("manifest", {}).get("spec", {})  # of a Tuner there is none
     return Stored(table["name"], table["metric"], table["mode"], spec, trials)
 
 

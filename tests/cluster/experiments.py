@@ -15,6 +15,7 @@ from trialpod.storage.credentials import Credentials
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3 import S3Storage
 from trialpod.storage.s3_client import S3Client
+from trialpod_operator.experiment.examine import examine
 
 STEPS = '''
 import json
@@ -183,6 +184,27 @@ class Experiment:
             if "manifest" in stored:
                 found.append(int(stored["manifest"]["checkpoint"]["iteration"]))
         return sorted(found)
+
+
+def assert_history(experiment: Experiment, *, verify: bool = True, timeout: float = 60) -> None:
+    """Assert that the experiment's storage is whole; the operator may still be copying the last files of its trials.
+
+    Args:
+        experiment: running or over.
+        verify: read every checkpoint and compare checksums.
+        timeout: seconds that the copying may take.
+    """
+    errors: list[str] = []
+
+    def whole() -> bool:
+        found = examine(experiment.storage, verify=verify).findings
+        errors[:] = [f"{each.trial}: {each.what}" for each in found if each.severity == "error"]
+        return not errors
+
+    try:
+        experiment.cluster.wait_for(whole, f"the history of {experiment.name} is whole", timeout)
+    finally:
+        assert errors == []
 
 
 def counts(results: list[dict[str, Any]]) -> list[int]:

@@ -181,6 +181,12 @@ class Shell:
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
+    def assert_whole(self, place: str | Path = "trialpod-results/exp") -> None:
+        """Assert that `trialpod fsck --verify` finds nothing wrong with an experiment."""
+        where = str(place) if "://" in str(place) else str(self.folder / place)
+        done = self.run("fsck", where, "--verify")
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def processes(self) -> dict[int, str]:
         """Return the living processes of this test, whoever their parents are: pid and command line."""
         wanted = f"{MARK}={self.mark}".encode()

@@ -1,9 +1,11 @@
 """examples/algorithms runs, with fewer samples of a tiny objective, and docs/algorithms.md shows what is there."""
 
+import importlib
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,8 @@ def run_example(name: str, folder: Path) -> Path:
     command = [TRIALPOD, "run", "-q", f"{name}.yaml", "--storage", "out", "--set", f"spec.numSamples={samples}"]
     if name == "resource_changing":
         command += ["--cpus", "8"]
+    if yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))["spec"].get("stop"):
+        command += ["--set", "spec.stop.training_iteration=9"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     trials = samples * (30 if name == "grid" else 1)
@@ -62,15 +66,20 @@ def run_example(name: str, folder: Path) -> Path:
     return folder / "out" / name.replace("_", "-")
 
 
-@pytest.mark.parametrize("name", [path.stem for path in MANIFESTS])
-def test_the_example_runs_and_its_picture_can_be_drawn(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = run_example(name, tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+@pytest.fixture(scope="module")
+def plot() -> Iterator[Any]:
+    """The script that draws, imported once; its folder and its modules are forgotten afterwards."""
     pytest.importorskip("matplotlib")
-    import plot
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+        yield importlib.import_module("plot")
+    for path in EXAMPLES.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
+
+@pytest.mark.parametrize("name", [path.stem for path in MANIFESTS])
+def test_the_example_runs_and_its_picture_can_be_drawn(name: str, tmp_path: Path, plot: Any) -> None:
+    place = run_example(name, tmp_path)
     plot.main(["--place", str(place), "--out", str(tmp_path)])
     assert (tmp_path / f"{place.name}.png").stat().st_size < 60_000
 

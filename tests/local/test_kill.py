@@ -125,6 +125,7 @@ def run_with_kills(shell: Shell, notes: Path, kills: list[int]) -> None:
         running = shell.start("run", "experiment.yaml", "--json")
         kill_at(running, count)
         shell.wait_until_all_gone()
+        shell.assert_whole(DIRECTORY)
         before = starts(notes)
         for trial_id in finished(running.lines):
             ended[trial_id] = before[trial_id]
@@ -161,6 +162,7 @@ def journaled(shell: Shell) -> Iterator[Any]:
 
 def check_files(shell: Shell) -> None:
     """All trials are over; the result files are whole and say the same."""
+    shell.assert_whole(DIRECTORY)
     results = shell.results(DIRECTORY)
     assert results["counts"]["TERMINATED"] == results["total"] == len(results["trials"])
     count = 0
@@ -227,6 +229,7 @@ def test_a_resume_after_a_kill_is_told_in_one_line(shell: Shell, notes: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     told = [line for line in done.stdout.splitlines() if "interrupt" in line or "attempt" in line or "lost" in line]
     assert len(told) == 1, told
+    shell.assert_whole()
     assert (
         "going on after an interruption: 2 trials were running and will start again, 2 from the beginning" in told[0]
     )
@@ -308,6 +311,7 @@ class Blocked:
             pass
 
     def trial(self) -> dict[str, Any]:
+        self.shell.assert_whole()
         (trial,) = self.shell.results()["trials"]
         rows = read_json_lines(Path(trial["path"], "result.json"))
         assert [row["score"] for row in rows] == [1, 2, 3, 4, 5]
@@ -389,6 +393,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_trials_only_through_the_parent(shell: 
     assert blocked.running.wait() == 130
     assert "Traceback" not in blocked.running.text
     assert shell.results()["counts"]["ERROR"] == 0
+    shell.assert_whole()
 
 
 def test_the_journal_and_the_files_agree_after_a_kill(shell: Shell) -> None:
@@ -396,6 +401,7 @@ def test_the_journal_and_the_files_agree_after_a_kill(shell: Shell) -> None:
     blocked.running.signal(signal.SIGKILL)
     blocked.running.wait()
     shell.wait_until_all_gone()
+    shell.assert_whole()
     assert blocked.journaled_results() == 2
     assert not any(isinstance(event, AttemptEnded) for event in journaled(shell))
     blocked.let_go()

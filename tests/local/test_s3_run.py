@@ -150,6 +150,7 @@ def test_kill_9_and_a_lost_disk_lose_nothing_that_the_bucket_has(work: Shell, se
     running.signal(signal.SIGKILL)
     running.wait()
     work.wait_until_all_gone()
+    work.assert_whole(f"{uri}/exp")
     shutil.rmtree(work.folder / "trialpod-results")
     open_gate(work)
 
@@ -157,6 +158,8 @@ def test_kill_9_and_a_lost_disk_lose_nothing_that_the_bucket_has(work: Shell, se
     assert again.returncode == 0, again.stdout + again.stderr
     assert sorted(starts(work)) == [0, 0, 3, 3]
     complete(server.storage(f"{uri}/exp"), 2)
+    work.assert_whole(f"{uri}/exp")
+    work.assert_whole()
     assert all(one.problem == "" for one in listed(f"{uri}/exp", verify=True))
 
 
@@ -176,6 +179,7 @@ def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server
     assert first.wait() == 0, first.text
     assert starts(work) == [0]
     complete(server.storage(f"{uri}/exp"), 1)
+    work.assert_whole(f"{uri}/exp")
 
 
 def test_a_uri_that_names_its_server_is_read_without_the_variable(
@@ -190,7 +194,13 @@ def test_a_uri_that_names_its_server_is_read_without_the_variable(
     done = work.run("run", "experiment.yaml", "--storage", f"s3://named/by-uri{named}")
     assert done.returncode == 0, done.stdout + done.stderr
     place = f"s3://named/by-uri/exp{named}"
-    for command in (["results", place], ["best", place], ["checkpoints", place], ["download", place, "copies"]):
+    for command in (
+        ["results", place],
+        ["best", place],
+        ["fsck", place, "--verify"],
+        ["checkpoints", place],
+        ["download", place, "copies"],
+    ):
         assert work.run(*command).returncode == 0, command
     trial = json.loads(work.run("best", place, "--json").stdout)
     found = Result.from_path(f"s3://named/by-uri/exp/{Path(trial['path']).name}{named}")
@@ -210,6 +220,7 @@ def test_a_missing_bucket_is_named_and_made_on_demand(work: Shell, server: Minio
     made = work.run("run", "experiment.yaml", "--set", "spec.storage.createBucket=true")
     assert made.returncode == 0, made.stdout + made.stderr
     complete(server.storage("s3://not-there-yet/x/exp"), 1)
+    work.assert_whole("s3://not-there-yet/x/exp")
 
 
 def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: MinioServer) -> None:
@@ -227,6 +238,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: Min
     assert running.wait() == 0, running.text
     assert starts(work) == [0]
     complete(server.storage(f"{uri}/exp"), 1)
+    work.assert_whole(f"{uri}/exp")
     found = listed(f"{uri}/exp", verify=True)
     assert [(one.info.index, one.problem) for one in found] == [(index, "") for index in range(6)]
 
@@ -281,6 +293,7 @@ told(path=before.get_best_result().path, rows=len(before.get_best_result("score"
     assert (facts["rows"], facts["score"], facts["ended"]) == (6, 12.0, 2)
     assert facts["place"] == str(work.folder / "elsewhere" / "exp")
     assert starts(work) == [0, 0]
+    work.assert_whole(f"{uri}/exp")
 
     result = Result.from_path(facts["path"])
     assert result.metrics is not None
@@ -300,3 +313,4 @@ def test_run_gives_a_script_its_bucket(work: Shell, server: MinioServer) -> None
         shutil.rmtree(work.folder / "trialpod-results")
     assert starts(work) == [0]
     complete(server.storage(f"{uri}/search"), 1)
+    work.assert_whole(f"{uri}/search")

@@ -15,6 +15,7 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.measured import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.cluster.work_queue import WorkQueue
@@ -122,7 +123,7 @@ class Controller:
         authority: Callable[[], str] = lambda: "",
     ) -> None:
         self.seen = Seen()
-        self.queue = WorkQueue(self._reconcile, self._failed)
+        self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed)
         self.services = Services(
             kube,
             options,

@@ -100,6 +100,7 @@ class ExperimentController:
         hosted, runs = self._ready()
         if isinstance(event, AttemptEnded):
             runs.note_reported_end(event.trial_id, event.attempt, event.end)
+            hosted.meter.ended(event.trial_id, event.attempt, event.end.cause)
         hosted.apply(event)
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:

@@ -27,6 +27,7 @@ from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import opaque_decoder
 from trialpod.storage.base import Storage
 from trialpod.storage.layout import LOG_FILE
+from trialpod_operator.cluster.measured import ExperimentMeter
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -61,6 +62,7 @@ class HostedExperiment:
     Attributes:
         trouble: why the storage takes nothing at the moment, or "".
         last_contact: when each trial's attempt last called, by the clock given.
+        meter: counts and times what happens to it.
 
     Args:
         host: the engine with its journal; from now on owned by the loop.
@@ -80,6 +82,7 @@ class HostedExperiment:
         self.plan = host.plan
         self.trouble = ""
         self.last_contact: dict[str, float] = {}
+        self.meter = ExperimentMeter()
         self._mirror = mirror
         self._held = held
         self._clock = clock
@@ -167,6 +170,7 @@ class HostedExperiment:
         except Exception as error:
             self._break(error)
             raise
+        self.meter.applied(event, self.host.position)
         acts = any(not isinstance(self._held[i][1], ResultsApplied) for i in range(before, len(self._held)))
         quiet = isinstance(event, ResultsReceived | CheckpointsChanged | TimerFired)
         self._mirror.request(self.host.position, urgent=blocked or acts or not quiet)
@@ -268,6 +272,7 @@ class HostedExperiment:
         if self._broken is not None:
             return
         self._committed = max(self._committed, position)
+        self.meter.committed(self._committed)
         while self._held and self._held[0][0] <= self._committed:
             self._on_action(self._held.popleft()[1])
         while self._waiting and self._waiting[0][0] <= self._committed:

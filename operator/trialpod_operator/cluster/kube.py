@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.cluster.measured import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class Kube:
                     raise _unreachable(method, path, error) from error
                 raise
         status = int(response.status)
+        count_request(method, path, status)
         if status >= 400:
             raise ApiError(method, path, status, _status_of(data), _seconds(response.headers.get("Retry-After")))
         if text:
@@ -269,6 +271,7 @@ def leases(namespace: str) -> str:
 
 
 def _unreachable(method: str, path: str, error: BaseException) -> ApiError:
+    count_request(method, path, 0)
     message = f"the API server cannot be reached: {error or type(error).__name__}"
     return ApiError(method, path, 0, {"reason": "Unreachable", "message": message})
 

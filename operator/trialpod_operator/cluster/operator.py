@@ -17,7 +17,7 @@ from typing import Any
 import kopf
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster import names
+from trialpod_operator.cluster import measured, metrics, names
 from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.gate import Gate
@@ -26,7 +26,7 @@ from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.reports.http import ReportServer
-from trialpod_operator.reports.probes import ProbeServer
+from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.service import ReportService
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,10 @@ class _Process:
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
-        self._server = ReportServer(Gate(ReportService(self._controller), TokenReviewer(review)))
-        self._probes = ProbeServer({"/healthz": self._healthy, "/readyz": self._ready})
+        gate = Gate(ReportService(self._controller), TokenReviewer(review))
+        self._server = ReportServer(measured.timed_handler(gate))
+        probes = {"/healthz": self._healthy, "/readyz": self._ready}
+        self._probes = ProbeServer(probes, {"/metrics": Page(metrics.CONTENT_TYPE, self._metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,6 +147,14 @@ class _Process:
             return False, "standing by: another operator is at work"
         queue = self._controller.queue.depth
         return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} wait for a look"
+
+    def _metrics(self) -> str:
+        return measured.page(
+            self._controller.seen.experiments,
+            active=self._lease.held,
+            queue_depth=self._controller.queue.depth,
+            open_count=self._controller.open_count,
+        )
 
     # -- in the background --
 

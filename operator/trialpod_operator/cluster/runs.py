@@ -392,6 +392,7 @@ class Runs:
         if trial.running and trial.attempt == run.attempt:
             logger.info("attempt %d of %s ended: %s", run.attempt, trial.trial_id, ending.message)
             self._on_ending(trial, ending)
+            self._hosted.meter.ended(trial.trial_id, run.attempt, ending.reason, ending.kind)
             end = ending.attempt_end()
             self._hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=run.attempt, end=end))
 

@@ -54,10 +54,9 @@ def fill(engine: Engine, now: float) -> None:
         # What a replay under changed algorithms has not come to by itself.
         if engine.limits is None:
             engine.controller.carry_out(now, rest=True)
-        while (done := len(engine.outputs.created)) < _limits(engine, recorded)[0]:
-            engine.looks = max(engine.looks, recorded.created[done].look - 1)
-            _create(engine, now)
-        while (trial := _next_recorded(engine, recorded)) is not None:
+        while len(engine.outputs.created) < _limits(engine, recorded)[0]:
+            _create_recorded(engine, recorded, now)
+        while (trial := _next_recorded(engine, recorded, now)) is not None:
             _start(engine, trial, now)
         if engine.limits is None and recorded.asked and not engine.outputs.asked:
             engine.outputs.asked = recorded.asked
@@ -78,13 +77,24 @@ def _choose(engine: Engine, now: float) -> Trial | None:
         )
         chosen = next(iter(state.pending.values()))
     if recorded is not None:
-        return _next_recorded(engine, recorded)
+        return _next_recorded(engine, recorded, now)
     return chosen if engine.breakdown is None else None
 
 
-def _next_recorded(engine: Engine, recorded: Outputs) -> Trial | None:
+def _next_recorded(engine: Engine, recorded: Outputs, now: float) -> Trial | None:
     done = len(engine.outputs.started)
-    return engine.state.trials[recorded.started[done]] if done < _limits(engine, recorded)[1] else None
+    if done >= _limits(engine, recorded)[1]:
+        return None
+    trial_id = recorded.started[done]
+    while trial_id not in engine.state.trials and len(engine.outputs.created) < _limits(engine, recorded)[0]:
+        _create_recorded(engine, recorded, now)
+    return engine.state.trials[trial_id]
+
+
+def _create_recorded(engine: Engine, recorded: Outputs, now: float) -> None:
+    """Create the next recorded trial, even if changed algorithms have not been asked as often by now."""
+    engine.looks = max(engine.looks, recorded.created[len(engine.outputs.created)].look - 1)
+    _create(engine, now)
 
 
 def _limits(engine: Engine, recorded: Outputs) -> tuple[int, int]:
@@ -160,7 +170,9 @@ def _create(engine: Engine, now: float) -> None:
     created = _next_new(engine) if engine.recorded is None else _next_new_recorded(engine, engine.recorded)
     if created is None:
         return
-    engine.outputs.created.append(msgspec.structs.replace(created, look=engine.looks))
+    if engine.recorded is None:
+        created = msgspec.structs.replace(created, look=engine.looks)
+    engine.outputs.created.append(created)
     trial = Trial(
         trial_id=created.trial_id,
         index=len(engine.state.trials),

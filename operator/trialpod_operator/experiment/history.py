@@ -6,8 +6,8 @@ failed. Whatever the two say differently, and whatever breaks a rule, is a findi
 
 The rules: attempts of a trial are numbered 1, 2, 3, ... and never overlap; what an attempt says comes between its
 start and its end; results count once, in order, without gaps; every verdict is about a result that has just
-arrived, and every decision has a verdict; a trial ends for a reason that is in the history, and starts again only when its user
-asks for it; counters equal the facts.
+arrived, and every decision has a verdict; a trial ends for a reason that is in the history, and starts again only
+when its user asks for it; counters equal the facts.
 
 Pure: no I/O, no clock. A snapshot stands for the records before it: what happened there is taken from its state,
 whose parts are checked against each other, and the rules are checked from there on.
@@ -30,6 +30,7 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED, Trial
 from trialpod_operator.experiment.findings import Findings
+from trialpod_operator.experiment.recorded_search import RecordedSearch
 from trialpod_operator.experiment.records import HostSnapshot, Record
 
 _OWN_WORD = ("completed", "stopped", "paused")
@@ -134,8 +135,14 @@ class _Account:
     def run(self) -> None:
         if self.history.snapshot is not None and not self._restore(self.history.snapshot):
             return
+        search = self.engine.search
+        left = sum(len(record.outputs.created) for record in self.history.records if record.outputs is not None)
         for number, record in enumerate(self.history.records, self.history.first):
             self._at = f"record {number}"
+            if isinstance(search, RecordedSearch):
+                # An experiment that ended goes on with a larger budget only if there was something left to try.
+                search.left = left
+            left -= len(record.outputs.created) if record.outputs is not None else 0
             if not self._record(record):
                 return
         self._finish()
@@ -222,7 +229,6 @@ class _Account:
             return False
         if _choices(self.engine.outputs) != _choices(outputs):
             self._error("replay", "what was chosen then does not follow from its event")
-            print("DIFF", type(self.engine.scheduler).__name__, self.engine.outputs, outputs, event)
         self._note_decisions(actions, outputs)
         self._note_ends(event, before)
         self._note_starts(event, outputs, actions)
@@ -460,7 +466,8 @@ class _Account:
 
 def _choices(outputs: Outputs) -> bytes:
     """Return what was chosen, to be compared."""
-    return _encoder.encode(msgspec.structs.replace(outputs, asked=0))
+    chosen = (outputs.verdicts, outputs.created, outputs.commands, outputs.started)
+    return _encoder.encode((*chosen, outputs.stop_all, outputs.stop_all_at, outputs.breakdown))
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)

@@ -12,10 +12,14 @@ class RecordedSearch(SearchAlgorithm):
 
     Args:
         total: how many trials there will be, where that is known.
+
+    Attributes:
+        left: how many trials the records still bring; whoever replays them may keep it up to date.
     """
 
     def __init__(self, total: int | None) -> None:
         self._total = total
+        self.left = 0
 
     @property
     def total(self) -> int | None:
@@ -24,8 +28,8 @@ class RecordedSearch(SearchAlgorithm):
 
     @property
     def finished(self) -> bool:
-        """Always True."""
-        return True
+        """Whether the records bring no further trial."""
+        return self.left == 0
 
     def set_num_samples(self, num_samples: int) -> None:
         """Change nothing."""

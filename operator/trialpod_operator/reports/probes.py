@@ -1,4 +1,4 @@
-"""Answers the kubelet's probes on a plain port of its own: GET /healthz, GET /readyz.
+"""Answers the kubelet's probes on a plain port of its own: GET /healthz, GET /readyz; and serves pages of text there.
 
 No identity, no TLS, no request body, one request per connection. What a probe may learn is a sentence.
 
@@ -10,11 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
 Probe = Callable[[], tuple[bool, str]]
 """Tells whether all is well, and says so in a sentence."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A text that is made when it is asked for.
+
+    Attributes:
+        content_type: of the answer.
+        make: returns the text; quickly, since it is called in the loop.
+    """
+
+    content_type: str
+    make: Callable[[], str]
+
 
 _MAX_HEAD_BYTES = 8 * 1024
 _MAX_CLIENTS = 64
@@ -26,11 +41,19 @@ class ProbeServer:
 
     Args:
         probes: by path, ``{"/healthz": ..., "/readyz": ...}``. One that raises is unwell.
+        pages: by path, such as ``{"/metrics": ...}``. One that raises is answered with 500.
         timeout_s: seconds that a client may take.
     """
 
-    def __init__(self, probes: Mapping[str, Probe], *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        probes: Mapping[str, Probe],
+        pages: Mapping[str, Page] | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
         self._probes = dict(probes)
+        self._pages = dict(pages or {})
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
@@ -77,8 +100,12 @@ class ProbeServer:
         probe = self._probes.get(path)
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "use GET", True)
+        if path in self._pages:
+            return self._page(path, method == "GET")
         if probe is None:
-            return _response("404 Not Found", f"the probes are {', '.join(self._probes)}", method == "GET")
+            return _response(
+                "404 Not Found", f"the probes are {', '.join([*self._probes, *self._pages])}", method == "GET"
+            )
         try:
             well, text = probe()
         except Exception as error:
@@ -86,11 +113,20 @@ class ProbeServer:
             well, text = False, f"the probe itself failed: {type(error).__name__}"
         return _response("200 OK" if well else "503 Service Unavailable", text, method == "GET")
 
+    def _page(self, path: str, with_body: bool) -> bytes:
+        page = self._pages[path]
+        try:
+            text = page.make()
+        except Exception as error:
+            logger.exception("the page %s failed", path)
+            return _response("500 Internal Server Error", f"the page failed: {type(error).__name__}", with_body)
+        return _response("200 OK", text.removesuffix("\n"), with_body, page.content_type)
 
-def _response(status: str, text: str, with_body: bool) -> bytes:
+
+def _response(status: str, text: str, with_body: bool, content_type: str = "text/plain; charset=utf-8") -> bytes:
     body = f"{text}\n".encode()
     head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nCache-Control: no-store\r\n"
         f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

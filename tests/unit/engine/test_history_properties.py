@@ -64,8 +64,8 @@ class Journaled(Experiment):
 
 
 Journaled.TestCase.settings = hypothesis_settings(
-    max_examples=12,
-    stateful_step_count=30,
+    max_examples=60,
+    stateful_step_count=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

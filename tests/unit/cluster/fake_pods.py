@@ -1,0 +1,333 @@
+"""Pods in memory: each runs its trial's attempts as the runner does, over the report service of whoever operates.
+
+What really happened is noted here, for the tests to compare with what the operator tells: which pod began which
+attempt, and which results the operator said were safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from fake_api import FakeApi, Object, stamp
+
+from trialpod.protocol.messages import (
+    Assignment,
+    AssignmentAnswer,
+    AssignmentRequest,
+    AttemptEnd,
+    CheckpointInfo,
+    EndCause,
+    ReportAnswer,
+    ReportRequest,
+)
+from trialpod_operator.cluster import names
+from trialpod_operator.reports.service import ReportService
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The identity of a pod."""
+
+    namespace: str
+    pod_name: str
+    pod_uid: str
+
+
+@dataclass
+class Behaviour:
+    """What pods do; changed by tests at any time.
+
+    Attributes:
+        starts: False while pods find no place.
+        steps: results of a trial.
+        step_s: seconds for each.
+        begin_s: until a new pod asks for its assignment.
+        comes_back: False: a pod that said that it goes on in place never asks.
+        fails_at: {(trial index, iteration): times} in which the attempt raises an error instead.
+        obeys: False: SIGTERM is ignored.
+    """
+
+    starts: bool = True
+    steps: int = 5
+    step_s: float = 1.0
+    begin_s: float = 2.0
+    comes_back: bool = True
+    fails_at: dict[tuple[str, int], int] = field(default_factory=dict)
+    obeys: bool = True
+
+
+class Exited(Exception):
+    """The process of a pod is over."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+
+
+class FakePods:
+    """The kubelets.
+
+    Attributes:
+        behaviour: of all pods.
+        service: of the operator that answers; None while there is none.
+        running: (trial_id, attempt) -> names of the pods that run it now.
+        begun: how often each attempt was begun by a process.
+        safe: (trial_id, attempt) -> number of results that were answered as durable.
+        problems: what must never happen.
+    """
+
+    def __init__(self, api: FakeApi, random: random.Random) -> None:
+        self.api = api
+        self.behaviour = Behaviour()
+        self.service: ReportService | None = None
+        self.calls = 0
+        self.running: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self.begun: Counter[tuple[str, int]] = Counter()
+        self.safe: Counter[tuple[str, int]] = Counter()
+        self.told_ends: dict[tuple[str, int], EndCause] = {}
+        self.problems: list[str] = []
+        self._random = random
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._terminated: dict[str, asyncio.Event] = {}
+        api.on_pod = self._pod_changed
+
+    # -- what the cluster does --
+
+    def live(self) -> list[Object]:
+        """Pods whose process runs."""
+        return [pod for pod in self.api.all("pods") if pod["metadata"]["uid"] in self._tasks]
+
+    def kill(self, pod: Object, code: int = 137, reason: str = "OOMKilled") -> None:
+        """End the process at once."""
+        self._stop_task(pod)
+        self._exit(pod, code, reason)
+
+    def vanish(self, pod: Object) -> None:
+        """The pod is gone without a trace, as after a forced deletion."""
+        self._stop_task(pod)
+        self.api.remove(self.api.get("pods", pod["metadata"]["name"]) or pod)
+
+    def preempt(self, pod: Object, reason: str = "PreemptionByScheduler") -> None:
+        """The cluster takes the pod's place away: a condition, then its deletion."""
+
+        def mark(each: Object) -> None:
+            target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "for a better pod"}
+            each["status"].setdefault("conditions", []).append(target)
+
+        current = self.api.get("pods", pod["metadata"]["name"])
+        if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self.api.delete(self.api.edit(current, mark))
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    # -- a pod's life --
+
+    def _pod_changed(self, kind: str, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        if kind == "ADDED":
+            self._terminated[uid] = asyncio.Event()
+            self._tasks[uid] = asyncio.ensure_future(self._live(pod))
+        elif kind == "DELETED":
+            self._stop_task(pod)
+        elif pod["metadata"].get("deletionTimestamp") and uid in self._terminated:
+            event = self._terminated[uid]
+            if not event.is_set():
+                event.set()
+                grace = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+                if uid in self._tasks:
+                    asyncio.get_running_loop().call_later(grace, self._sigkill, pod)
+                else:
+                    asyncio.get_running_loop().call_later(0.1, self._remove, pod)
+
+    def _sigkill(self, pod: Object) -> None:
+        if pod["metadata"]["uid"] in self._tasks:
+            self.kill(pod, 137, "Error")
+
+    def _remove(self, pod: Object) -> None:
+        current = self.api.get("pods", pod["metadata"]["name"])
+        if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self.api.remove(current)
+
+    def _stop_task(self, pod: Object) -> None:
+        task = self._tasks.pop(pod["metadata"]["uid"], None)
+        if task is not None:
+            task.cancel()
+        for pods in self.running.values():
+            pods.discard(pod["metadata"]["uid"])
+
+    def _exit(self, pod: Object, code: int, reason: str) -> None:
+        current = self.api.get("pods", pod["metadata"]["name"])
+        if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
+            return
+
+        def mark(each: Object) -> None:
+            ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self.api.now())}
+            each["status"]["phase"] = "Failed" if code else "Succeeded"
+            each["status"]["containerStatuses"] = [{"name": names.CONTAINER, "state": {"terminated": ended}}]
+
+        edited = self.api.edit(current, mark)
+        if edited["metadata"].get("deletionTimestamp"):
+            asyncio.get_running_loop().call_later(0.1, self._remove, edited)
+
+    async def _live(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        code = 1
+        try:
+            while not self.behaviour.starts:
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(self._random.uniform(0.1, 0.5))
+            self._place(pod)
+            await asyncio.sleep(self._random.uniform(0.5, 1.0) * self.behaviour.begin_s)
+            code = await self._process(pod)
+        except Exited as exited:
+            code = exited.status
+        except asyncio.CancelledError:
+            return
+        self._tasks.pop(uid, None)
+        for pods in self.running.values():
+            pods.discard(uid)
+        self._exit(pod, code, "Error" if code else "Completed")
+
+    def _place(self, pod: Object) -> None:
+        current = self.api.get("pods", pod["metadata"]["name"])
+        assert current is not None
+
+        def mark(each: Object) -> None:
+            each["spec"]["nodeName"] = "node-1"
+            each["status"]["phase"] = "Running"
+            each["status"]["conditions"] = [
+                *(each["status"].get("conditions") or []),
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(self.api.now())},
+            ]
+            each["status"]["containerStatuses"] = [{"name": names.CONTAINER, "state": {"running": {}}}]
+
+        self.api.edit(current, mark)
+
+    # -- its process --
+
+    async def _process(self, pod: Object) -> int:
+        env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
+        runner, experiment = str(env[names.RUNNER_VARIABLE]), str(env[names.EXPERIMENT_VARIABLE])
+        while True:
+            request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name)
+            answer = await self._call(experiment, "assignment", request, caller, AssignmentAnswer)
+            if answer.assignment is None:
+                return 0
+            if not await self._attempt(pod, experiment, answer.assignment, caller):
+                return 0
+            if not self.behaviour.comes_back:
+                await asyncio.sleep(1e6)
+
+    async def _attempt(self, pod: Object, experiment: str, work: Assignment, caller: Caller) -> bool:
+        """Run one attempt; return whether to ask for the next."""
+        key = (work.trial_id, work.attempt)
+        uid = pod["metadata"]["uid"]
+        terminated = self._terminated[uid]
+        self.begun[key] += 1
+        self.running[key].add(uid)
+        if len(self.running[key]) > 1:
+            self.problems.append(f"{key} runs twice at once: {sorted(self.running[key])}")
+        try:
+            iteration = work.checkpoint.iteration if work.checkpoint else 0
+            index = work.next_checkpoint_index
+            number = 0
+            while True:
+                with_s = self.behaviour.step_s * self._random.uniform(0.5, 1.5)
+                stopped = await _within(terminated, with_s) and self.behaviour.obeys
+                if stopped:
+                    await self._end(experiment, work, caller, "preempted")
+                    return False
+                iteration += 1
+                self.api.logs[uid] = self.api.logs.get(uid, "") + f"attempt {work.attempt} step {iteration}\n"
+                left = self.behaviour.fails_at.get((work.trial_id.rpartition("_")[2], iteration), 0)
+                if left:
+                    self.behaviour.fails_at[work.trial_id.rpartition("_")[2], iteration] = left - 1
+                    await self._end(experiment, work, caller, "failed", error="ValueError: no")
+                    return False
+                number += 1
+                done = iteration >= self.behaviour.steps
+                made = CheckpointInfo(
+                    name=f"checkpoint_{index:06d}",
+                    index=index,
+                    iteration=iteration,
+                    metrics={},
+                    attempt=work.attempt,
+                )
+                index += 1
+                score = float(work.trial_id.rpartition("_")[2]) + 1
+                result = {
+                    "training_iteration": iteration,
+                    "score": score * iteration,
+                    "attempt": work.attempt,
+                    "number": number,
+                    "done": done,
+                    "time_total_s": float(iteration),
+                }
+                request = ReportRequest(
+                    trial_id=work.trial_id,
+                    attempt=work.attempt,
+                    first=number,
+                    results=[msgspec.Raw(_encode(result))],
+                    checkpoints=[made],
+                )
+                answer = await self._report(experiment, request, caller)
+                self.safe[key] = max(self.safe[key], answer.durable)
+                if answer.decision is not None:
+                    cause: EndCause = "stopped" if answer.decision == "stop" else "paused"
+                    asks = answer.decision == "exploit"
+                    await self._end(experiment, work, caller, cause, asks=asks)
+                    return asks
+                if done:
+                    await self._end(experiment, work, caller, "completed")
+                    return False
+        finally:
+            self.running[key].discard(uid)
+
+    async def _end(
+        self, experiment: str, work: Assignment, caller: Caller, cause: EndCause, *, asks: bool = False, error: str = ""
+    ) -> None:
+        end = AttemptEnd(cause=cause, asks=asks, error=error)
+        await self._report(experiment, ReportRequest(trial_id=work.trial_id, attempt=work.attempt, end=end), caller)
+        self.told_ends[work.trial_id, work.attempt] = cause
+
+    async def _report(self, experiment: str, request: ReportRequest, caller: Caller) -> ReportAnswer:
+        answer = await self._call(experiment, "report", request, caller, ReportAnswer)
+        if answer.superseded:
+            raise Exited(1)
+        return answer
+
+    async def _call(self, experiment: str, call: str, request: Any, caller: Caller, kind: Any) -> Any:
+        while True:
+            await asyncio.sleep(self._random.uniform(0.001, 0.02))
+            service = self.service
+            if service is not None:
+                self.calls += 1
+                status, body = await self._answer(service, f"/v1/{experiment}/{call}", _encode(request), caller)
+                if status == 200 and service is self.service:  # else the connection broke with its operator
+                    return msgspec.msgpack.decode(body, type=kind)
+                if status < 500 and status != 200:
+                    raise Exited(1)
+            await asyncio.sleep(self._random.uniform(0.5, 1.5))
+
+    async def _answer(self, service: ReportService, path: str, body: bytes, caller: Caller) -> tuple[int, bytes]:
+        reply = service.handle(path, body, caller)
+        return await reply if isinstance(reply, Awaitable) else reply
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

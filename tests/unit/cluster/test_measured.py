@@ -1,0 +1,254 @@
+"""What the operator's page of metrics says, asked for over HTTP as Prometheus does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from cluster_objects import NOW, Run
+from prometheus_client.parser import text_string_to_metric_families
+
+from trialpod_operator.api import status_models
+from trialpod_operator.cluster import measured, metrics
+from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.status import experiment_status
+from trialpod_operator.engine.events import ResultsReceived, TimerFired
+from trialpod_operator.reports.http import Peer
+from trialpod_operator.reports.probes import Page, ProbeServer
+
+ROOT = Path(__file__).resolve().parents[3]
+PEER: Any = Peer.__new__(Peer)
+
+
+def families(text: str) -> dict[str, Any]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def values(family: Any, *labels: str) -> dict[tuple[str, ...], float]:
+    return {tuple(sample.labels[label] for label in labels): sample.value for sample in family.samples}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def item(run: Run | None, generation: int = 1, **more: Any) -> dict[str, Any]:
+    status = experiment_status(run.engine if run else None, name="digits", generation=generation, now=NOW, **more)
+    return {"metadata": {"generation": generation}, "status": status}
+
+
+def finished(cause: Any) -> Run:
+    run = Run(1)
+    run.result(0, 1.0)
+    run.end(0, cause, "boom" if cause == "failed" else "")
+    return run
+
+
+def experiments() -> dict[str, dict[str, Any]]:
+    running = Run(3)
+    running.result(0, 1.0)
+    running.end(0)
+    away = Problem(reason="StorageUnavailable", message="m")
+    wrong = Problem(reason="InvalidSpec", message="m", stalled=True)
+    waiting = status_models.Waiting(reason="Queued", message="in a queue", count=3)
+    return {
+        "a/running": item(running),
+        "a/waiting": item(Run(), waiting=waiting),
+        "b/away": item(Run(2), problem=away),
+        "b/wrong": item(None, problem=wrong),
+        "b/good": item(finished("completed")),
+        "b/bad": item(finished("failed")),
+        "b/new": {"metadata": {"generation": 1}, "status": {"observedGeneration": -1}},
+    }
+
+
+def page(found: dict[str, dict[str, Any]] | None = None) -> str:
+    return measured.page(found or {}, active=True, queue_depth=4, open_count=2)
+
+
+def test_a_scrape_over_http_is_what_prometheus_can_read() -> None:
+    async def main() -> bytes:
+        server = ProbeServer({}, {"/metrics": Page(metrics.CONTENT_TYPE, lambda: page(experiments()))})
+        host, port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=0.0.4\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        await server.close()
+        return answer
+
+    head, _, body = asyncio.run(main()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n" in head
+    assert f"Content-Length: {len(body)}\r\n".encode() in head + b"\r\n"
+    found = families(body.decode())
+    assert values(found["trialpod_active"]) == {(): 1}
+    assert values(found["trialpod_queue_depth"]) == {(): 4}
+    assert values(found["process_resident_memory_bytes"])[()] > 10_000_000
+    assert found["trialpod_results"].type == "counter"
+
+
+def test_a_page_that_fails_is_an_error_of_the_server_and_not_the_end_of_it() -> None:
+    def broken() -> str:
+        raise ValueError("oops")
+
+    async def main() -> bytes:
+        server = ProbeServer({}, {"/metrics": Page("text/plain", broken)})
+        host, port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        await server.close()
+        return answer
+
+    assert asyncio.run(main()).startswith(b"HTTP/1.1 500 ")
+
+
+def test_each_experiment_counts_once_under_the_condition_that_matters_most() -> None:
+    found = values(families(page(experiments()))["trialpod_experiments"], "condition")
+    assert {condition: count for (condition,), count in found.items()} == {
+        "Running": 1,
+        "Waiting": 1,
+        "Suspended": 0,
+        "StorageUnavailable": 1,
+        "Stalled": 1,
+        "Succeeded": 1,
+        "Failed": 1,
+        "NotObserved": 1,
+    }
+
+
+def test_trials_are_counted_by_state_and_a_finished_experiment_has_no_series() -> None:
+    found = values(families(page(experiments()))["trialpod_trials"], "namespace", "experiment", "state")
+    assert {(namespace, name) for namespace, name, _ in found} == {("a", "running"), ("a", "waiting"), ("b", "away")}
+    assert {state: found["a", "running", state] for state in measured.STATES} == {
+        "pending": 0,
+        "running": 2,
+        "paused": 0,
+        "terminated": 1,
+        "error": 0,
+    }
+
+
+def results(count: int) -> ResultsReceived:
+    return ResultsReceived(trial_id="t_1", attempt=1, first=1, results=[msgspec.Raw(b"\x80")] * count)
+
+
+def test_results_and_the_time_until_they_are_committed() -> None:
+    clock = Clock()
+    meter = measured.ExperimentMeter(clock)
+    before, times = measured.RESULTS.value, measured.COMMIT_SECONDS.count
+    meter.applied(results(3), 10)
+    clock.now = 1.0
+    meter.applied(TimerFired(), 20)
+    meter.committed(9)
+    assert measured.COMMIT_SECONDS.count == times
+    meter.committed(15)
+    meter.committed(20)
+    assert measured.COMMIT_SECONDS.count == times + 1
+    meter.applied(TimerFired(), 30)
+    meter.committed(30)
+    assert (measured.RESULTS.value - before, measured.COMMIT_SECONDS.count - times) == (3, 2)
+
+
+def test_an_attempt_that_ends_is_counted_once_however_often_it_is_heard_of() -> None:
+    meter = measured.ExperimentMeter()
+
+    def count(kind: str, reason: str) -> float:
+        return measured.ATTEMPTS_ENDED.values.get((kind, reason), 0)
+
+    before = count("completed", "paused"), count("disruption", "EvictionByEvictionAPI"), count("failure", "failed")
+    meter.ended("t_1", 1, "paused")
+    meter.ended("t_1", 1, "paused")
+    meter.ended("t_1", 2, "EvictionByEvictionAPI", "disruption")
+    meter.ended("t_1", 2, "failed")
+    meter.ended("t_1", 3, "failed")
+    after = count("completed", "paused"), count("disruption", "EvictionByEvictionAPI"), count("failure", "failed")
+    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
+
+
+def test_a_report_is_timed_until_its_answer_and_a_call_for_work_is_not() -> None:
+    clock = Clock()
+
+    async def later() -> tuple[int, bytes]:
+        clock.now += 0.5
+        return 503, b""
+
+    def handler(path: str, body: bytes, peer: Peer) -> tuple[int, bytes] | Awaitable[tuple[int, bytes]]:
+        return later() if body else (200, b"x")
+
+    timed = measured.timed_handler(handler, clock)
+    before = measured.REPORT_SECONDS.count
+    assert timed("/v1/a/b/report", b"", PEER) == (200, b"x")
+    waiting = timed("/v1/a/b/report", b"x", PEER)
+    assert measured.REPORT_SECONDS.count == before + 1
+    assert not isinstance(waiting, tuple)
+
+    async def main() -> None:
+        assert await waiting == (503, b"")
+
+    asyncio.run(main())
+    assert measured.REPORT_SECONDS.count == before + 2
+    assert timed("/v1/a/b/assignment", b"", PEER) == (200, b"x")
+    assert measured.REPORT_SECONDS.count == before + 2
+
+
+def test_a_look_that_fails_is_timed_and_counted_and_still_fails() -> None:
+    async def fails(key: str) -> float | None:
+        raise ValueError(key)
+
+    before = measured.RECONCILE_SECONDS.count, measured.RECONCILE_ERRORS.value
+    with pytest.raises(ValueError, match="a/b"):
+        asyncio.run(measured.timed_reconcile(fails)("a/b"))  # type: ignore[arg-type]
+    assert (measured.RECONCILE_SECONDS.count, measured.RECONCILE_ERRORS.value) == (before[0] + 1, before[1] + 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "verb", "resource"),
+    [
+        ("GET", "/api/v1/namespaces/team/pods", "list", "pods"),
+        ("GET", "/api/v1/namespaces/team/pods/x/log", "get", "pods/log"),
+        ("PATCH", "/apis/trialpod.dev/v1alpha1/namespaces/team/tunetrials/x/status", "patch", "tunetrials/status"),
+        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", "create", "tokenreviews"),
+        ("DELETE", "/api/v1/namespaces/team/pods/x", "delete", "pods"),
+        ("DELETE", "/api/v1/namespaces/team/pods", "deletecollection", "pods"),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/team/leases/x", "update", "leases"),
+        ("GET", "/api/v1/nodes", "list", "nodes"),
+        ("GET", "/api/v1/namespaces/kube-system", "get", "namespaces"),
+    ],
+)
+def test_requests_to_the_api_server_are_counted_without_names(
+    method: str, path: str, verb: str, resource: str
+) -> None:
+    labels = (verb, resource, "418")
+    before = measured.API_REQUESTS.values.get(labels, 0)
+    measured.count_request(method, path, 418)
+    assert measured.API_REQUESTS.values[labels] == before + 1
+
+
+def test_rules_dashboard_and_documentation_name_metrics_that_exist_and_explain_all() -> None:
+    measured.API_REQUESTS.add("get", "pods", "200")
+    measured.ATTEMPTS_ENDED.add("completed", "completed")
+    there = set(re.findall(r"^# TYPE (\w+)", page(experiments()), re.MULTILINE))
+    suffix = re.compile("_(bucket|sum|count)$")
+    chart = ROOT / "charts/trialpod"
+    texts = [
+        (chart / "templates/prometheusrule.yaml").read_text(),
+        (chart / "dashboards/trialpod.json").read_text(),
+        (ROOT / "docs/monitoring.md").read_text(),
+    ]
+    pattern = re.compile(r"\b(?:trialpod|process)_[a-z_]+")
+    for text in texts:
+        named = {suffix.sub("", name) for name in pattern.findall(text)} - {"trialpod_operator"}
+        assert named <= there
+    assert {name for name in there if f"`{name}" in texts[2]} == there

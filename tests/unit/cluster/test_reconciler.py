@@ -1,0 +1,525 @@
+"""The operator against an API server and pods in memory: replaced operators, lost news, refusals, users' changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import fake_api
+import pytest
+import virtual_time
+from cluster_world import World
+from memory_storage import unavailable
+from virtual_time import until
+
+from trialpod_operator.cluster import kube as paths
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario in a world with one operator."""
+
+    def run(scenario: Scenario, seed: int = 1) -> None:
+        async def test() -> None:
+            world = World(monkeypatch, tmp_path, seed)
+            world.start_operator()
+            await scenario(world)
+            await world.close()
+
+        virtual_time.run(test)
+
+    return run
+
+
+Play = Callable[..., None]
+
+
+def test_trials_run_and_end_and_nothing_is_left_of_their_pods(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.apply()
+        status = await world.until_over()
+        assert status["trials"]["terminated"] == 3
+        assert world.states() == ["TERMINATED"] * 3
+        assert {trial_id: len(lines) for trial_id, lines in world.results().items()} == dict.fromkeys(
+            world.results(), 5
+        )
+        assert all("step 5" in text for text in world.files("log.txt").values())
+        assert len(world.files("log.txt")) == 3
+        world.check_results()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("away_s", [0.0, 4.0])
+def test_an_operator_replaced_at_any_moment_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, away_s: float
+) -> None:
+    for tenths in range(1, 120, 5):
+
+        async def test(tenths: int = tenths) -> None:
+            world = World(monkeypatch, tmp_path, tenths)
+            world.start_operator()
+            await world.apply(numSamples=2)
+            await asyncio.sleep(tenths / 10)
+            await world.replace_operator(away_s)
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 2, tenths
+            assert (status["failures"], status["disruptions"]) == (0, 0), tenths
+            assert world.states() == ["TERMINATED"] * 2, tenths
+            assert [len(lines) for lines in world.results().values()] == [5, 5], tenths
+            assert [text.count("step") for text in world.files("log.txt").values()] == [5, 5], tenths
+            world.check_results()
+            await world.close()
+
+        virtual_time.run(test)
+
+
+def test_an_operator_replaced_over_and_over_lets_its_trials_finish(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 30
+        await world.apply()
+        for _ in range(12):
+            await asyncio.sleep(world.random.uniform(0.5, 5.0))
+            await world.replace_operator(world.random.uniform(0.0, 3.0))
+        assert (await world.until_over())["trials"]["terminated"] == 3
+        assert len(world.pods.begun) == 3
+        world.check_results()
+
+    play(scenario)
+
+
+def test_how_a_pod_ended_while_no_operator_was_there_counts_as_what_it_was(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.apply(numSamples=1, maxFailures=1)
+        await world.until_running()
+        await asyncio.sleep(1.0)
+        world.pods.service = None
+        await world.operator.close()
+        world.pods.kill(world.pods.live()[0])
+        await asyncio.sleep(1.0)
+        world.start_operator()
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (1, 0)
+        assert world.states() == ["TERMINATED"]
+        world.check_results()
+
+    play(scenario)
+
+
+def test_an_operator_that_was_away_at_the_end_keeps_the_logs(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.apply()
+
+        def refuse(method: str, path: str, _body: object) -> object:
+            return fake_api.error(method, path, 500, "InternalError") if path.endswith("/log") else None
+
+        world.operator.kube.faults.append(refuse)  # type: ignore[arg-type]
+        await until(lambda: world.states() == ["TERMINATED"] * 3)
+        await asyncio.sleep(3.0)
+        assert world.api.all("pods")
+        await world.replace_operator()
+        await world.until_over()
+        assert [text.count("step") for text in world.files("log.txt").values()] == [5, 5, 5]
+
+    play(scenario)
+
+
+def test_logs_that_cannot_be_had_do_not_keep_pods_forever(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        def refuse(method: str, path: str, _body: object) -> object:
+            return fake_api.error(method, path, 500, "InternalError") if path.endswith("/log") else None
+
+        world.operator.kube.faults.append(refuse)  # type: ignore[arg-type]
+        await world.apply()
+        await world.until_over()
+        assert world.operator.kube.requests < 200
+
+    play(scenario)
+
+
+def test_a_quota_is_met_with_patience_and_told(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.operator.kube.faults.append(fake_api.quota)
+        await world.apply()
+        await until(lambda: bool(world.status.get("waiting")), what="the status says why")
+        await asyncio.sleep(300.0)
+        assert world.api.all("pods") == []
+        assert world.operator.kube.requests < 120
+        world.operator.kube.faults.clear()
+        await until(lambda: len(world.pods.begun) == 3, 60.0)
+        assert (await world.until_over())["trials"]["terminated"] == 3
+
+    play(scenario)
+
+
+def test_suspended_trials_go_on_where_they_were(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(3.0)
+        await world.change(suspend=True)
+        await until(lambda: world.states() == ["PAUSED"] * 3)
+        await until(lambda: not world.api.all("pods"))
+        assert world.condition("Suspended")["status"] == "True"
+        await world.replace_operator()
+        await asyncio.sleep(100.0)
+        assert not world.api.all("pods")
+        await world.change(suspend=False)
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 0)
+        assert [len(lines) for lines in world.results().values()] == [20] * 3
+        world.check_results()
+
+    play(scenario)
+
+
+def test_pods_that_wait_are_taken_back_when_the_experiment_is_suspended(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.starts = False
+        await world.apply()
+        await until(lambda: len(world.api.all("pods")) == 3)
+        await world.change(suspend=True)
+        await until(lambda: not world.api.all("pods"), 60.0)
+        world.pods.behaviour.starts = True
+        await world.change(suspend=False)
+        assert (await world.until_over())["trials"]["terminated"] == 3
+
+    play(scenario)
+
+
+def test_one_trial_is_stopped_by_its_resource(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(3.0)
+        name = world.trials()[1]["metadata"]["name"]
+        await world.client.patch(paths.trials("team"), name, {"spec": {"stop": True}})
+        await world.until_over()
+        assert sorted(len(lines) for lines in world.results().values())[1:] == [20, 20]
+        assert world.states() == ["TERMINATED"] * 3
+        assert world.trials()[1]["status"]["lastDecision"]["reason"] == "user"
+
+    play(scenario)
+
+
+PBT = {
+    "name": "pbt",
+    "parameters": {
+        "time_attr": "training_iteration",
+        "perturbation_interval": 2,
+        "hyperparam_mutations": {"x": {"uniform": [0.5, 1.5]}},
+    },
+}
+
+
+def test_an_exploit_goes_on_in_the_pod_that_asks_again(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 12
+        await world.apply(numSamples=4, scheduler=PBT)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 4
+        assert sum(world.pods.begun.values()) > 4
+        assert world.api.counts["POST pods"] == 4
+        world.check_results()
+
+    play(scenario)
+
+
+def test_an_exploit_whose_pod_does_not_come_back_goes_on_in_another(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 12
+        world.pods.behaviour.comes_back = False
+        await world.apply(numSamples=4, scheduler=PBT)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 4
+        assert world.api.counts["POST pods"] > 4
+        world.check_results()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("how", ["vanishes", "ends", "vanishes unseen"])
+def test_an_exploit_whose_pod_is_lost_before_it_asks_goes_on_in_another(play: Play, how: str) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 12
+        world.pods.behaviour.comes_back = False
+        await world.apply(numSamples=4, scheduler=PBT)
+        await until(lambda: any(trial["status"].get("attempt") == 2 for trial in world.trials() if "status" in trial))
+        found = [trial for trial in world.trials() if (trial.get("status") or {}).get("attempt") == 2]
+        name = found[0]["metadata"]["name"] + "-1"
+        pod = world.api.get("pods", name)
+        assert pod is not None
+        if how == "vanishes unseen":
+            world.operator.watch.lose = lambda plural, _item: plural == "pods"
+        if how == "ends":
+            world.pods.kill(pod, 0, "Completed")
+        else:
+            world.pods.vanish(pod)
+        world.pods.behaviour.comes_back = True
+        before = world.operator.reconciles
+        await asyncio.sleep(10.0)
+        assert world.operator.reconciles - before < 80
+        status = await world.until_over(300.0)
+        assert world.states() == ["TERMINATED"] * 4
+        assert status["failures"] == 0
+        world.check_results()
+
+    play(scenario)
+
+
+def test_a_deleted_trial_resource_comes_back_and_its_trial_goes_on(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(2.0)
+        before = world.trials()[0]["metadata"]
+        await world.client.delete(paths.trials("team"), before["name"])
+        status = await world.until_over()
+        assert status["failures"] == 0
+        assert world.states() == ["TERMINATED"] * 3
+        assert world.trials()[0]["metadata"]["uid"] != before["uid"]
+        world.check_results()
+
+    play(scenario)
+
+
+def test_a_trial_resource_whose_deletion_was_not_seen_comes_back(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        await world.apply()
+        await world.until_running(3)
+        world.operator.watch.lose = lambda plural, _item: plural == "tunetrials"
+        await world.client.delete(paths.trials("team"), world.trials()[0]["metadata"]["name"])
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 3
+        world.check_results()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_pod_that_is_deleted_before_it_began_is_made_again(play: Play, seen: bool) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.starts = False
+        await world.apply()
+        await until(lambda: len(world.api.all("pods")) == 3)
+        await asyncio.sleep(1.0)
+        if not seen:
+            world.operator.watch.lose = lambda plural, _item: plural == "pods"
+        world.pods.vanish(world.api.all("pods")[0])
+        await until(lambda: len(world.api.all("pods")) == 3, 120.0)
+        world.pods.behaviour.starts = True
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 0)
+        assert world.states() == ["TERMINATED"] * 3
+
+    play(scenario)
+
+
+def test_a_running_pod_whose_end_was_not_seen_is_asked_about(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(2.0)
+        world.operator.watch.lose = lambda plural, _item: plural == "pods"
+        world.pods.vanish(world.pods.live()[0])
+        status = await world.until_over(300.0)
+        assert status["disruptions"] == 1
+        assert world.states() == ["TERMINATED"] * 3
+        world.check_results()
+
+    play(scenario)
+
+
+def test_a_preempted_pod_goes_on_in_another_and_counts_as_disrupted(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(3.0)
+        world.pods.preempt(world.pods.live()[0])
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert [len(lines) for lines in world.results().values()] == [10] * 3
+        world.check_results()
+
+    play(scenario)
+
+
+def test_the_operator_is_at_rest_after_a_pod_vanished(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 1000
+        world.pods.behaviour.step_s = 20.0
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(30.0)
+        world.pods.vanish(world.pods.live()[0])
+        await asyncio.sleep(60.0)
+        reconciles, requests = world.operator.reconciles, world.operator.kube.requests
+        await asyncio.sleep(300.0)
+        assert world.operator.reconciles - reconciles < 300
+        assert world.operator.kube.requests - requests < 150
+
+    play(scenario)
+
+
+def test_a_deletion_that_the_server_fails_is_asked_for_again(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        left = [3]
+
+        def refuse(method: str, path: str, _body: object) -> object:
+            if method == "DELETE" and "/pods" in path and left[0]:
+                left[0] -= 1
+                return fake_api.error(method, path, 500, "InternalError")
+            return None
+
+        world.operator.kube.faults.append(refuse)  # type: ignore[arg-type]
+        await world.apply()
+        await world.until_over()
+        assert left == [0]
+
+    play(scenario)
+
+
+def test_a_secret_that_comes_late_is_waited_for(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.apply(storage={"uri": "s3://bucket/runs", "credentialsSecret": "keys"})
+        await until(lambda: world.condition("Stalled").get("reason") == "SecretNotFound")
+        before = world.operator.kube.requests
+        await asyncio.sleep(100.0)
+        assert world.operator.kube.requests - before < 40
+        data = {"AWS_ACCESS_KEY_ID": "a2V5", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0"}
+        await world.client.create(paths.secrets("team"), {"metadata": {"name": "keys"}, "data": data})
+        assert (await world.until_over())["trials"]["terminated"] == 3
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.3, 5.0])
+def test_an_experiment_deleted_and_made_again_is_another_one(play: Play, pause_s: float) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(3.0)
+        old = {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+        await world.client.delete(paths.experiments("team"), "digits")
+        await asyncio.sleep(pause_s)
+        await world.apply()
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 3
+        assert not old & {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+        world.check_results()
+
+    play(scenario)
+
+
+def test_an_experiment_whose_deletion_was_not_seen_is_let_go(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 1000
+        await world.apply()
+        await world.until_running(3)
+        world.operator.watch.lose = lambda plural, _item: plural == "tuneexperiments"
+        await world.client.delete(paths.experiments("team"), "digits")
+        await asyncio.sleep(200.0)
+        assert world.operator.controller.open_count == 0
+        assert not world.api.all("pods")
+        assert not world.api.all("tunetrials")
+        made = world.api.counts["POST pods"], world.operator.kube.requests
+        await asyncio.sleep(200.0)
+        assert (world.api.counts["POST pods"], world.operator.kube.requests) == made
+
+    play(scenario)
+
+
+def test_of_two_operators_one_is_fenced_and_answers_nothing_more(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(2.0)
+        first = world.operator
+        world.start_operator()
+        for second in range(12):
+            await asyncio.sleep(1.0)
+            world.pods.service = world.operators[second % 2].service
+        first.watch.close()
+        await first.controller.close()
+        world.pods.service = world.operator.service
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 3
+        world.check_results()
+
+    play(scenario)
+
+
+def test_a_namespace_made_again_gets_the_authority_again(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.apply()
+        await world.until_over()
+        await world.client.delete(paths.experiments("team"), "digits")
+        await world.client.delete(paths.config_maps("team"), "trialpod-ca")
+        await asyncio.sleep(5.0)
+        world.storage.values.clear()
+        await world.apply()
+        await world.until_over()
+        assert world.api.get("configmaps", "trialpod-ca") is not None
+
+    play(scenario)
+
+
+def test_no_pod_runs_before_its_namespace_has_the_authority(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        def refuse(method: str, path: str, _body: object) -> object:
+            return fake_api.error(method, path, 500, "InternalError") if "configmaps" in path else None
+
+        world.operator.kube.faults.append(refuse)  # type: ignore[arg-type]
+        await world.apply()
+        await asyncio.sleep(20.0)
+        world.operator.kube.faults.clear()
+        await world.until_over()
+        assert world.api.get("configmaps", "trialpod-ca") is not None
+
+    play(scenario)
+
+
+def test_an_outage_of_the_server_is_survived_and_its_answers_may_get_lost(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply()
+        await asyncio.sleep(1.0)
+        for fault in (fake_api.outage, fake_api.flaky(world.random, 0.3)):
+            world.operator.kube.faults.append(fault)
+            await asyncio.sleep(30.0)
+            world.operator.kube.faults.clear()
+        world.operator.kube.lost_answers = lambda: world.random.random() < 0.3
+        await asyncio.sleep(30.0)
+        world.operator.kube.lost_answers = lambda: False
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 3
+        assert len(world.pods.begun) == 3
+        world.check_results()
+
+    play(scenario)
+
+
+def test_a_storage_that_is_away_stops_answers_and_nothing_else(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply()
+        await world.until_running(3)
+        world.storage.before = unavailable
+        await asyncio.sleep(60.0)
+        world.storage.before = lambda name, key: None
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 0)
+        world.check_results()
+
+    play(scenario)
