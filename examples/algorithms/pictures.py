@@ -11,7 +11,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 from PIL import Image
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B0B0B0"
@@ -296,7 +296,10 @@ def samples(experiment):
         left.annotate(str(trial.number + 1), (x, y), ha="center", va="center", fontsize=6.5,
                       color="white" if norm(value) > 0.55 else "black")  # fmt: skip
     left.scatter(xs[best], ys[best], s=170, facecolors="none", edgecolors=ORANGE, linewidths=2)
-    left.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=f"samples by {experiment.metric}, numbered in their order")
+    left.set(xscale="log", yscale="log")
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    left.set(xlabel=first, ylabel=second, title=f"samples by {experiment.metric}, numbered in their order")
     bar = figure.colorbar(points, ax=left, pad=0.02, aspect=30)
     bar.ax.set_title("%", fontsize=8)
     _ticks(bar.ax.yaxis, [tick for tick in (2, 3, 5, 10, 20, 50) if min(values) <= tick <= max(values)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cluster_access import ROOT, Cluster
-from experiments import Experiment, storage_spec
+from experiments import Experiment, assert_history, storage_spec
 from operator_release import Operator
 
 from trialpod_operator.api.document import read_documents
@@ -62,6 +62,7 @@ def test_an_example_survives_a_drain_and_the_operators_death_with_the_result_of_
     for results in disturbed.results():
         iterations = [result["training_iteration"] for result in results]
         assert set(iterations) == set(range(1, 28))
+    assert_history(disturbed)
     best = status["best"]
     assert best["value"] == undisturbed.status["best"]["value"]
     assert disturbed.storage.list()

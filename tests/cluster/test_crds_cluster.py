@@ -67,6 +67,22 @@ def refusal(manifest: object, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _nobody_answers() -> Iterator[None]:
+    """No operator looks at the objects meanwhile: what the API server alone makes of them is the question."""
+    installed = kubectl("get", "deployments", "-A", "-l", "app.kubernetes.io/component=operator", "-o", "json")
+    found = json.loads(installed.stdout)["items"] if installed.returncode == 0 else []
+    names = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found]
+    for namespace, name in names:
+        done("scale", "deployment", name, "-n", namespace, "--replicas=0")
+        label = "app.kubernetes.io/component=operator"
+        done("wait", "pods", "-n", namespace, "-l", label, "--for=delete", "--timeout=60s")
+    yield
+    for namespace, name in names:
+        done("scale", "deployment", name, "-n", namespace, "--replicas=1")
+        done("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=60s")
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _definitions() -> Iterator[None]:
     done("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     done("wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds"))
@@ -150,6 +166,7 @@ OTHERS: dict[str, Any] = {
     "checkpoint": {"frequency": 3},
     "failurePolicy": {"maxFailures": 3},
     "reusePods": True,
+    "finishedPods": "Keep",
     "suspend": True,
     "ttlSecondsAfterFinished": 5,
     "image": "train:2",

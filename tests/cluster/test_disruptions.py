@@ -5,13 +5,16 @@ Each test is one row of the table in `trialpod_operator.cluster.endings`.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_access import Cluster
-from experiments import Experiment, assert_unbroken, counts, manifest
-from operator_release import Operator
+from experiments import Experiment, assert_history, assert_unbroken, counts, manifest
+from operator_release import Operator, processes_of
 
 STEPS_TO_DO = 40
 
@@ -46,6 +49,7 @@ def assert_continued(experiment: Experiment, *, lost_steps: int = 0, attempts: i
     assert trial["attempt"] == attempts, trial
     assert (status["failures"], status["disruptions"]) == (0, attempts - 1)
     assert_unbroken(counts(experiment.results()[0]), STEPS_TO_DO, repeated=lost_steps)
+    assert_history(experiment)
     return trial
 
 
@@ -116,17 +120,13 @@ def test_a_restart_of_the_kubelet_is_not_noticed(on_node_b: Experiment, faults: 
 
 
 def test_a_killed_trial_process_is_a_failure_and_is_tried_again(operator: Operator, namespace: Cluster) -> None:
-    import os
-    import signal
-
-    from operator_release import processes_of
-
     experiment = Experiment.apply(
         namespace, manifest(namespace, "killed", steps=STEPS_TO_DO, failurePolicy={"maxFailures": 1})
     )
     experiment.wait_for_checkpoint(2)
     for pid in processes_of(experiment.running_pod(), "trialpod.runner"):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it went with the one before
+            os.kill(pid, signal.SIGKILL)
     experiment.wait_until_over()
     trial = experiment.trial_status()
     assert (trial["state"], trial["failures"], trial["disruptions"]) == ("TERMINATED", 1, 0), trial

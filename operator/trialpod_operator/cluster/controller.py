@@ -48,16 +48,17 @@ class Services:
     add_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
-    _published: dict[str, str] = field(default_factory=dict)  # namespace -> the bundle that is there
+    _published: set[str] = field(default_factory=set)  # namespaces
 
     async def list_children(self, key: str) -> None:
         """Ask the server for an experiment's trials and pods, because the watches may not have shown them yet."""
         namespace, name = key.split("/")
         selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER},{names.EXPERIMENT_LABEL}={name}"
+        before = self.seen.uids(key)  # what comes while the list is made may be newer than it
         found = await asyncio.gather(
             self.kube.list(paths.trials(namespace), selector), self.kube.list(paths.pods(namespace), selector)
         )
-        self.seen.forget(key)
+        self.seen.drop(key, before - {str(item["metadata"]["uid"]) for items in found for item in items})
         for trial in found[0]:
             self.seen.take_trial(trial, deleted=False)
         for pod in found[1]:
@@ -66,8 +67,6 @@ class Services:
     async def publish_authority(self, namespace: str) -> None:
         """Put the certificates that pods trust into the namespace, where their volumes take them from."""
         bundle = self.authority()
-        if self._published.get(namespace) == bundle:
-            return
         collection = paths.config_maps(namespace)
         metadata = {"name": names.CA_CONFIG_MAP, "labels": {names.MANAGED_BY_LABEL: names.MANAGER}}
         data = {names.CA_KEY: bundle}
@@ -81,7 +80,7 @@ class Services:
                 if error.status != 409:
                     raise
                 await self.kube.patch(collection, names.CA_CONFIG_MAP, {"data": data})
-        self._published[namespace] = bundle
+        self._published.add(namespace)
 
     async def publish_everywhere(self) -> None:
         """Bring the certificates up to date in all namespaces that have them."""
@@ -89,6 +88,8 @@ class Services:
             try:
                 await self.publish_authority(namespace)
             except ApiError as error:
+                if error.status == 404:  # the namespace is gone
+                    self._published.discard(namespace)
                 logger.warning("the certificates in namespace %s are not up to date: %s", namespace, error)
 
     def delete_soon(self, key: str, uid: str) -> None:

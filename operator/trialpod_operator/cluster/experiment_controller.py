@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trialpod.errors import InvalidInputError, StorageError
+from trialpod.errors import InvalidInputError, StorageError, TrialpodError
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, ReportAnswer, TrainableRef
 from trialpod.storage.base import StorageUnavailableError, open_storage
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
@@ -27,9 +27,11 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.pod_work import PodWork
 from trialpod_operator.cluster.pods import ObjectRef, grace_seconds
 from trialpod_operator.cluster.runs import Runs
+from trialpod_operator.cluster.seen import Object
 from trialpod_operator.cluster.status_writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.engine.actions import Action
@@ -194,9 +196,13 @@ class ExperimentController:
             return None
         if self._hosted is None:
             if self._writer.finished_as_observed(item):
-                return await self._tidy_up()
-            await self._finalizer(item, experiment)
-            await self._open(experiment)
+                if not self._pods_of_before():
+                    return None
+                if not await self._open_again(experiment):
+                    return await self._tidy_up()
+            else:
+                await self._finalizer(item, experiment)
+                await self._open(experiment)
         await self._refresh_secret(experiment)
         hosted, runs = self._ready()
         if self._applied != self._generation:
@@ -206,6 +212,9 @@ class ExperimentController:
         if hosted.host.engine.finished and not runs.runs:
             # Whatever ends the experiment is committed and written down before its memory is given up.
             await hosted.settle()
+            # Once it says that it is over, nobody opens it again: its files have to be in the storage by then.
+            if not hosted.files_stored:
+                return 0.5
             if await self._writer.write_final(experiment, hosted, runs) and not runs.pods_left:
                 problem = await hosted.close(complete=True)
                 if problem:
@@ -216,39 +225,61 @@ class ExperimentController:
             return 1.0
         return again
 
-    async def _tidy_up(self) -> float | None:
-        """Delete pods that a finished experiment has left, because the operator was away in that moment."""
-        left = [
+    def _pods_of_before(self) -> list[Object]:
+        """Return the pods that a finished experiment has left, because the operator was away in that moment."""
+        return [
             pod
             for pod in self._services.seen.pods(self.key)
             if not pod["metadata"].get("deletionTimestamp")
             and names.LOG_KEPT_ANNOTATION not in (pod["metadata"].get("annotations") or {})
         ]
-        for pod in left:
+
+    async def _open_again(self, experiment: TuneExperiment) -> bool:
+        """Open a finished experiment to put its last pods away with their logs; return whether that is possible."""
+        try:
+            await self._open(experiment, only_stored=True)
+        except (TrialpodError, OSError) as error:
+            if isinstance(error, ApiError | NotReadyError):
+                raise
+            logger.warning("what the last pods of %s printed is not kept: %s", self.key, error)
+            return False
+        return True
+
+    async def _tidy_up(self) -> float | None:
+        """Delete pods that a finished experiment has left, as they are."""
+        for pod in self._pods_of_before():
             metadata = pod["metadata"]
             await self._services.kube.delete(
                 paths.pods(self._namespace), metadata["name"], uid=metadata.get("uid", "")
             )
-        return RETRY_S if left else None
+        return RETRY_S
 
     # -- opening --
 
-    async def _open(self, experiment: TuneExperiment) -> None:
+    async def _open(self, experiment: TuneExperiment, *, only_stored: bool = False) -> None:
         services = self._services
+        await services.publish_authority(self._namespace)  # no pod begins without it
         await self._refresh_secret(experiment)
         place = self._place(experiment)
         directory = self._work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
 
+        def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
+            if stored is None and only_stored:
+                raise StorageError(f"{place.uri} holds no experiment any more")
+            return self._plan(experiment, place, stored)
+
         def opening() -> HostedExperiment:
             shutil.rmtree(directory, ignore_errors=True)  # the storage has all that counts
             storage = open_storage(place.uri, patient)
-            return HostedExperiment.open(
-                lambda stored: self._plan(experiment, place, stored), directory, storage, services.clock
-            )
+            return HostedExperiment.open(plan, directory, storage, services.clock)
 
         hosted = await asyncio.get_running_loop().run_in_executor(None, opening)
-        await services.list_children(self.key)
+        try:
+            await services.list_children(self.key)
+        except BaseException:
+            await hosted.close(complete=False)
+            raise
         hosted.start(self._perform, self._on_broken, lambda: services.add_soon(self.key))
         owner = ObjectRef(namespace=self._namespace, name=self._name, uid=self.uid)
 
@@ -262,7 +293,7 @@ class ExperimentController:
             services.seen,
             services.options.pod_options,
             services.clock,
-            hosted.keep_log,
+            hosted,
         )
 
         def wake() -> None:
@@ -273,7 +304,6 @@ class ExperimentController:
         if hosted.host.engine.state.settings is not None:
             hosted.apply(Recovered(live=runs.live_attempts()))
             logger.info("%s goes on: %d records replayed", self.key, hosted.host.replayed)
-        await services.publish_authority(self._namespace)
 
     def _plan(
         self, experiment: TuneExperiment, place: storage_access.StoragePlace, stored: Mapping[str, Any] | None
@@ -382,8 +412,7 @@ class ExperimentController:
             changed.append(names.STORAGE_FINALIZER)
         body = {"metadata": {"finalizers": changed, "resourceVersion": item["metadata"].get("resourceVersion")}}
         patched = await self._services.kube.patch(paths.experiments(self._namespace), self._name, body)
-        if patched is not None:
-            self._services.seen.take_experiment(patched, deleted=False)
+        self._services.seen.take_experiment(patched or item, deleted=patched is None)
 
     async def _delete(self, item: Mapping[str, Any]) -> float | None:
         """Let a deleted experiment go, with its data if the manifest says so."""

@@ -148,6 +148,12 @@ class HostedExperiment:
         self._on_action, self._on_broken, self._on_change = on_action, on_broken, on_change
         self._loop = asyncio.get_running_loop()
         self._mirror.start(self._tell_trouble, self._tell_fenced)
+        for trial in self.host.engine.state.trials.values():
+            # The storage has the journal up to here, and perhaps not yet the files that follow from it.
+            if trial.ended:
+                self.trial_ended(trial)
+            elif trial.attempt:
+                self.trial_started(trial)
         self._housekeeper = asyncio.ensure_future(self._keep_house())
 
     # -- for the report service --
@@ -195,6 +201,11 @@ class HostedExperiment:
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((position, waiting))
         return waiting
+
+    @property
+    def files_stored(self) -> bool:
+        """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
+        return not self._mirror.files_due()
 
     async def settle(self) -> None:
         """Return when everything applied so far is committed and its actions were given out."""
@@ -337,14 +348,27 @@ class HostedExperiment:
         """Keep the copy of the trial's files up to date from now on."""
         self._mirror.trial_started(self.host.files.path(trial).name)
 
-    def keep_log(self, trial: Trial, text: str) -> None:
-        """Add what one of the trial's pods printed to the trial's log."""
+    def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
+        """Add what one of the trial's pods printed to the trial's log.
+
+        Args:
+            trial: whose.
+            text: all that the pod printed.
+            once: an earlier operator may have done so already.
+        """
         path = self.host.files.path(trial)
         path.mkdir(parents=True, exist_ok=True)
-        with open(path / LOG_FILE, "a", encoding="utf-8") as file:
-            file.write(text if text.endswith("\n") else f"{text}\n")
-        if trial.ended:
-            self._mirror.trial_ended(path.name)
+        log = path / LOG_FILE
+        text = text if text.endswith("\n") else f"{text}\n"
+        if once and log.exists() and text in log.read_text(encoding="utf-8", errors="replace"):
+            return
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(text)
+        self._mirror.copy_soon(path.name)
+
+    def log_stored(self, trial: Trial) -> bool:
+        """Return whether the storage has what `keep_log` was given of this trial."""
+        return not self._mirror.files_due(self.host.files.path(trial).name)
 
     def trial_ended(self, trial: Trial) -> None:
         """The trial's files are complete."""

@@ -23,7 +23,6 @@ from trialpod_operator.cluster.metrics import (
     exposition,
 )
 from trialpod_operator.engine.events import AnyEvent, ResultsReceived
-from trialpod_operator.reports.http import Answer, Handler, Peer
 
 RESULTS = Counter("trialpod_results_total", "Results of trials that were taken in.")
 REPORT_SECONDS = Histogram("trialpod_report_seconds", "From a trial's report to its answer, commit included.")
@@ -102,29 +101,6 @@ class ExperimentMeter:
         if self._ended.get(trial_id, 0) < attempt:
             self._ended[trial_id] = attempt
             ATTEMPTS_ENDED.add(kind or _KINDS.get(reason, "disruption"), reason)
-
-
-def timed_handler(handler: Handler, timer: Timer = time.perf_counter) -> Handler:
-    """Return the handler with its reports timed. Calls for work are not: they wait until there is some."""
-    observe = REPORT_SECONDS.observe
-
-    async def later(answer: Awaitable[Answer], began: float) -> Answer:
-        try:
-            return await answer
-        finally:
-            observe(timer() - began)
-
-    def handle(path: str, body: bytes, peer: Peer) -> Answer | Awaitable[Answer]:
-        if not path.endswith("/report"):
-            return handler(path, body, peer)
-        began = timer()
-        answer = handler(path, body, peer)
-        if isinstance(answer, tuple):
-            observe(timer() - began)
-            return answer
-        return later(answer, began)
-
-    return handle
 
 
 def timed_reconcile(

@@ -61,8 +61,8 @@ class _Process:
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
-        gate = Gate(ReportService(self._controller), TokenReviewer(review))
-        self._server = ReportServer(measured.timed_handler(gate))
+        service = ReportService(self._controller, measured.REPORT_SECONDS.observe)
+        self._server = ReportServer(Gate(service, TokenReviewer(review)))
         probes = {"/healthz": self._healthy, "/readyz": self._ready}
         self._probes = ProbeServer(probes, {"/metrics": Page(metrics.CONTENT_TYPE, self._metrics)})
         self._beat_at = time.monotonic()

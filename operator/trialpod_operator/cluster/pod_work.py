@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
@@ -33,6 +33,9 @@ REFUSED_MOST_S = 30.0
 
 LOG_BYTES = 4 * 1024 * 1024
 """Of a pod's output, at most so much of the beginning is kept."""
+
+LOG_PATIENCE_S = 60.0
+"""So long a log that cannot be had is asked for. A node that is gone never gives it."""
 
 DELETE_BATCH = 50
 
@@ -56,6 +59,18 @@ class Refusals:
         self.why, self.until, self.count = None, 0.0, 0
 
 
+class Logs(Protocol):
+    """Keeps what pods printed."""
+
+    def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
+        """Keep what one of the trial's pods printed; `once`: unless it is kept already."""
+        ...
+
+    def log_stored(self, trial: Trial) -> bool:
+        """Return whether all that was kept of this trial is where it cannot be lost."""
+        ...
+
+
 class PodWork:
     """Acts at the API server for one experiment.
 
@@ -66,7 +81,7 @@ class PodWork:
         seen: gets what the server answers.
         options: for building pods.
         clock: seconds since the epoch.
-        keep_log: keeps what a pod of a trial printed.
+        logs: keeps what pods printed.
     """
 
     def __init__(
@@ -77,7 +92,7 @@ class PodWork:
         seen: Seen,
         options: PodOptions,
         clock: Callable[[], float],
-        keep_log: Callable[[Trial, str], None],
+        logs: Logs,
     ) -> None:
         self._owner = owner
         self._key = f"{owner.namespace}/{owner.name}"
@@ -86,10 +101,13 @@ class PodWork:
         self._seen = seen
         self._options = options
         self._clock = clock
-        self._keep_log = keep_log
+        self._logs = logs
+        self._from_before = {pod["metadata"].get("uid") for pod in seen.pods(self._key)}
+        self._kept: set[str] = set()  # uids of the pods whose log is kept, in the storage or on its way there
         self.refusals = Refusals()
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here."""
+        self._no_log_since: dict[str, float] = {}  # by the pod's uid
 
     async def create_trial(self, trial: Trial) -> bool:
         """Make the TuneTrial; return whether it is there."""
@@ -145,6 +163,15 @@ class PodWork:
         self._seen.take_pod(found, deleted=False)
         return True
 
+    async def look_up_trial(self, trial: Trial) -> None:
+        """Ask the server for a TuneTrial, whose deletion may have gone unseen."""
+        name = names.trial_name(self._owner.name, trial.trial_id)
+        found = await self._kube.get(paths.trials(self._owner.namespace), name)
+        if found is not None:
+            self._seen.take_trial(found, deleted=False)
+        elif (known := self._seen.trial(self._key, name)) is not None:
+            self._seen.take_trial(known, deleted=True)
+
     async def complaint(self, pod: Object) -> str:
         """Return the latest warning among a pod's events, or ""."""
         found = await self._kube.request(
@@ -162,8 +189,13 @@ class PodWork:
     async def delete_pod(self, pod: Object) -> None:
         """Ask for the end of a pod: SIGTERM now, SIGKILL after its grace period."""
         metadata = pod["metadata"]
-        self.deleted.add(metadata.get("uid", ""))
-        await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=metadata.get("uid", ""))
+        uid = metadata.get("uid", "")
+        self.deleted.add(uid)  # before: the news of its end may be here before the answer
+        try:
+            await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
+        except BaseException:
+            self.deleted.discard(uid)
+            raise
 
     async def put_away(self, pods: list[tuple[Object, Trial | None]]) -> list[Object]:
         """Keep the logs of finished pods and delete them, or leave them; return those that are done with."""
@@ -204,33 +236,44 @@ class PodWork:
 
     async def _delete_together(self, batch: list[Object]) -> None:
         """Delete finished pods in one request for each attempt number among them."""
-        by_attempt: dict[str, list[str]] = {}
+        by_attempt: dict[str, list[Object]] = {}
         for pod in batch:
-            labels = pod["metadata"]["labels"]
-            by_attempt.setdefault(labels.get(names.ATTEMPT_LABEL, ""), []).append(labels[names.TRIAL_ID_LABEL])
-            self.deleted.add(pod["metadata"].get("uid", ""))
-        for attempt, ids in by_attempt.items():
+            by_attempt.setdefault(pod["metadata"]["labels"].get(names.ATTEMPT_LABEL, ""), []).append(pod)
+        for attempt, pods in by_attempt.items():
+            ids = sorted(pod["metadata"]["labels"][names.TRIAL_ID_LABEL] for pod in pods)
             selector = (
                 f"{names.EXPERIMENT_LABEL}={self._owner.name},{names.ATTEMPT_LABEL}={attempt},"
-                f"{names.TRIAL_ID_LABEL} in ({','.join(sorted(ids))})"
+                f"{names.TRIAL_ID_LABEL} in ({','.join(ids)})"
             )
-            await self._kube.delete_all(paths.pods(self._owner.namespace), selector)
+            uids = {str(pod["metadata"].get("uid", "")) for pod in pods}
+            self.deleted |= uids
+            try:
+                await self._kube.delete_all(paths.pods(self._owner.namespace), selector)
+            except BaseException:
+                self.deleted -= uids
+                raise
 
     async def _keep(self, pod: Object, trial: Trial | None) -> bool:
         """Put what a pod printed into its trial's files; return False when that has to be tried again."""
         if trial is None:
             return True
         metadata = pod["metadata"]
+        uid = metadata.get("uid", "")
+        if uid in self._kept:
+            return self._logs.log_stored(trial)
         containers = [each["name"] for each in pod["spec"].get("containers") or []]
         container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
         try:
             text = await self._kube.pod_log(self._owner.namespace, metadata["name"], container, LOG_BYTES)
         except ApiError as error:
             logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
-            return not error.temporary
-        if text:
-            self._keep_log(trial, text)
-        return True
+            since = self._no_log_since.setdefault(uid, self._clock())
+            return not error.temporary or self._clock() - since >= LOG_PATIENCE_S
+        if not text:
+            return True
+        self._logs.keep_log(trial, text, once=uid in self._from_before)
+        self._kept.add(uid)
+        return self._logs.log_stored(trial)
 
 
 def node_of(pod: Object | None) -> str:

@@ -19,15 +19,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.clearing import Clearing
 from trialpod_operator.cluster.endings import Ending, presumed_gone, read_ending
 from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.in_place import InPlace
+from trialpod_operator.cluster.pod_reading import seconds
 from trialpod_operator.cluster.pod_work import PodWork, Refusals, node_of
 from trialpod_operator.cluster.pods import grace_seconds
+from trialpod_operator.cluster.run import ASK_AGAIN_S, Run, adopt, is_leaving
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.cluster.waiting import Waiting, why_waiting
 from trialpod_operator.engine.actions import (
@@ -47,49 +50,15 @@ logger = logging.getLogger(__name__)
 AHEAD = 16
 """So many more pods than have a place are created, when the manifest sets no limit."""
 
-ASK_AGAIN_S = 30.0
-"""So long a pod that goes on in place may take to ask for its trial's next attempt."""
-
 SILENT_S = 45.0
 """After so long without a call from an attempt, the API server is asked what its pod is doing."""
+
+MISSING_S = 5.0
+"""And after so long about a pod that should be there, and was not seen."""
 
 COMPLAINTS_AFTER_S = 8.0
 COMPLAINTS_EVERY_S = 10.0
 """When a pod has a node and does not begin, its events are looked at so often."""
-
-LEAVE_S = 30.0
-"""So long a pod may take to exit after its attempt has ended, beside its grace period."""
-
-
-@dataclass
-class Run:
-    """An attempt that should have a pod."""
-
-    trial: Trial
-    attempt: int
-    pod_attempt: int  # the attempt that its pod was made for
-    given: bool = False  # it has fetched its assignment
-    stop_at: float | None = None  # when its pod is deleted unless it has ended
-    pod_uid: str = ""  # of the pod that asked, or was made
-    created_at: float = 0.0  # when the pod was asked for; 0 = not yet
-    asked_at: float = 0.0  # when the server was last asked about it
-    expect_by: float = 0.0  # a pod that goes on in place has to ask until then
-    resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
-
-
-@dataclass
-class Parting:
-    """A pod whose attempt has ended and which has not."""
-
-    leave_by: float
-
-
-@dataclass
-class Asking:
-    """A pod that goes on in place and waits for its trial's next attempt."""
-
-    pod_attempt: int
-    future: asyncio.Future[Run | None] = field(repr=False)
 
 
 class Runs:
@@ -128,10 +97,8 @@ class Runs:
         self._on_ending = on_ending
         self.runs: dict[str, Run] = {}
         self.changed: set[str] = set()  # ids of trials whose TuneTrial has to be looked at
-        self._partings: dict[str, Parting] = {}  # by pod name
-        self._asking: dict[str, Asking] = {}
-        # trial_id -> (pod_attempt, until, resources) of a pod that will ask for the trial's next attempt
-        self._in_place: dict[str, tuple[int, float, dict[str, float] | None]] = {}
+        self._clearing = Clearing(key, work, seen)
+        self._in_place = InPlace(clock)
         self._slots: int | None = None
         self._complaints: dict[str, str] = {}  # by pod name: the kubelet's latest warning about it
         self._complaints_at = 0.0
@@ -140,7 +107,7 @@ class Runs:
             if not trial.ended or (item is not None and (item.get("status") or {}).get("state") != trial.status):
                 self.changed.add(trial.trial_id)
         for trial in hosted.host.engine.state.running_trials():
-            self.runs[trial.trial_id] = self._adopt(trial)
+            self.runs[trial.trial_id] = adopt(key, trial, seen, clock())
 
     # -- for the experiment's controller --
 
@@ -152,21 +119,18 @@ class Runs:
     @property
     def pods_left(self) -> bool:
         """Whether there are pods whose deletion has not been asked for yet."""
-        return any(
-            not pod["metadata"].get("deletionTimestamp")
-            and pod["metadata"].get("uid") not in self._work.deleted
-            and not self._has_its_place(pod)
-            for pod in self._seen.pods(self._key)
-        )
+        return self._clearing.pods_left
 
     def live_attempts(self) -> list[tuple[str, int]]:
-        """Return the attempts that go on after a restart of the operator: those with a pod, or not begun yet."""
-        live = []
-        for run in self.runs.values():
-            pod = self._seen.pod(self._key, self._pod_name(run))
-            if not run.given or (pod is not None and read_ending(pod) is None):
-                live.append((run.trial.trial_id, run.attempt))
-        return live
+        """Return the attempts that a restart of the operator has not ended: those with a pod, or not begun yet.
+
+        One whose pod has ended meanwhile is among them: `reconcile` reads from the pod how.
+        """
+        return [
+            (run.trial.trial_id, run.attempt)
+            for run in self.runs.values()
+            if not run.given or self._seen.pod(self._key, self._pod_name(run)) is not None
+        ]
 
     def perform(self, action: Action) -> None:
         """Take in a committed action."""
@@ -195,7 +159,7 @@ class Runs:
         run = self.runs.get(trial_id)
         if run is not None and run.pod_attempt == int(number) and run.trial.running:
             return self._give(run, request)
-        if trial_id in self._in_place and self._in_place[trial_id][0] == int(number):
+        if self._in_place.holds(trial_id, int(number)):
             return self._give_later(trial_id, int(number), request)
         return AssignmentAnswer(reason="the trial has no work for this pod any more")
 
@@ -250,73 +214,39 @@ class Runs:
         await self._create_missing(now)
         await self._clear_away(now)
         self._observe_capacity()
-        return self._next_look(self._clock())
+        return self._next_look(now)
 
     # -- what should run --
-
-    def _adopt(self, trial: Trial) -> Run:
-        """Return the run of an attempt that was under way when the operator started."""
-        pods = [
-            pod
-            for pod in self._seen.pods(self._key)
-            if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id
-            and read_ending(pod) is None
-            and not pod["metadata"].get("deletionTimestamp")
-            and int((pod["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL, "0")) <= trial.attempt
-        ]
-        pods.sort(key=lambda pod: int(pod["metadata"]["labels"][names.ATTEMPT_LABEL]))
-        own = names.pod_name(self._name, trial.trial_id, trial.attempt)
-        pod_attempt = trial.attempt
-        if pods and self._seen.pod(self._key, own) is None:
-            pod_attempt = int(pods[-1]["metadata"]["labels"][names.ATTEMPT_LABEL])  # it goes on in place
-        uid = pods[-1]["metadata"].get("uid", "") if pods else ""
-        given = trial.pid != 0 or trial.received > 0
-        expect_by = self._clock() + ASK_AGAIN_S if pod_attempt != trial.attempt and not given else 0.0
-        return Run(
-            trial,
-            trial.attempt,
-            pod_attempt,
-            given=given,
-            pod_uid=uid,
-            expect_by=expect_by,
-            resources=trial.resources,
-        )
 
     def _start(self, trial: Trial, attempt: int) -> None:
         trial_id = trial.trial_id
         run = Run(trial, attempt, attempt, resources=trial.resources)
-        reserved = self._in_place.pop(trial_id, None)
-        if reserved is not None and reserved[2] == trial.resources:
-            pod = self._seen.pod(self._key, names.pod_name(self._name, trial_id, reserved[0]))
-            if pod is not None and read_ending(pod) is None and not pod["metadata"].get("deletionTimestamp"):
-                run.pod_attempt, run.expect_by = reserved[0], self._clock() + ASK_AGAIN_S
+        reserved = self._in_place.take(trial_id, trial.resources)
+        if reserved is not None:
+            pod = self._seen.pod(self._key, names.pod_name(self._name, trial_id, reserved))
+            if pod is not None and not is_leaving(pod, self._work.deleted):
+                run.pod_attempt, run.expect_by = reserved, self._clock() + ASK_AGAIN_S
                 run.pod_uid = pod["metadata"].get("uid", "")
-                self._partings.pop(pod["metadata"]["name"], None)
+                self._clearing.keep(pod["metadata"]["name"])
         self.runs[trial_id] = run
         self.changed.add(trial_id)
-        asking = self._asking.pop(trial_id, None)
-        if asking is not None and not asking.future.done():
-            asking.future.set_result(run if run.pod_attempt == asking.pod_attempt else None)
+        self._in_place.started(run)
         self._hosted.trial_started(trial)
 
     def _end_run(self, trial: Trial) -> None:
         self.changed.add(trial.trial_id)
         run = self.runs.pop(trial.trial_id, None)
         if run is not None:
-            now = self._clock()
-            self._partings[self._pod_name(run)] = Parting(now + LEAVE_S)
-        asking = self._asking.pop(trial.trial_id, None)
-        if asking is not None and trial.ended and not asking.future.done():
-            asking.future.set_result(None)
+            self._clearing.part(self._pod_name(run), self._clock())
         if trial.ended:
-            self._in_place.pop(trial.trial_id, None)
+            self._in_place.ended(trial.trial_id)
             self._hosted.trial_ended(trial)
 
     def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> None:
         """An attempt said how it ended; a pod that goes on in place stays."""
         run = self.runs.get(trial_id)
         if end.asks and run is not None and run.attempt == attempt:
-            self._in_place[trial_id] = (run.pod_attempt, self._clock() + ASK_AGAIN_S, run.resources)
+            self._in_place.reserve(run)
 
     def _give(self, run: Run, request: AssignmentRequest) -> AssignmentAnswer:
         trial = run.trial
@@ -340,17 +270,8 @@ class Runs:
         return AssignmentAnswer(assignment=assignment)
 
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
-        future: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
-        self._asking[trial_id] = asking = Asking(pod_attempt, future)
-        try:
-            run = await asyncio.wait_for(future, ASK_AGAIN_S)
-        except TimeoutError:
-            run = None
-        finally:
-            if self._asking.get(trial_id) is asking:
-                del self._asking[trial_id]
-        if run is None:
-            self._in_place.pop(trial_id, None)
+        run = await self._in_place.wait(trial_id, pod_attempt)
+        if run is None or self.runs.get(trial_id) is not run or not run.trial.running:
             return AssignmentAnswer(reason="the trial goes on later, in another pod")
         return self._give(run, request)
 
@@ -358,27 +279,25 @@ class Runs:
 
     def _note_endings(self, now: float) -> None:
         for run in list(self.runs.values()):
+            waits_for_earlier = not run.given and run.pod_attempt != run.attempt
             pod = self._seen.pod(self._key, self._pod_name(run))
-            if pod is None:
+            if waits_for_earlier and (now > run.expect_by or pod is None or is_leaving(pod, self._work.deleted)):
+                run.make_anew(now)  # it does not come back
+            elif pod is None:
                 last = self._seen.vanished(run.pod_uid) if run.pod_uid else None
                 if last is not None:
-                    self._vanished(run, last)
-                continue
-            run.pod_uid = run.pod_uid or pod["metadata"].get("uid", "")
-            ending = read_ending(
-                pod,
-                deleted_by_us=pod["metadata"].get("uid") in self._work.deleted,
-                gone=presumed_gone(pod, now),
-            )
-            if ending is not None:
-                self._ended(run, ending)
-            elif run.expect_by and now > run.expect_by and not run.given:
-                run.pod_attempt, run.expect_by, run.pod_uid = run.attempt, 0.0, ""  # it does not come back
+                    self._vanished(run, last, now)
+            else:
+                run.pod_uid = run.pod_uid or pod["metadata"].get("uid", "")
+                by_us = pod["metadata"].get("uid") in self._work.deleted
+                ending = read_ending(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
+                if ending is not None:
+                    self._ended(run, ending)
 
-    def _vanished(self, run: Run, last: Object) -> None:
+    def _vanished(self, run: Run, last: Object, now: float) -> None:
         """A pod was deleted: before its attempt had begun it is made again, else the attempt has ended."""
         if not run.given:
-            run.pod_attempt, run.pod_uid, run.created_at = run.attempt, "", 0.0
+            run.make_anew(now)
             ending = read_ending(last)
             if ending is None or not ending.counts_as_failure:
                 return
@@ -401,20 +320,27 @@ class Runs:
         for run in list(self.runs.values()):
             heard = max(self._hosted.last_contact.get(run.trial.trial_id, 0.0), run.asked_at, run.created_at)
             pod = self._seen.pod(self._key, self._pod_name(run))
-            if not run.given and (pod is not None or not run.created_at):
+            if not run.given and pod is None and not run.created_at:
                 continue
-            if now - heard < (SILENT_S if pod is not None else 5.0):
+            if now - heard < self._patience_s(run, pod, now):
                 continue
             run.asked_at = now
             if await self._work.look_up_pod(self._pod_name(run)):
                 continue
-            if run.given:
-                if pod is not None:
-                    self._seen.take_pod(pod, deleted=True)
+            if pod is not None:
+                self._seen.take_pod(pod, deleted=True)
+            if not run.given:
+                run.make_anew(now)
+            elif self.runs.get(run.trial.trial_id) is run:
                 self._ended(run, _must(read_ending(pod, vanished=True)))
-            else:
-                run.pod_attempt, run.pod_uid, run.created_at = run.attempt, "", 0.0
         self._note_endings(now)
+
+    def _patience_s(self, run: Run, pod: Object | None, now: float) -> float:
+        if pod is None:
+            return MISSING_S
+        # Pods may wait in a queue for days, and there may be thousands: the longer, the less often.
+        waited = 0.0 if run.given else now - (seconds(pod["metadata"].get("creationTimestamp")) or now)
+        return max(SILENT_S, waited / 4)
 
     async def _hear_complaints(self, now: float) -> None:
         """Ask for the events of one pod that should have begun: what a volume lacks stands nowhere else."""
@@ -444,7 +370,7 @@ class Runs:
     async def _create_missing(self, now: float) -> None:
         if now < self._work.refusals.until:
             return
-        missing = [run for run in self.runs.values() if self._needs_pod(run)]
+        missing = [run for run in self.runs.values() if self._needs_pod(run) and now >= run.not_before]
         trials = self._missing_trials()
         if not missing and not trials:
             return
@@ -474,7 +400,8 @@ class Runs:
         """Make the pod of an attempt; return whether it is there."""
         if self.runs.get(run.trial.trial_id) is not run:
             return True
-        run.pod_attempt = run.attempt
+        if run.remade:
+            await self._work.look_up_trial(run.trial)  # pods whose owner has gone unseen would go with it at once
         uid = await self._work.create_pod(run.trial, run.attempt, run.resources)
         if uid is None:
             return False
@@ -482,40 +409,16 @@ class Runs:
         return True
 
     async def _clear_away(self, now: float) -> None:
-        """Delete pods that have no run: finished ones with their log kept first, others when their time is up."""
         current = {self._pod_name(run) for run in self.runs.values() if run.stop_at is None or now < run.stop_at}
         stopped = {self._pod_name(run) for run in self.runs.values()} - current
-        reserved = {
-            names.pod_name(self._name, trial_id, attempt)
-            for trial_id, (attempt, until, _) in self._in_place.items()
-            if now < until
-        }
-        finished: list[Object] = []
-        for pod in self._seen.pods(self._key):
-            metadata = pod["metadata"]
-            name, uid = metadata["name"], metadata.get("uid", "")
-            if name in current or name in reserved or uid in self._work.deleted or metadata.get("deletionTimestamp"):
-                continue
-            if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                if name not in stopped and not self._has_its_place(pod):
-                    finished.append(pod)
-            elif name in stopped or now >= self._leave_by(name, now):
-                await self._work.delete_pod(pod)
-        if finished:
-            trials = self._hosted.host.engine.state.trials
-            ids = [(pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL, "") for pod in finished]
-            pairs = [(pod, trials.get(trial_id)) for pod, trial_id in zip(finished, ids, strict=True)]
-            for pod in await self._work.put_away(pairs):
-                self._partings.pop(pod["metadata"]["name"], None)
 
-    def _has_its_place(self, pod: Object) -> bool:
-        """Whether a finished pod is to stay, and its log is kept."""
-        annotations = pod["metadata"].get("annotations") or {}
-        return names.LOG_KEPT_ANNOTATION in annotations and self._work.stays(pod)
+        def stays(pod: Object) -> bool:
+            labels = pod["metadata"].get("labels") or {}
+            return self._in_place.holds(
+                labels.get(names.TRIAL_ID_LABEL, ""), int(labels.get(names.ATTEMPT_LABEL) or "0")
+            )
 
-    def _leave_by(self, name: str, now: float) -> float:
-        parting = self._partings.setdefault(name, Parting(now + LEAVE_S))
-        return parting.leave_by
+        await self._clearing.clear(now, current, stopped, stays, self._hosted.host.engine.state.trials)
 
     # -- small parts --
 
@@ -532,16 +435,16 @@ class Runs:
             self._slots = slots
             self._hosted.apply(CapacityObserved(slots=slots))
 
-    def _next_look(self, now: float) -> float | None:
-        times = [run.stop_at for run in self.runs.values() if run.stop_at is not None]
-        times += [run.expect_by for run in self.runs.values() if run.expect_by]
-        times += [parting.leave_by for parting in self._partings.values()]
-        if self._work.refusals.until:
-            times.append(self._work.refusals.until)
+    def _next_look(self, looked: float) -> float | None:
+        """Return when there is more to do. What was due at this look has been done, or waits for news."""
+        times = [at for run in self.runs.values() for at in (run.stop_at, run.expect_by, run.not_before) if at]
+        times += self._clearing.times()
+        times.append(self._work.refusals.until)
+        times = [at for at in times if at > looked]
         if self.runs:
             idle = any(not run.given for run in self.runs.values())
-            times.append(now + (COMPLAINTS_EVERY_S if idle else SILENT_S / 3))
-        return max(0.2, min(times) - now) if times else None
+            times.append(looked + (COMPLAINTS_EVERY_S if idle else SILENT_S / 3))
+        return max(0.2, min(times) - self._clock()) if times else None
 
     def _pod_name(self, run: Run) -> str:
         return names.pod_name(self._name, run.trial.trial_id, run.pod_attempt)

@@ -8,13 +8,13 @@ pod is kept. Owned by the event loop.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trialpod_operator.cluster.names import EXPERIMENT_LABEL
 
 MOST_VANISHED = 10_000
-"""Deleted pods whose last state is remembered."""
+"""Deleted objects whose last state is remembered."""
 
 Object = dict[str, Any]
 
@@ -26,30 +26,21 @@ class Seen:
         self.experiments: dict[str, Object] = {}  # by "namespace/name"
         self._trials: dict[str, dict[str, Object]] = {}  # by the experiment's key, then by name
         self._pods: dict[str, dict[str, Object]] = {}
-        self._vanished: OrderedDict[str, Object] = OrderedDict()  # by the pod's uid
+        self._vanished: OrderedDict[str, Object] = OrderedDict()  # by the uid, of whatever was deleted
 
     def take_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
         """Take in a TuneExperiment and return its key."""
         key = key_of(item)
-        if deleted:
-            self.experiments.pop(key, None)
-        else:
-            self.experiments[key] = dict(item)
+        self._put(self.experiments, key, dict(item), deleted=deleted)
         return key
 
     def take_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a TuneTrial; return the key of its experiment, None when it is not ours."""
-        return _take(self._trials, item, deleted=deleted)
+        return self._take(self._trials, dict(item), deleted=deleted)
 
     def take_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a pod; return the key of its experiment, None when it is not ours."""
-        pod = _lean(item)
-        key = _take(self._pods, pod, deleted=deleted)
-        if key is not None and deleted:
-            self._vanished[pod["metadata"].get("uid", "")] = pod
-            while len(self._vanished) > MOST_VANISHED:
-                self._vanished.popitem(last=False)
-        return key
+        return self._take(self._pods, _lean(item), deleted=deleted)
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
@@ -76,35 +67,61 @@ class Seen:
         """Return the last state of a pod that was deleted."""
         return self._vanished.get(uid)
 
+    def uids(self, key: str) -> set[str]:
+        """Return the uids of all trials and pods of an experiment."""
+        return {str(item["metadata"].get("uid")) for item in (*self.trials(key), *self.pods(key))}
+
+    def drop(self, key: str, uids: Collection[str]) -> None:
+        """These trials and pods of an experiment are not there any more, although no watch has said so."""
+        for item in self.trials(key):
+            if item["metadata"].get("uid") in uids:
+                self.take_trial(item, deleted=True)
+        for item in self.pods(key):
+            if item["metadata"].get("uid") in uids:
+                self.take_pod(item, deleted=True)
+
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
         self._trials.pop(key, None)
         self._pods.pop(key, None)
+
+    def _take(self, store: dict[str, dict[str, Object]], item: Object, *, deleted: bool) -> str | None:
+        metadata = item["metadata"]
+        experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
+        if not experiment:
+            return None
+        key = f"{metadata['namespace']}/{experiment}"
+        objects = store.setdefault(key, {})
+        self._put(objects, metadata["name"], item, deleted=deleted)
+        if not objects:
+            store.pop(key, None)
+        return key
+
+    def _put(self, objects: dict[str, Object], name: str, item: Object, *, deleted: bool) -> None:
+        """Take in an object. Answers and watches overtake each other: what is older changes nothing."""
+        uid = str(item["metadata"].get("uid", ""))
+        known = objects.get(name)
+        same = known is not None and known["metadata"].get("uid") == item["metadata"].get("uid")
+        if deleted:
+            if same:  # else a new object of that name came before the news of the old one's end
+                del objects[name]
+            self._vanished[uid] = item
+            while len(self._vanished) > MOST_VANISHED:
+                self._vanished.popitem(last=False)
+        elif (not uid or uid not in self._vanished) and not (same and known is not None and _older(item, known)):
+            objects[name] = item
+
+
+def _older(item: Object, known: Object) -> bool:
+    """Return whether one state of an object came before another; versions are numbers that grow (KEP-5504)."""
+    versions = [str(each["metadata"].get("resourceVersion", "")) for each in (item, known)]
+    return all(each.isdecimal() for each in versions) and int(versions[0]) < int(versions[1])
 
 
 def key_of(item: Mapping[str, Any]) -> str:
     """Return "namespace/name"."""
     metadata = item["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}"
-
-
-def _take(store: dict[str, dict[str, Object]], item: Mapping[str, Any], *, deleted: bool) -> str | None:
-    metadata = item["metadata"]
-    experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
-    if not experiment:
-        return None
-    key = f"{metadata['namespace']}/{experiment}"
-    objects = store.setdefault(key, {})
-    if not deleted:
-        objects[metadata["name"]] = dict(item)
-    else:
-        known = objects.get(metadata["name"])
-        # A new object of that name may have come before the news of the old one's end.
-        if known is not None and known["metadata"].get("uid") == metadata.get("uid"):
-            del objects[metadata["name"]]
-        if not objects:
-            store.pop(key, None)
-    return key
 
 
 _BULKY = frozenset({"env", "envFrom", "volumeMounts", "lifecycle", "startupProbe", "readinessProbe"})

@@ -126,6 +126,8 @@ class StatusWriter:
             return None  # finished, and written down as such
         if hosted is not None and runs is not None:
             await self._write_trials(hosted, runs, now)
+        if hosted is not None and hosted.host.engine.finished and not hosted.files_stored and problem is None:
+            return EXPERIMENT_S  # it is over, and says so once its files are stored
         if now - self._written_at < EXPERIMENT_S and problem is None:
             return EXPERIMENT_S - (now - self._written_at)
         await self._write_experiment(experiment, hosted, runs, problem, now)
@@ -185,8 +187,10 @@ class StatusWriter:
         self._events += transition_events(self._status, status)
         self._status = status
         self._written_at = now
-        if patched is not None:
-            self._services.seen.take_experiment(patched, deleted=False)
+        # Gone without a watch having told: the next look lets go of it.
+        self._services.seen.take_experiment(patched or self._item, deleted=patched is None)
+        if patched is None:
+            self._services.add(self._key)
 
     async def _write_trials(self, hosted: HostedExperiment, runs: Runs, now: float) -> None:
         state = hosted.host.engine.state
@@ -224,8 +228,9 @@ class StatusWriter:
                 except ApiError:
                     runs.changed.add(trial_id)
                     raise
-                if patched is not None:
-                    self._services.seen.take_trial(patched, deleted=False)
+                self._services.seen.take_trial(patched or item, deleted=patched is None)
+                if patched is None:  # gone without a watch having told; it is made again
+                    runs.changed.add(trial_id)
 
         results = await asyncio.gather(*(write(*plan) for plan in plans), return_exceptions=True)
         for result in results:

@@ -19,7 +19,13 @@ from trialpod_operator.cluster import names
 
 Json = dict[str, Any]
 
-_DEPLOYERS = ("argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "helm.sh/")
+_DEPLOYERS = (
+    "app.kubernetes.io/instance",
+    "argocd.argoproj.io/",
+    "kustomize.toolkit.fluxcd.io/",
+    "helm.toolkit.fluxcd.io/",
+    "helm.sh/",
+)
 """Labels by which these tools know what they deployed; a trial's objects are none of it."""
 
 

@@ -90,9 +90,10 @@ class Mirror:
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
         self._copied: dict[str, tuple[int, int]] = {}  # other file -> (size, mtime_ns) when it was copied
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the four below
         self._live: set[str] = set()  # directories of trials that are running
-        self._ended: set[str] = set()  # of those whose files are complete and not yet copied
+        self._ended: set[str] = set()  # of those whose files are to be copied now, most because they are complete
+        self._copying: set[str] = set()  # of those that are being copied now
         self._closing = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -179,8 +180,19 @@ class Mirror:
         """The files of this trial are complete."""
         with self._lock:
             self._live.discard(dirname)
+        self.copy_soon(dirname)
+
+    def copy_soon(self, dirname: str) -> None:
+        """Copy the files of this trial as they are now, although it may be running."""
+        with self._lock:
             self._ended.add(dirname)
         self._wake.set()
+
+    def files_due(self, dirname: str | None = None) -> bool:
+        """Whether files that were to be copied at once are not copied yet: of this trial, or of any."""
+        with self._lock:
+            due = self._ended | self._copying
+        return bool(due) if dirname is None else dirname in due
 
     def finish(self, ended: Callable[[], None]) -> None:
         """Copy what is left and stop; returns at once. `ended` is called from the copying thread."""
@@ -303,11 +315,18 @@ class Mirror:
         for name in self._policy_files():
             self._copy_if_changed(name)
         with self._lock:
+            # Taken out first: what grows while it is copied is put in again, and copied again.
             ended, live = list(self._ended), list(self._live)
-        if ended:
+            self._copying, self._ended = set(ended), set()
+        try:
             self._copy_trials(ended)
+        except BaseException:
             with self._lock:
-                self._ended.difference_update(ended)
+                self._ended.update(ended)
+            raise
+        finally:
+            with self._lock:
+                self._copying = set()
         if live and not everything and time.monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
             self._looked_at_live = time.monotonic()
             for dirname in live:
@@ -315,6 +334,8 @@ class Mirror:
                     self._copy_if_changed(f"{dirname}/{name}", growth=GROWTH)
 
     def _copy_trials(self, dirnames: list[str]) -> None:
+        if not dirnames:
+            return
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
             list(executor.map(self._copy_trial, dirnames))
 
@@ -359,7 +380,7 @@ class Mirror:
         if any(name not in self._snapshots for name in snapshots):
             # It says how long the trials' files are, and the records that they could be made from go away with it.
             with self._lock:
-                dirnames = [*self._ended, *self._live]
+                dirnames = [*self._ended, *self._copying, *self._live]
             self._copy_trials(dirnames)
         for name in snapshots:
             if name not in self._snapshots:

@@ -14,7 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -99,10 +100,23 @@ class Experiments(Protocol):
 
 
 class ReportService:
-    """Answers the calls of all attempts of all experiments."""
+    """Answers the calls of all attempts of all experiments.
 
-    def __init__(self, experiments: Experiments) -> None:
+    Args:
+        experiments: where they are found.
+        observe: told for each report how many seconds its answer took, its commit included.
+        timer: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        experiments: Experiments,
+        observe: Callable[[float], None] | None = None,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._experiments = experiments
+        self._observe = observe
+        self._timer = timer
 
     def handle(self, path: str, body: bytes, caller: Caller | None = None) -> Reply | Awaitable[Reply]:
         """Answer one call.
@@ -147,15 +161,21 @@ class ReportService:
         trial_id, attempt = request.trial_id, request.attempt
         if caller is not None and (why := experiment.permits(caller, trial_id)):
             return refuse(403, why)
+        began = self._timer()
         answer = _apply(experiment, request, experiment.answer(trial_id, attempt))
         committed = experiment.committed()
         if committed is None:
+            if self._observe is not None:
+                self._observe(self._timer() - began)
             return 200, _encoder.encode(answer)
-        return self._report_later(answer, committed)
+        return self._report_later(answer, committed, began)
 
-    async def _report_later(self, answer: ReportAnswer, committed: Awaitable[None]) -> Reply:
+    async def _report_later(self, answer: ReportAnswer, committed: Awaitable[None], began: float) -> Reply:
         # The answer as it was when it was called committed: what has been decided since may not be.
-        if (refusal := await _outcome(committed)) is not None:
+        refusal = await _outcome(committed)
+        if self._observe is not None:
+            self._observe(self._timer() - began)
+        if refusal is not None:
             return refusal
         answer.durable = max(answer.durable, answer.received)
         return 200, _encoder.encode(answer)

@@ -41,8 +41,8 @@ class InlineMirror(Mirror):
         super().request(position, urgent=urgent)
         self._arm(0.02 if urgent else 1.0)
 
-    def trial_ended(self, dirname: str) -> None:
-        super().trial_ended(dirname)
+    def copy_soon(self, dirname: str) -> None:
+        super().copy_soon(dirname)
         self._arm(0.05)
 
     def _arm(self, seconds: float) -> None:

@@ -46,7 +46,7 @@ def test_examples_for_a_cluster_are_valid(path: Path) -> None:
 
 
 def test_there_are_blocks_and_examples() -> None:
-    assert len(blocks("yaml")) >= 4
+    assert len(blocks("yaml")) >= 3
     assert {path.name for path in EXAMPLES} >= {"digits.yaml", "gpu.yaml", "configmap.yaml"}
 
 

@@ -12,17 +12,22 @@ import msgspec
 import pytest
 from cluster_objects import NOW, Run
 from prometheus_client.parser import text_string_to_metric_families
+from test_hosted import SETTINGS, Shell, within
+from test_hosted import results as two_results
 
+from trialpod.errors import StorageError
+from trialpod.protocol.messages import ReportAnswer, ReportRequest
+from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.api import status_models
-from trialpod_operator.cluster import measured, metrics
+from trialpod_operator.cluster import measured, metrics, operator
 from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.status import experiment_status
-from trialpod_operator.engine.events import ResultsReceived, TimerFired
-from trialpod_operator.reports.http import Peer
+from trialpod_operator.engine.events import ResultsReceived, SettingsObserved, TimerFired
 from trialpod_operator.reports.probes import Page, ProbeServer
+from trialpod_operator.reports.service import ReportService
 
 ROOT = Path(__file__).resolve().parents[3]
-PEER: Any = Peer.__new__(Peer)
 
 
 def families(text: str) -> dict[str, Any]:
@@ -161,6 +166,31 @@ def test_results_and_the_time_until_they_are_committed() -> None:
     assert (measured.RESULTS.value - before, measured.COMMIT_SECONDS.count - times) == (3, 2)
 
 
+def test_an_open_experiment_tells_its_meter_what_is_applied_and_committed(tmp_path: Path) -> None:
+    async def test() -> None:
+        shell = Shell(DirectoryStorage(tmp_path / "storage"), tmp_path / "work")
+        hosted = shell.start()
+        before, times = measured.RESULTS.value, measured.COMMIT_SECONDS.count
+        hosted.apply(SettingsObserved(settings=SETTINGS))
+        await within(hosted.settle())
+        assert measured.COMMIT_SECONDS.count == times + 1
+        hosted.apply(two_results(shell.starts()[0], 1, 0.5, 0.6))
+        await within(hosted.settle())
+        assert (measured.RESULTS.value - before, measured.COMMIT_SECONDS.count - times) == (2, 2)
+        await hosted.close(complete=False)
+
+    asyncio.run(test())
+
+
+def test_the_operator_serves_all_of_it_before_it_has_done_anything() -> None:
+    options = OperatorOptions.from_environment({"TRIALPOD_OPERATOR_NAMESPACE": "t", "TRIALPOD_SERVICE": "s.t.svc"})
+    kube: Any = object()
+    found = families(operator._Process(kube, options)._metrics())
+    assert values(found["trialpod_active"]) == {(): 0}
+    assert values(found["trialpod_open_experiments"]) == {(): 0}
+    assert set(values(found["trialpod_experiments"], "condition").values()) == {0}
+
+
 def test_an_attempt_that_ends_is_counted_once_however_often_it_is_heard_of() -> None:
     meter = measured.ExperimentMeter()
 
@@ -177,30 +207,51 @@ def test_an_attempt_that_ends_is_counted_once_however_often_it_is_heard_of() -> 
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
 
 
-def test_a_report_is_timed_until_its_answer_and_a_call_for_work_is_not() -> None:
+class OneExperiment:
+    """Plays an experiment that commits at once, or takes half a second to do so or to fail."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.waits = False
+        self.fails = False
+
+    def find(self, name: str) -> Any:
+        return self
+
+    def apply(self, event: Any) -> None:
+        self.clock.now += 0.25
+
+    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
+        return ReportAnswer(received=0)
+
+    def committed(self) -> Awaitable[None] | None:
+        return self._later() if self.waits else None
+
+    async def _later(self) -> None:
+        self.clock.now += 0.5
+        if self.fails:
+            raise StorageError("away")
+
+
+def test_a_report_is_timed_until_its_answer_whatever_that_is() -> None:
     clock = Clock()
-
-    async def later() -> tuple[int, bytes]:
-        clock.now += 0.5
-        return 503, b""
-
-    def handler(path: str, body: bytes, peer: Peer) -> tuple[int, bytes] | Awaitable[tuple[int, bytes]]:
-        return later() if body else (200, b"x")
-
-    timed = measured.timed_handler(handler, clock)
-    before = measured.REPORT_SECONDS.count
-    assert timed("/v1/a/b/report", b"", PEER) == (200, b"x")
-    waiting = timed("/v1/a/b/report", b"x", PEER)
-    assert measured.REPORT_SECONDS.count == before + 1
-    assert not isinstance(waiting, tuple)
+    experiment: Any = OneExperiment(clock)
+    times: list[float] = []
+    service = ReportService(experiment, times.append, clock)
+    raw = msgspec.Raw(b"\x80")
+    body = msgspec.msgpack.encode(ReportRequest(trial_id="t_1", attempt=1, results=[raw]))
 
     async def main() -> None:
-        assert await waiting == (503, b"")
+        for waits, fails in ((False, False), (True, False), (True, True)):
+            experiment.waits, experiment.fails = waits, fails
+            reply = service.handle("/v1/a/b/report", body)
+            status, _ = reply if isinstance(reply, tuple) else await reply
+            assert status == (503 if fails else 200)
 
     asyncio.run(main())
-    assert measured.REPORT_SECONDS.count == before + 2
-    assert timed("/v1/a/b/assignment", b"", PEER) == (200, b"x")
-    assert measured.REPORT_SECONDS.count == before + 2
+    assert times == [0.25, 0.75, 0.75]
+    assert ReportService(experiment).handle("/v1/a/b/report", b"?") != (200, b"")
+    assert len(times) == 3
 
 
 def test_a_look_that_fails_is_timed_and_counted_and_still_fails() -> None:

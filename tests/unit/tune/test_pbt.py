@@ -198,3 +198,16 @@ def test_the_history_can_be_replayed() -> None:
 def test_wrong_arguments_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
         PopulationBasedTraining(**{"hyperparam_mutations": {"lr": [1, 2]}, **wrong})
+
+
+def test_a_trial_that_exploits_again_and_again_does_not_starve_the_others() -> None:
+    """All score alike and one trial runs at a time: each gets its turn and comes to the end."""
+    experiment = SimulatedExperiment(
+        lambda: PopulationBasedTraining(
+            metric="score", mode="max", perturbation_interval=2, hyperparam_mutations={"x": [1, 2, 3]}, seed=1
+        ),
+        [{"x": 1}] * 4,
+        slots=1,
+    )
+    experiment.finish(12.0, lambda _: {"score": 1.0}, limit=2_000)
+    assert {trial.status for trial in experiment.trials} == {"TERMINATED"}

@@ -37,6 +37,9 @@ from trialpod.tune.schedulers.pbt_policy import PolicyLog, plain
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialView
 from trialpod.tune.search.basic_variant import format_tag
 
+MOST_COPIES = 2
+"""So many exploits in a row a trial may make before others take their turn."""
+
 
 class PopulationBasedTraining(MetricScheduler):
     """Lets poor trials copy good ones, asynchronously or all at once."""
@@ -120,6 +123,8 @@ class PopulationBasedTraining(MetricScheduler):
         self._members: dict[str, Member] = {}
         self._policy = PolicyLog()
         self._draws = 0
+        self._copier = ""  # the trial that exploited last
+        self._copies = 0  # how often in a row, while no other trial came to a perturbation time
         self._num_perturbations = 0
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
@@ -171,7 +176,10 @@ class PopulationBasedTraining(MetricScheduler):
         if trial.trial_id in lower:
             exploit = self._exploit(tune_controller, trial, upper, time)
             if exploit is not None:
+                self._copies = self._copies + 1 if self._copier == trial.trial_id else 1
+                self._copier = trial.trial_id
                 return exploit
+        self._copies = 0
         if self._someone_waits(tune_controller):
             self._explain("time_slice", time, value)
             return self.PAUSE
@@ -197,13 +205,16 @@ class PopulationBasedTraining(MetricScheduler):
             self._perturb_all(tune_controller, None)
         order = {trial_id: number for number, trial_id in enumerate(self._members)}
         best: TrialView | None = None
-        best_key: tuple[float, int] | None = None
+        best_key: tuple[bool, float, int] | None = None
         for trials in (tune_controller.pending_trials(), tune_controller.paused_trials()):
             for trial in trials:
                 member = self._members.get(trial.trial_id)
                 if member is None or (self._synch and member.train_time >= self._next_sync):
                     continue
-                key = (member.train_time, order[trial.trial_id])
+                # An exploit sets a trial back to its source's time. One that does so again and again, and nobody else
+                # comes to a result, must not take its turn before all others each time.
+                late = trial.trial_id == self._copier and self._copies >= MOST_COPIES
+                key = (late, member.train_time, order[trial.trial_id])
                 if best_key is None or key < best_key:
                     best, best_key = trial, key
         return best
@@ -240,6 +251,8 @@ class PopulationBasedTraining(MetricScheduler):
             "mode": self.mode,
             "next_sync": self._next_sync,
             "draws": self._draws,
+            "copier": self._copier,
+            "copies": self._copies,
             "perturbations": self._num_perturbations,
             "policy": self._policy.get_state(),
             "trials": {
@@ -258,6 +271,7 @@ class PopulationBasedTraining(MetricScheduler):
         """Restore the population and the history."""
         self.metric, self.mode = state["metric"], state["mode"]
         self._next_sync, self._draws = state["next_sync"], state["draws"]
+        self._copier, self._copies = state["copier"], state["copies"]
         self._num_perturbations = state["perturbations"]
         self._policy.set_state(state["policy"])
         self._members = {}

@@ -1,0 +1,107 @@
+"""Takes away the pods that no attempt needs any more: finished ones with their log kept first, others in due time.
+
+Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
+without, after a while (`pod_work.LOG_PATIENCE_S`). Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.pod_work import PodWork
+from trialpod_operator.cluster.seen import Object, Seen
+from trialpod_operator.engine.trial import Trial
+
+LEAVE_S = 30.0
+"""So long a pod may take to exit after its attempt has ended, beside its grace period."""
+
+LOG_AGAIN_S = 1.0
+"""How soon to look again whether a log can be had, and is stored."""
+
+
+class Clearing:
+    """The pods of one experiment that have no run.
+
+    Args:
+        key: "namespace/name" of the experiment.
+        work: acts at the API server.
+        seen: what the watches have shown.
+    """
+
+    def __init__(self, key: str, work: PodWork, seen: Seen) -> None:
+        self._key = key
+        self._work = work
+        self._seen = seen
+        self._leave_by: dict[str, float] = {}  # by pod name
+        self._look_at = 0.0  # when logs are asked for again
+
+    def part(self, name: str, now: float) -> None:
+        """The attempt of a pod has ended; it is to exit by itself, and is made to after a while."""
+        self._leave_by[name] = now + LEAVE_S
+
+    def keep(self, name: str) -> None:
+        """A pod goes on."""
+        self._leave_by.pop(name, None)
+
+    @property
+    def pods_left(self) -> bool:
+        """Whether there are pods whose deletion has not been asked for yet."""
+        return any(
+            not pod["metadata"].get("deletionTimestamp")
+            and pod["metadata"].get("uid") not in self._work.deleted
+            and not self._has_its_place(pod)
+            for pod in self._seen.pods(self._key)
+        )
+
+    async def clear(
+        self,
+        now: float,
+        current: Collection[str],
+        stopped: Collection[str],
+        stays: Callable[[Object], bool],
+        trials: Mapping[str, Trial],
+    ) -> None:
+        """Delete what is to go.
+
+        Args:
+            now: seconds since the epoch.
+            current: names of pods whose attempts go on.
+            stopped: names of pods whose attempts have not ended, although they were to.
+            stays: whether a pod is kept for its trial's next attempt.
+            trials: the engine's, by id.
+        """
+        finished: list[Object] = []
+        present = set()
+        for pod in self._seen.pods(self._key):
+            metadata = pod["metadata"]
+            name, uid = metadata["name"], metadata.get("uid", "")
+            if uid in self._work.deleted or metadata.get("deletionTimestamp"):
+                continue
+            present.add(name)
+            if name in current or stays(pod):
+                continue
+            if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                if name not in stopped and not self._has_its_place(pod):
+                    finished.append(pod)
+            elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
+                await self._work.delete_pod(pod)
+        self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
+        self._look_at = 0.0
+        if finished:
+            ids = [(pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL, "") for pod in finished]
+            pairs = [(pod, trials.get(trial_id)) for pod, trial_id in zip(finished, ids, strict=True)]
+            done = await self._work.put_away(pairs)
+            for pod in done:
+                self._leave_by.pop(pod["metadata"]["name"], None)
+            if len(done) < len(finished):
+                self._look_at = now + LOG_AGAIN_S
+
+    def times(self) -> list[float]:
+        """Return when there will be something to do."""
+        return [*self._leave_by.values(), *([self._look_at] if self._look_at else [])]
+
+    def _has_its_place(self, pod: Object) -> bool:
+        """Whether a finished pod is to stay, and its log is kept."""
+        annotations = pod["metadata"].get("annotations") or {}
+        return names.LOG_KEPT_ANNOTATION in annotations and self._work.stays(pod)
