@@ -85,7 +85,9 @@ class AuditLog:
             self._file = open(self._path, "rb")  # noqa: SIM115
             data += self._file.read()
         *lines, self._rest = data.split(b"\n")
-        return [_request(json.loads(line)) for line in lines if line]
+        events = [json.loads(line) for line in lines if line]
+        # Long requests, logs among them, are written down when they begin, too.
+        return [_request(event) for event in events if event.get("stage") != "ResponseStarted"]
 
     def count(
         self,

@@ -12,7 +12,7 @@ from command_shell import Shell
 
 from trialpod_operator.local.reading import ReadExperiment
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.once]
 
 EXPERIMENT = Path("storage/exp")
 SCRIPT = """

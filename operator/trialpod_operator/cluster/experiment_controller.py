@@ -61,6 +61,9 @@ STORAGE_PATIENCE_S = 5.0
 SECRET_EVERY_S = 60.0
 """How often the keys of the storage are read again."""
 
+SETTLE_WITHIN_S = 5.0
+"""So long a look at an experiment waits for the storage to take what was decided."""
+
 RETRY_S = 10.0
 """When to look again at what somebody else has to put right, and no watch will tell of."""
 
@@ -107,11 +110,19 @@ class ExperimentController:
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what an attempt is to know."""
-        return self._ready()[0].answer(trial_id, attempt)
+        hosted, _ = self._ready()
+        answer = hosted.answer(trial_id, attempt)
+        if answer.superseded:
+            hosted.prove()
+        return answer
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Return the work of a pod."""
-        return self._ready()[1].assign(request)
+        hosted, runs = self._ready()
+        answer = runs.assign(request)
+        if isinstance(answer, AssignmentAnswer) and answer.assignment is None:
+            hosted.prove()
+        return answer
 
     def permits(self, caller: Caller, trial_id: str) -> str:
         """Return "" if that pod may speak for the trial."""
@@ -203,6 +214,8 @@ class ExperimentController:
             else:
                 await self._finalizer(item, experiment)
                 await self._open(experiment)
+        elif self._applied != self._generation:
+            await self._finalizer(item, experiment)  # the policy may be another one now
         await self._refresh_secret(experiment)
         hosted, runs = self._ready()
         if self._applied != self._generation:
@@ -211,7 +224,8 @@ class ExperimentController:
         again = await runs.reconcile()
         if hosted.host.engine.finished and not runs.runs:
             # Whatever ends the experiment is committed and written down before its memory is given up.
-            await hosted.settle()
+            if not await hosted.settled(SETTLE_WITHIN_S):
+                return 1.0
             # Once it says that it is over, nobody opens it again: its files have to be in the storage by then.
             if not hosted.files_stored:
                 return 0.5

@@ -207,12 +207,41 @@ class HostedExperiment:
         """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
         return not self._mirror.files_due()
 
+    def prove(self) -> None:
+        """Have the next `committed` wait for a write that fails when another operator has gone on from here.
+
+        Answers that end a process rest on it: what is not known here, such an operator may have begun.
+        """
+        if self.host.position <= self._committed:
+            self.apply(TimerFired())
+        self._mirror.request(self.host.position, urgent=True)
+
     async def settle(self) -> None:
         """Return when everything applied so far is committed and its actions were given out."""
         waiting = self.committed()
         if waiting is not None:
             self._mirror.request(self.host.position, urgent=True)
             await waiting
+
+    async def settled(self, within_s: float) -> bool:
+        """Wait for that moment for so many seconds at most; return whether it has come.
+
+        A reconcile waits like this: while the storage is away it has other things to do, deleting the experiment
+        among them.
+        """
+        if self._broken is not None or self.committed_now:
+            return self._broken is None
+        try:
+            async with asyncio.timeout(within_s):
+                await self.settle()
+        except (TimeoutError, NotReadyError):
+            return False
+        return True
+
+    @property
+    def committed_now(self) -> bool:
+        """Whether the storage holds everything applied so far."""
+        return self.host.position <= self._committed
 
     def assignment(self, trial: Trial) -> Assignment:
         """Return the assignment of the trial's current attempt, with paths of this machine in it."""

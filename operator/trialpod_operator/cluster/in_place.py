@@ -41,9 +41,7 @@ class InPlace:
 
     def reserve(self, run: Run) -> None:
         """The run's pod said that it will ask for the trial's next attempt."""
-        self._reserved[run.trial.trial_id] = _Reservation(
-            run.pod_attempt, self._clock() + ASK_AGAIN_S, run.resources
-        )
+        self._reserved[run.trial.trial_id] = _Reservation(run.pod_attempt, self._clock() + ASK_AGAIN_S, run.resources)
 
     def holds(self, trial_id: str, pod_attempt: int) -> bool:
         """Return whether the pod is kept for the trial's next attempt."""

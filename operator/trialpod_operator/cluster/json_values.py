@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -81,4 +82,5 @@ def _shortened(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    return len(msgspec.json.encode(value))
+    # As the API server's JSON may be: encoders write some numbers one character longer than others.
+    return max(len(msgspec.json.encode(value)), len(json.dumps(value, ensure_ascii=False).encode()))

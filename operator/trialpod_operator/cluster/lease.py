@@ -96,7 +96,7 @@ class Lease:
                     self._held = await self._replace(self._held, None)
                 renewed = self._monotonic()
             except ApiError as error:
-                if error.status in (404, 409):
+                if error.status in (404, 409) and not await self._is_still_ours():
                     logger.error("the Lease %s was taken by another operator", self._name)
                     self.held = False
                     return
@@ -106,6 +106,18 @@ class Lease:
             if self._monotonic() - renewed > RENEW_DEADLINE_S:
                 self.held = False
                 return
+
+    async def _is_still_ours(self) -> bool:
+        """Look who holds it: the answer to a renewal may have been lost, and then its version is another one."""
+        try:
+            async with asyncio.timeout(RENEW_DEADLINE_S / 2):
+                found = await self._kube.get(self._collection, self._name)
+        except (ApiError, TimeoutError):
+            return True  # not known; the deadline decides
+        if found is None or (found.get("spec") or {}).get("holderIdentity") != self._identity:
+            return False
+        self._held = found
+        return True
 
     async def release(self) -> None:
         """Let another process take over at once."""

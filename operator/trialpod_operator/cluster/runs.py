@@ -272,6 +272,7 @@ class Runs:
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
         run = await self._in_place.wait(trial_id, pod_attempt)
         if run is None or self.runs.get(trial_id) is not run or not run.trial.running:
+            self._hosted.prove()
             return AssignmentAnswer(reason="the trial goes on later, in another pod")
         return self._give(run, request)
 

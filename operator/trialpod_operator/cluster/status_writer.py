@@ -40,6 +40,12 @@ EXPERIMENT_S = 1.0
 PROGRESS_S = 15.0
 """So often a running trial's iteration and value are brought up to date."""
 
+SETTLE_S = 2.0
+"""A trial that goes from state to state is written down when it has stayed in one for so long, or has ended."""
+
+COMMIT_S = 5.0
+"""So long a status waits for what it says to be committed; then it is written another time."""
+
 PARALLEL = 8
 
 
@@ -59,6 +65,7 @@ class StatusWriter:
         self._generation = 0
         self._written_at = 0.0
         self._progress_at = 0.0
+        self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
         self._events: list[KubernetesEvent] = []
         self._trial_events = TrialEvents()
         self._item: Mapping[str, Any] = {}
@@ -132,6 +139,8 @@ class StatusWriter:
             return EXPERIMENT_S - (now - self._written_at)
         await self._write_experiment(experiment, hosted, runs, problem, now)
         await self._post()
+        if runs is not None and runs.changed:
+            return SETTLE_S / 2
         return PROGRESS_S if runs is not None and runs.runs else None
 
     async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, runs: Runs) -> bool:
@@ -172,12 +181,17 @@ class StatusWriter:
             seed=hosted.plan.document.get("seed") if hosted is not None else self._status.get("seed"),
             uri_of=hosted.host.checkpoint_uri if hosted is not None else None,
         )
+        if hosted is not None and not same_status(self._status, status) and not await hosted.settled(COMMIT_S):
+            if problem is None:
+                return  # nothing is said that is not committed
+            status = experiment_status(
+                None, name=self._name, generation=self._generation, now=now, previous=self._status, problem=problem
+            )
+            hosted = None
         if hosted is None:  # what an earlier look found stays, until the engine says something else
             status = {**{key: value for key, value in self._status.items() if key not in status}, **status}
         if same_status(self._status, status):
             return
-        if hosted is not None and hosted.broken is None:
-            await hosted.settle()
         patched = await self._services.kube.patch(
             paths.experiments(self._namespace),
             self._name,
@@ -207,13 +221,19 @@ class StatusWriter:
             item = self._services.seen.trial(self._key, names.trial_name(self._name, trial_id))
             if item is None:
                 continue  # it is made first
+            moving = not trial.ended and trial_id not in waits
+            if moving and now - self._moving.setdefault(trial_id, now) < SETTLE_S:
+                continue
+            self._moving.pop(trial_id, None)
             runs.changed.discard(trial_id)
             status = self._trial_status(trial, item, hosted, runs, waits.get(trial_id), now)
             if not same_status(item.get("status"), status):
                 plans.append((trial_id, item, status))
         if not plans:
             return
-        await hosted.settle()
+        if not await hosted.settled(COMMIT_S):
+            runs.changed |= {trial_id for trial_id, _, _ in plans}
+            return
         room = asyncio.Semaphore(PARALLEL)
 
         async def write(trial_id: str, item: Mapping[str, Any], status: dict[str, Any]) -> None:

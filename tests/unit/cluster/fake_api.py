@@ -321,7 +321,11 @@ def flaky(random: random.Random, share: float) -> Fault:
     """Return a fault that answers some requests with 500."""
 
     def fault(method: str, path: str, body: Any) -> ApiError | None:
-        return error(method, path, 500, "InternalError", "etcdserver: leader changed") if random.random() < share else None
+        return (
+            error(method, path, 500, "InternalError", "etcdserver: leader changed")
+            if random.random() < share
+            else None
+        )
 
     return fault
 

@@ -64,7 +64,7 @@ class Behaviour:
     obeys: bool = True
 
 
-class Exited(Exception):
+class ExitedError(Exception):
     """The process of a pod is over."""
 
     def __init__(self, status: int = 0) -> None:
@@ -182,13 +182,13 @@ class FakePods:
         uid = pod["metadata"]["uid"]
         code = 1
         try:
-            while not self.behaviour.starts:
+            while not self.behaviour.starts:  # noqa: ASYNC110 - tests flip a plain attribute
                 await asyncio.sleep(0.5)
             await asyncio.sleep(self._random.uniform(0.1, 0.5))
             self._place(pod)
             await asyncio.sleep(self._random.uniform(0.5, 1.0) * self.behaviour.begin_s)
             code = await self._process(pod)
-        except Exited as exited:
+        except ExitedError as exited:
             code = exited.status
         except asyncio.CancelledError:
             return
@@ -240,7 +240,7 @@ class FakePods:
         try:
             iteration = work.checkpoint.iteration if work.checkpoint else 0
             index = work.next_checkpoint_index
-            number = 0
+            results: list[msgspec.Raw] = []
             while True:
                 with_s = self.behaviour.step_s * self._random.uniform(0.5, 1.5)
                 stopped = await _within(terminated, with_s) and self.behaviour.obeys
@@ -254,7 +254,7 @@ class FakePods:
                     self.behaviour.fails_at[work.trial_id.rpartition("_")[2], iteration] = left - 1
                     await self._end(experiment, work, caller, "failed", error="ValueError: no")
                     return False
-                number += 1
+                number = len(results) + 1
                 done = iteration >= self.behaviour.steps
                 made = CheckpointInfo(
                     name=f"checkpoint_{index:06d}",
@@ -273,14 +273,20 @@ class FakePods:
                     "done": done,
                     "time_total_s": float(iteration),
                 }
-                request = ReportRequest(
-                    trial_id=work.trial_id,
-                    attempt=work.attempt,
-                    first=number,
-                    results=[msgspec.Raw(_encode(result))],
-                    checkpoints=[made],
-                )
-                answer = await self._report(experiment, request, caller)
+                results.append(msgspec.Raw(_encode(result)))
+                answer = ReportAnswer(received=number - 1)
+                while answer.received < number:  # it knows fewer than another has called safe: that one will answer
+                    first = answer.received + 1
+                    request = ReportRequest(
+                        trial_id=work.trial_id,
+                        attempt=work.attempt,
+                        first=first,
+                        results=results[first - 1 :],
+                        checkpoints=[made],
+                    )
+                    answer = await self._report(experiment, request, caller)
+                    if answer.decision is not None:
+                        break
                 self.safe[key] = max(self.safe[key], answer.durable)
                 if answer.decision is not None:
                     cause: EndCause = "stopped" if answer.decision == "stop" else "paused"
@@ -294,7 +300,14 @@ class FakePods:
             self.running[key].discard(uid)
 
     async def _end(
-        self, experiment: str, work: Assignment, caller: Caller, cause: EndCause, *, asks: bool = False, error: str = ""
+        self,
+        experiment: str,
+        work: Assignment,
+        caller: Caller,
+        cause: EndCause,
+        *,
+        asks: bool = False,
+        error: str = "",
     ) -> None:
         end = AttemptEnd(cause=cause, asks=asks, error=error)
         await self._report(experiment, ReportRequest(trial_id=work.trial_id, attempt=work.attempt, end=end), caller)
@@ -303,7 +316,7 @@ class FakePods:
     async def _report(self, experiment: str, request: ReportRequest, caller: Caller) -> ReportAnswer:
         answer = await self._call(experiment, "report", request, caller, ReportAnswer)
         if answer.superseded:
-            raise Exited(1)
+            raise ExitedError(1)
         return answer
 
     async def _call(self, experiment: str, call: str, request: Any, caller: Caller, kind: Any) -> Any:
@@ -316,7 +329,7 @@ class FakePods:
                 if status == 200 and service is self.service:  # else the connection broke with its operator
                     return msgspec.msgpack.decode(body, type=kind)
                 if status < 500 and status != 200:
-                    raise Exited(1)
+                    raise ExitedError(1)
             await asyncio.sleep(self._random.uniform(0.5, 1.5))
 
     async def _answer(self, service: ReportService, path: str, body: bytes, caller: Caller) -> tuple[int, bytes]:

@@ -20,6 +20,7 @@ from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.engine.actions import Action, StartAttempt, TrialCreated
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, ResultsReceived, SettingsObserved
 from trialpod_operator.engine.settings import Settings
+from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.reports.service import NotReadyError
 
@@ -235,3 +236,35 @@ def test_a_complete_end_leaves_everything_in_the_storage(tmp_path: Path) -> None
         again.host.close()
 
     run(test)
+
+
+def test_a_log_that_comes_while_its_trial_is_copied_is_copied_too(tmp_path: Path) -> None:
+    class Late(DirectoryStorage):
+        """While the log is written here, another pod's output is kept."""
+
+        hook: Callable[[], None] = staticmethod(lambda: None)
+
+        def write(self, key: str, data: bytes) -> None:
+            super().write(key, data)
+            if key.endswith("log.txt"):
+                hook, self.hook = self.hook, lambda: None  # type: ignore[method-assign]
+                hook()
+
+    storage = Late(tmp_path / "storage")
+    directory = tmp_path / "work"
+    mirror = Mirror(directory, storage)
+    (directory / "trial").mkdir(parents=True)
+    log = directory / "trial" / "log.txt"
+    log.write_text("first\n")
+
+    def more() -> None:
+        log.write_text("first\nsecond\n")
+        mirror.copy_soon("trial")
+
+    storage.hook = more  # type: ignore[method-assign]
+    mirror.trial_ended("trial")
+    mirror.copy(everything=False)
+    assert mirror.files_due("trial")
+    mirror.copy(everything=False)
+    assert not mirror.files_due()
+    assert storage.read("trial/log.txt") == b"first\nsecond\n"

@@ -57,6 +57,7 @@ def test_trials_run_and_end_and_nothing_is_left_of_their_pods(play: Play) -> Non
 def test_an_operator_replaced_at_any_moment_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, away_s: float
 ) -> None:
+
     for tenths in range(1, 120, 5):
 
         async def test(tenths: int = tenths) -> None:

@@ -18,6 +18,8 @@ from memory_storage import unavailable
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.pod_reading import seconds
 
+pytestmark = pytest.mark.once
+
 SEEDS = 120
 STEPS = 6
 MAX_FAILURES = 2

@@ -30,6 +30,8 @@ DATA: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "data" / "ray_scheduler_decisions.json").read_text(encoding="utf-8")
 )
 
+pytestmark = pytest.mark.once
+
 
 def cases(name: str) -> list[Any]:
     return [pytest.param(case, id=f"{name}-{number}") for number, case in enumerate(DATA["cases"][name])]

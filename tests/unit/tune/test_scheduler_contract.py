@@ -10,6 +10,8 @@ from trialpod.testing import SchedulerContract, SimulatedExperiment, Step
 from trialpod.tune.schedulers import FIFOScheduler, create_scheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
 
+pytestmark = pytest.mark.once
+
 MUTATIONS = {"lr": {"loguniform": [1e-3, 1.0]}, "layers": [1, 2, 3]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "fifo": {"name": "fifo"},

@@ -1,0 +1,141 @@
+"""Deleted experiments: their data goes when the manifest says so, after their pods, and holds up no namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import virtual_time
+from cluster_world import World
+from memory_storage import unavailable
+from virtual_time import until
+
+from trialpod_operator.cluster import deletion
+from trialpod_operator.cluster import kube as paths
+
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
+STORAGE = {"uri": "s3://bucket/runs", "deletionPolicy": "Delete"}
+KEYS = {"AWS_ACCESS_KEY_ID": "a2V5", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0"}
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
+    """Runs a scenario in a world with one operator."""
+
+    def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+        async def test() -> None:
+            world = World(monkeypatch, tmp_path)
+            world.start_operator()
+            await scenario(world)
+            await world.close()
+
+        virtual_time.run(test)
+
+    return run
+
+
+async def begun(world: World, **storage: Any) -> None:
+    world.pods.behaviour.steps = 1000
+    await world.apply(storage={**STORAGE, **storage})
+    await world.until_running(3)
+    await asyncio.sleep(3.0)
+    assert world.storage.values
+
+
+async def delete(world: World) -> None:
+    await world.client.delete(paths.experiments("team"), "digits")
+
+
+def test_the_data_goes_with_the_experiment_after_its_pods(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await begun(world)
+        left: list[int] = []
+        world.storage.before = lambda name, key: left.append(len(world.api.all("pods"))) if "delete" in name else None
+        await delete(world)
+        await until(lambda: not world.experiment, 60.0)
+        assert world.storage.values == {}
+        assert left
+        assert set(left) == {0}
+        await until(lambda: not world.api.all("tunetrials"))
+
+    play(scenario)
+
+
+def test_the_data_stays_unless_the_manifest_says_otherwise(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await begun(world, deletionPolicy="Retain")
+        await delete(world)
+        await until(lambda: not world.api.all("pods"), 60.0)
+        assert not world.experiment
+        assert world.storage.values
+
+    play(scenario)
+
+
+def test_a_change_of_mind_about_the_data_counts(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await begun(world)
+        await world.change(storage={"deletionPolicy": "Retain"})
+        await asyncio.sleep(5.0)
+        await delete(world)
+        await until(lambda: not world.experiment, 60.0)
+        assert world.storage.values
+
+    play(scenario)
+
+
+def test_a_storage_that_does_not_answer_is_tried_again_and_given_up_at_last(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await begun(world)
+        world.storage.before = unavailable
+        await delete(world)
+        await asyncio.sleep(deletion.GIVE_UP_S - 30.0)
+        assert world.experiment
+        assert world.operator.kube.requests < 300
+        await until(lambda: not world.experiment, 180.0)
+        assert world.storage.values
+
+    play(scenario)
+
+
+def test_an_operator_replaced_meanwhile_goes_on_deleting(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await begun(world)
+        world.storage.before = unavailable
+        await delete(world)
+        await asyncio.sleep(30.0)
+        await world.replace_operator()
+        world.storage.before = lambda name, key: None
+        await until(lambda: not world.experiment, 120.0)
+        assert world.storage.values == {}
+
+    play(scenario)
+
+
+def test_a_namespace_that_goes_with_its_keys_is_not_held_up(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.client.create(paths.secrets("team"), {"metadata": {"name": "keys"}, "data": KEYS})
+        await begun(world, credentialsSecret="keys")
+        await world.client.delete(paths.secrets("team"), "keys")
+        await delete(world)
+        await until(lambda: not world.experiment, 60.0)
+        assert world.storage.values == {}  # with the keys that were read before
+
+    play(scenario)
+
+
+def test_without_any_keys_it_is_given_up_soon(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.client.create(paths.secrets("team"), {"metadata": {"name": "keys"}, "data": KEYS})
+        await begun(world, credentialsSecret="keys")
+        await world.client.delete(paths.secrets("team"), "keys")
+        await delete(world)
+        await asyncio.sleep(0.5)
+        await world.replace_operator()
+        await until(lambda: not world.experiment, deletion.NO_KEYS_GIVE_UP_S + 90.0)
+        assert world.storage.values
+
+    play(scenario)

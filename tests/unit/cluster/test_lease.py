@@ -1,0 +1,164 @@
+"""The Lease: one holder at a time, by each contender's own clock."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import virtual_time
+from fake_api import FakeApi, FakeKube, error, outage
+from virtual_time import until
+
+from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.lease import DURATION_S, RENEW_DEADLINE_S, Lease
+
+
+def contender(api: FakeApi, identity: str) -> tuple[Lease, FakeKube]:
+    kube = FakeKube(api)
+    return Lease(kube, "team", "operator", identity, asyncio.get_running_loop().time), kube
+
+
+def spec(api: FakeApi) -> dict[str, Any]:
+    found = api.get("leases", "operator")
+    assert found is not None
+    return dict(found["spec"])
+
+
+def test_of_two_contenders_one_holds_it_and_the_other_waits() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        leases = [contender(api, name)[0] for name in ("one", "two")]
+        waiting = [asyncio.ensure_future(lease.acquire()) for lease in leases]
+        await until(lambda: any(lease.held for lease in leases))
+        holder = next(lease for lease in leases if lease.held)
+        keeping = asyncio.ensure_future(holder.keep())
+        await asyncio.sleep(200.0)
+        assert [lease.held for lease in leases].count(True) == 1
+        assert spec(api)["leaseTransitions"] == 0
+        keeping.cancel()
+        for each in waiting:
+            each.cancel()
+
+    virtual_time.run(test)
+
+
+def test_a_holder_that_is_gone_is_followed_once_its_time_is_over() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, _ = contender(api, "one")
+        await first.acquire()
+        second, _ = contender(api, "two")
+        began = asyncio.get_running_loop().time()
+        await second.acquire()
+        assert DURATION_S <= asyncio.get_running_loop().time() - began < DURATION_S + 3.0
+        assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("two", 1)
+
+    virtual_time.run(test)
+
+
+def test_what_the_holder_writes_as_the_time_plays_no_part() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, _ = contender(api, "one")
+        await first.acquire()
+        item = api.get("leases", "operator")
+        assert item is not None
+        api.edit(item, lambda each: each["spec"].update(renewTime="2001-01-01T00:00:00.000000Z"))
+        second, _ = contender(api, "two")
+        waiting = asyncio.ensure_future(second.acquire())
+        await asyncio.sleep(DURATION_S - 2.0)
+        assert not second.held
+        await waiting
+
+    virtual_time.run(test)
+
+
+def test_a_lease_that_is_released_is_free_at_once() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, _ = contender(api, "one")
+        await first.acquire()
+        await first.release()
+        assert not first.held
+        second, _ = contender(api, "two")
+        began = asyncio.get_running_loop().time()
+        await second.acquire()
+        assert asyncio.get_running_loop().time() - began < 1.0
+
+    virtual_time.run(test)
+
+
+def test_the_same_pod_started_anew_takes_its_own_lease_back_at_once() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, _ = contender(api, "one")
+        await first.acquire()
+        again, _ = contender(api, "one")
+        began = asyncio.get_running_loop().time()
+        await again.acquire()
+        assert asyncio.get_running_loop().time() - began < 1.0
+
+    virtual_time.run(test)
+
+
+def test_a_lease_that_another_has_taken_is_lost() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, _ = contender(api, "one")
+        await first.acquire()
+        second, _ = contender(api, "two")
+        await second.acquire()
+        await asyncio.wait_for(first.keep(), 10.0)
+        assert not first.held
+        assert second.held
+        await first.release()
+        assert spec(api)["holderIdentity"] == "two"
+
+    virtual_time.run(test)
+
+
+def test_a_holder_that_cannot_renew_gives_up_before_another_may_begin() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, kube = contender(api, "one")
+        await first.acquire()
+        second, _ = contender(api, "two")
+        waiting = asyncio.ensure_future(second.acquire())
+        keeping = asyncio.ensure_future(first.keep())
+        await asyncio.sleep(50.0)
+        kube.faults.append(outage)
+        began = asyncio.get_running_loop().time()
+        await keeping
+        assert not first.held
+        assert not second.held
+        assert asyncio.get_running_loop().time() - began < RENEW_DEADLINE_S + 3.0
+        await waiting
+
+    virtual_time.run(test)
+
+
+def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lease() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, kube = contender(api, "one")
+        await first.acquire()
+        keeping = asyncio.ensure_future(first.keep())
+        lost = [True]
+        kube.lost_answers = lambda: bool(lost) and lost.pop()
+        await asyncio.sleep(100.0)
+        assert first.held
+        assert not keeping.done()
+        keeping.cancel()
+
+    virtual_time.run(test)
+
+
+def test_a_request_that_is_refused_ends_the_wait_with_the_reason() -> None:
+    async def test() -> None:
+        first, kube = contender(FakeApi(), "one")
+        kube.faults.append(lambda method, path, body: error(method, path, 403, "Forbidden", "no right to leases"))
+        with pytest.raises(ApiError, match="no right to leases"):
+            await first.acquire()
+
+    virtual_time.run(test)
