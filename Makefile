@@ -10,7 +10,7 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest test-newest test-cluster cluster cluster-down cluster-image lint types layers \
-	format bench minio clean
+	format bench docs minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ cluster-image: $(VENV)/$(STAMP) ## Build the image trialpod/trialpod:test and gi
 test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses
 	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
 	tools/cluster/exec $(BIN)/pytest -m cluster -p no:xdist tests/cluster $(CLUSTER_ARGS)
+
+docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstrings, to build/api
+	$(BIN)/python tools/make_api_docs
 
 minio: ## Build MinIO (once, minutes) and run it on 127.0.0.1 for your own experiments
 	@tools/build_minio --serve
