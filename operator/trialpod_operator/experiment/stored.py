@@ -14,25 +14,9 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod_operator.api.cel import BUDGET_FIELDS
 
 FORMAT_VERSION = 1
-
-_BUDGET = frozenset(
-    {
-        "numSamples",
-        "maxConcurrentTrials",
-        "timeBudget",
-        "failurePolicy",
-        "suspend",
-        "storage",
-        "resources",
-        "image",
-        "template",
-        "ttlSecondsAfterFinished",
-        "finishedPods",
-    }
-)
-"""Parts of a spec that may differ from one start to the next."""
 
 
 def read_stored(directory: Path) -> dict[str, Any] | None:
@@ -81,4 +65,4 @@ def write_stored(directory: Path, stored: dict[str, Any]) -> None:
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return the paths of what differs between two specs and must not, once trials exist."""
     keys = [*new, *(key for key in old if key not in new)]
-    return [f"spec.{key}" for key in keys if key not in _BUDGET and old.get(key) != new.get(key)]
+    return [f"spec.{key}" for key in keys if key not in BUDGET_FIELDS and old.get(key) != new.get(key)]
