@@ -107,11 +107,17 @@ def iterations(uri: str) -> list[int]:
         return []
 
 
+def saved_iterations(uri: str) -> list[int | None]:
+    """Return the iterations of the newest checkpoints that the journal in the bucket knows: it is copied later."""
+    return [row.checkpoint_iteration for row in read_view(uri, rows=None).rows]
+
+
 def half_done(uri: str, trials: int) -> Callable[[], bool]:
     """Return the question whether the bucket knows of three results and three checkpoints of each trial."""
 
     def holds() -> bool:
-        return iterations(uri) == [3] * trials and len(listed(uri, verify=False)) == 3 * trials
+        here = iterations(uri) == [3] * trials and len(listed(uri, verify=False)) == 3 * trials
+        return here and saved_iterations(uri) == [3] * trials
 
     return holds
 

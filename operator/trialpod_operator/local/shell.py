@@ -320,12 +320,6 @@ class LocalShell:
             loop.call_soon_threadsafe(self._fail, error)
 
         self._mirror.start(report, fenced)
-        for trial in self._host.engine.state.trials.values():
-            # An earlier run may have ended before the storage had the files of trials that had ended.
-            if trial.ended:
-                self._mirror.trial_ended(self._host.files.path(trial).name)
-            elif trial.attempt:
-                self._mirror.trial_started(self._host.files.path(trial).name)
 
     async def _finish_mirror(self) -> None:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""
