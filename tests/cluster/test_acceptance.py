@@ -23,7 +23,7 @@ def example(namespace: Cluster, name: str, **changes: Any) -> dict[str, Any]:
         "numSamples": 3,
         "maxConcurrentTrials": 3,
         "storage": storage_spec(namespace),
-        "resources": {"cpu": "500m", "memory": "512Mi"},
+        "resources": {"cpu": "150m", "memory": "512Mi"},
         **changes,
     }
     document["spec"].pop("scheduler")
@@ -45,14 +45,14 @@ def test_an_example_survives_a_drain_and_the_operators_death_with_the_result_of_
     undisturbed.cluster.wait_condition("tuneexperiment", "undisturbed", "Succeeded", 10)
 
     disturbed = Experiment.apply(namespace, example(namespace, "disturbed"))
-    disturbed.wait_for_checkpoint(6)
+    disturbed.wait_for_checkpoint(3)
     node = disturbed.running_pod()["spec"]["nodeName"]
-    operator.kill()
     faults.kubectl(
         "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
         "--pod-selector=app.kubernetes.io/name=trialpod-trial", "--timeout=90s", timeout=120,
     )  # fmt: skip
     faults.kubectl("uncordon", node)
+    operator.kill()
     status = disturbed.wait_until_over(300)
 
     assert status["trials"]["terminated"] == 6
