@@ -40,7 +40,7 @@ EXPERIMENT_S = 1.0
 PROGRESS_S = 15.0
 """So often a running trial's iteration and value are brought up to date."""
 
-SETTLE_S = 2.0
+SETTLE_S = 4.0
 """A trial that goes from state to state is written down when it has stayed in one for so long, or has ended."""
 
 COMMIT_S = 5.0
