@@ -17,7 +17,8 @@ from trialpod.errors import TrainableError
 from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoint import Checkpoint
-from trialpod.tune.report_values import DEFAULT_METRIC, as_number
+from trialpod.tune.report_values import as_number
+from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.session import Outcome, Session, TrialStopped
 from trialpod.tune.trainable.function_call import SignatureError, check_call, is_reporter, legacy_arguments
 

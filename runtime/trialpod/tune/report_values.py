@@ -14,11 +14,9 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import MAX_RESULT_BYTES, StopRule
 from trialpod.protocol.values import metrics_encoder, plain
+from trialpod.tune.result_keys import DEFAULT_METRIC
 
 log = logging.getLogger(__name__)
-
-DEFAULT_METRIC = "_metric"
-"""What a number that was reported without a name is called."""
 
 _encode = metrics_encoder.encode
 _converted_keys: set[str] = set()

@@ -24,15 +24,14 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
-from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, decoded, encoded, is_number
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
-DEFAULT_METRIC = "_metric"
-"""The name of the value of ``tune.report(0.5)``."""
 
-
-class AsyncHyperBandScheduler(FIFOScheduler):
+class AsyncHyperBandScheduler(MetricScheduler):
     """Stops a trial at a rung when its value is worse than most values that reached the rung before it."""
+
+    NAME = "asha"
 
     def __init__(
         self,
@@ -63,42 +62,24 @@ class AsyncHyperBandScheduler(FIFOScheduler):
             InvalidInputError: a value cannot be used.
         """
         for name, value in (("max_t", max_t), ("grace_period", grace_period)):
-            if not _is_number(value) or not 0 < value < math.inf:
+            if not is_number(value) or not 0 < value < math.inf:
                 raise InvalidInputError(f"max_t and grace_period must be greater than 0, got {name}={value!r}")
         if max_t < grace_period:
             raise InvalidInputError(
                 f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}"
             )
-        if not _is_number(reduction_factor) or not 1 < reduction_factor < math.inf:
+        if not is_number(reduction_factor) or not 1 < reduction_factor < math.inf:
             raise InvalidInputError(f"reduction_factor must be greater than 1, got {reduction_factor!r}")
         if isinstance(brackets, bool) or not isinstance(brackets, int) or brackets < 1:
             raise InvalidInputError(f"brackets must be 1 or more, got {brackets!r}")
-        if mode not in (None, "min", "max"):
-            raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}")
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
-        self.time_attr = time_attr
-        self.metric = metric
-        self.mode = mode
+        super().__init__(time_attr, metric, mode, seed)
         self._max_t = max_t
         self._reduction_factor = reduction_factor
         self._stop_last_trials = bool(stop_last_trials)
-        self._seed = seed
         self._brackets = [_Bracket(grace_period, max_t, reduction_factor, s) for s in range(brackets)]
         self._trials: dict[str, _Progress] = {}
         self._added = 0
         self._num_stopped = 0
-        self._reason: dict[str, Any] = {}
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **_spec: Any) -> bool:
-        """Take metric and mode from the experiment; return False when both sides set one of them."""
-        if (self.metric and metric) or (self.mode and mode):
-            return False
-        self.metric = self.metric or metric
-        self.mode = self.mode or mode
-        if self.metric is None and self.mode:
-            self.metric = DEFAULT_METRIC
-        return True
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Give the trial a bracket; one that is added again after a failure keeps what it had.
@@ -106,12 +87,7 @@ class AsyncHyperBandScheduler(FIFOScheduler):
         Raises:
             InvalidInputError: neither the scheduler nor the experiment names a metric and a mode.
         """
-        if not self.metric or self.mode not in ("min", "max"):
-            raise InvalidInputError(
-                f"the asha scheduler compares trials by a metric, but has metric={self.metric!r} and "
-                f"mode={self.mode!r}; set both in the experiment (TuneConfig, or spec.metric and spec.mode) or "
-                "as parameters of the scheduler"
-            )
+        super().on_trial_add(tune_controller, trial)
         if trial.trial_id not in self._trials:
             self._trials[trial.trial_id] = _Progress(self._choose_bracket(), 0)
             self._added += 1
@@ -155,10 +131,6 @@ class AsyncHyperBandScheduler(FIFOScheduler):
             open_at.append(self._max_t)
         return [Horizon(self.time_attr, float(min(open_at)))] if open_at else []
 
-    def reason(self) -> dict[str, Any]:
-        """Return the rung, value, cutoff, rank and number of compared values of the latest STOP."""
-        return dict(self._reason)
-
     def debug_string(self) -> str:
         """Return the cutoffs in a line per bracket."""
         lines = [f"async_hyperband: {self._num_stopped} trials stopped"]
@@ -179,7 +151,7 @@ class AsyncHyperBandScheduler(FIFOScheduler):
             "added": self._added,
             "stopped": self._num_stopped,
             "brackets": [
-                [{"milestone": m, "values": [_encoded(v) for v in rung.values], "nan": rung.nan_count}
+                [{"milestone": m, "values": [encoded(v) for v in rung.values], "nan": rung.nan_count}
                  for m, rung in zip(bracket.milestones, bracket.rungs, strict=True)]
                 for bracket in self._brackets
             ],
@@ -206,20 +178,11 @@ class AsyncHyperBandScheduler(FIFOScheduler):
         self._added, self._num_stopped = state["added"], state["stopped"]
         for bracket, saved in zip(self._brackets, state["brackets"], strict=True):
             for rung, data in zip(bracket.rungs, saved, strict=True):
-                rung.values = [_decoded(value) for value in data["values"]]
+                rung.values = [decoded(value) for value in data["values"]]
                 rung.nan_count = data["nan"]
         self._trials = {
             trial_id: _Progress(bracket, filled) for trial_id, (bracket, filled) in state["trials"].items()
         }
-
-    @property
-    def _sign(self) -> float:
-        return -1.0 if self.mode == "min" else 1.0
-
-    def _read(self, result: dict[str, Any]) -> tuple[float | None, float | None]:
-        time, value = result.get(self.time_attr), result.get(self.metric or "")
-        usable = _is_number(time) and math.isfinite(time or 0.0)
-        return (time if usable else None), (value if _is_number(value) else None)
 
     def _record(self, trial_id: str, time: float, value: float) -> bool:
         """Fill the rung that this result reaches; return whether the trial is below its cutoff."""
@@ -247,8 +210,8 @@ class AsyncHyperBandScheduler(FIFOScheduler):
             "time": time,
             "metric": self.metric,
             "mode": self.mode,
-            "value": _encoded(value),
-            "cutoff": _encoded(self._sign * cutoff),
+            "value": encoded(value),
+            "cutoff": encoded(self._sign * cutoff),
             "rank": rank,
             "compared": compared,
         }
@@ -332,16 +295,3 @@ class _Bracket:
         # Interpolating from the nearer end is what NumPy does; a tie must not be lost to rounding.
         step = above - below
         return below + step * part if part < 0.5 else above - step * (1 - part)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _encoded(value: float) -> float | str:
-    """Infinity has no place in JSON."""
-    return value if math.isfinite(value) else repr(value)
-
-
-def _decoded(value: float | str) -> float:
-    return float(value)

@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
-
-DEFAULT_METRIC = "_metric"
-"""The name of the value of ``tune.report(0.5)``."""
 
 
 class MetricScheduler(TrialScheduler):

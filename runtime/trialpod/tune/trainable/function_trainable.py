@@ -20,7 +20,8 @@ from trialpod.errors import CheckpointError, TrainableError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoint import Checkpoint
-from trialpod.tune.report_values import DEFAULT_METRIC, as_number
+from trialpod.tune.report_values import as_number
+from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.session import Outcome, Session, TrialInfo, TrialStopped
 from trialpod.tune.trainable.function_call import is_reporter, legacy_arguments
 from trialpod.tune.trainable.trainable import Trainable
