@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.reports.service import NotReadyError
 
 logger = logging.getLogger(__name__)
+
+FIRST_LOOK_S = 60.0
+"""So long after the start an experiment may be there without a watch having shown it."""
 
 CHANGE_S = 1.0
 """A change that only the status shows may wait so long for its reconcile."""
@@ -135,7 +139,7 @@ class Controller:
             authority=authority,
         )
         self._controllers: dict[str, ExperimentController] = {}
-        self.reconciled_at = 0.0  # when something was last reconciled
+        self._started_at = math.inf  # when this process began to work, by the clock; not yet
 
     @property
     def open_count(self) -> int:
@@ -151,13 +155,14 @@ class Controller:
         found = self._controllers.get(name)
         if found is not None and found.open:
             return found
-        if found is not None or name in self.seen.experiments or self.services.clock() - self.started_at < 60.0:
+        new_here = self.services.clock() - self._started_at < FIRST_LOOK_S
+        if found is not None or name in self.seen.experiments or new_here:
             raise NotReadyError(f"experiment {name} is not open at the moment")
         return None
 
     def start(self) -> None:
         """Begin to work."""
-        self.started_at = self.services.clock()
+        self._started_at = self.services.clock()
         self.queue.start()
 
     async def close(self) -> None:
@@ -202,9 +207,7 @@ class Controller:
         if controller is None:
             controller = ExperimentController(key, str(item["metadata"].get("uid")), self.services)
             self._controllers[key] = controller
-        again = await controller.reconcile(item)
-        self.reconciled_at = self.services.clock()
-        return again
+        return await controller.reconcile(item)
 
     def _failed(self, key: str, error: BaseException) -> None:
         if isinstance(error, ApiError | NotReadyError):

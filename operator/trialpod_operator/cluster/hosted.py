@@ -195,11 +195,10 @@ class HostedExperiment:
         """
         if self._broken is not None:
             raise NotReadyError(f"the experiment is being opened anew: {self._broken}")
-        position = self.host.position
-        if position <= self._committed:
+        if self.committed_now:
             return None
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((position, waiting))
+        self._waiting.append((self.host.position, waiting))
         return waiting
 
     @property

@@ -260,11 +260,6 @@ def events(namespace: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace)}/events"
 
 
-def nodes() -> str:
-    """Return the path of the nodes."""
-    return "/api/v1/nodes"
-
-
 def leases(namespace: str) -> str:
     """Return the path of a namespace's Leases."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases"

@@ -8,7 +8,7 @@ pod is kept. Owned by the event loop.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trialpod_operator.cluster.names import EXPERIMENT_LABEL
@@ -57,11 +57,6 @@ class Seen:
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
         return list(self._pods.get(key, {}).values())
-
-    def all_pods(self) -> Iterator[Object]:
-        """Iterate over all pods."""
-        for pods in self._pods.values():
-            yield from pods.values()
 
     def vanished(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
