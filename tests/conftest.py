@@ -1,17 +1,22 @@
 """For all tests: property tests are judged by what they find, not by how long one example takes on a busy machine.
 
+They take the same examples each time, so that a run of the tests says something about the change that it judges;
+``HYPOTHESIS_PROFILE=search`` takes new ones.
+
 Tests in tests/cluster need a real cluster, so they run only when they are asked for; a run without them says so.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("trialpod", deadline=None)
-settings.load_profile("trialpod")
+settings.register_profile("trialpod", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "trialpod"))
 
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
 

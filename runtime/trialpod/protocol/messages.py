@@ -30,6 +30,10 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSION = 1
+"""The newest version of this protocol that is spoken here. The first call of a runner always goes to ``/v1/``."""
+
+OLDEST_PROTOCOL = 1
+"""And the oldest one: what the release before this one spoke, so that they can be upgraded one after the other."""
 
 MAX_RESULT_BYTES = 8 * 1024 * 1024
 """The largest single result. Larger data belongs in a checkpoint."""
@@ -154,6 +158,9 @@ class AssignmentRequest(Message):
     hostname: str
     node_ip: str = "127.0.0.1"
     version: int = PROTOCOL_VERSION
+    oldest: int = 0  # the versions of the protocol that the runner speaks; 0 = a release that knew only version 1
+    newest: int = 0
+    release: str = ""  # of its trialpod
 
 
 class AssignmentAnswer(Message):

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 _PICKLE = 1
+_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**64 - 1
 
 
 class OpaqueValue:
@@ -86,8 +87,36 @@ def _unpickled(code: int, data: memoryview) -> Any:
     return pickle.loads(bytes(data).partition(b"\0")[2])
 
 
+class ParamsEncoder:
+    """Encodes parameters; integers that MessagePack has no room for travel as a pickle."""
+
+    __slots__ = ("_encoder",)
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain_or_pickled)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the parameters as MessagePack."""
+        try:
+            return self._encoder.encode(value)
+        except OverflowError:
+            return self._encoder.encode(_with_packed_integers(value))
+
+
+def _with_packed_integers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_packed_integers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_packed_integers(item) for item in value]
+    if isinstance(value, int) and not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
+        import pickle
+
+        return OpaqueValue(str(value).encode() + b"\0" + pickle.dumps(int(value)))
+    return value
+
+
 metrics_encoder = msgspec.msgpack.Encoder(enc_hook=plain)
-params_encoder = msgspec.msgpack.Encoder(enc_hook=_plain_or_pickled)
+params_encoder = ParamsEncoder()
 opaque_decoder = msgspec.msgpack.Decoder(ext_hook=_opaque)
 """Decodes results and parameters in the operator; never runs user code."""
 params_decoder = msgspec.msgpack.Decoder(ext_hook=_unpickled)

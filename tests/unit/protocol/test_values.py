@@ -44,3 +44,11 @@ def test_the_operator_passes_on_what_is_no_plain_data_without_opening_it() -> No
 def test_a_metric_that_is_no_plain_data_is_refused() -> None:
     with pytest.raises(TypeError, match="Estimator is not plain data"):
         metrics_encoder.encode({"model": Estimator(1)})
+
+
+def test_parameters_keep_integers_of_any_size() -> None:
+    config = {"big": 2**70, "nested": [{"small": -(2**63) - 1}], "plain": 2**64 - 1}
+    assert params_decoder.decode(params_encoder.encode(config)) == config
+    shown = opaque_decoder.decode(params_encoder.encode(config))
+    assert repr(shown["big"]) == str(2**70)
+    assert params_encoder.encode(shown) == params_encoder.encode(config)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trialpod import tune
@@ -30,6 +30,7 @@ def _domains() -> st.SearchStrategy[Any]:
 
 
 @given(st.lists(_domains(), min_size=1, max_size=4), st.integers(0, 2**32), st.floats(-1e9, 1e9))
+@example([tune.choice([0, -(2**63) - 1])], 0, 0.0)
 def test_a_point_and_its_config_are_the_same_thing(domains: list[Any], seed: int, wild: float) -> None:
     space = {"a": {str(number): domain for number, domain in enumerate(domains)}, "last": tune.uniform(0, 1)}
     flat, rng = FlatSpace(space, "the test"), random.Random(seed)
