@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest test-cluster cluster cluster-down cluster-image lint types layers \
+.PHONY: help demo test test-oldest test-newest test-slow test-cluster cluster cluster-down cluster-image lint types layers \
 	format bench docs minio clean
 
 help: ## Show this list
@@ -29,11 +29,18 @@ test: lint test-oldest test-newest ## Lint, types, and the fast tests on the old
 test-oldest: $(VENV)/$(STAMP)
 	@tools/build_minio >/dev/null
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
-	$(BIN)/pytest -q -n 3 --dist loadgroup tests
+	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" tests
 
 test-newest: $(NEWEST_VENV)/$(STAMP)
-	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once" tests
+	@echo "== unit and contract tests on Python $(NEWEST), without those that do not depend on the version"
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" tests/unit tests/contract
+
+test-slow: $(VENV)/$(STAMP) $(NEWEST_VENV)/$(STAMP) ## The tests that take longer: kills, faults of the store, every example
+	@tools/build_minio >/dev/null
+	@echo "== slow tests on Python $(OLDEST)"
+	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow tests
+	@echo "== local tests on Python $(NEWEST), without those that do not depend on the version"
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once" tests/local
 
 lint: $(VENV)/$(STAMP) types layers ## Style, types and import layers
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.local
 @pytest.mark.once
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_reference_has_the_public_names_of_every_part(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "tools/make_api_docs", tmp_path], check=True, timeout=280)

@@ -13,7 +13,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-pytestmark = [pytest.mark.local, pytest.mark.once]
+pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 
 
 def figures_of(script: str, folder: Path, **sizes: float | str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from trialpod.storage.s3 import S3Storage
 from trialpod.storage.s3_client import S3Client
 from trialpod.storage.uploads import CheckpointWriter
 
-pytestmark = [pytest.mark.local, pytest.mark.once]
+pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 
 MEBIBYTE = 1024 * 1024
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")

@@ -49,6 +49,7 @@ def test_the_script_of_the_readme_runs_by_itself_and_by_trialpod_run(readme_file
 
 
 @pytest.mark.once
+@pytest.mark.slow
 def test_the_digits_example_trains_and_checkpoints_a_real_model(tmp_path: Path) -> None:
     manifest = str(ROOT / "examples" / "digits" / "experiment.yaml")
     done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=1", cwd=tmp_path)

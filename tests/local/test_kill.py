@@ -183,6 +183,7 @@ def check_files(shell: Shell) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.slow
 def test_a_run_of_classes_with_asha_survives_being_killed_at_any_moment(shell: Shell, notes: Path) -> None:
     shell.write("train.py", CLASS)
     shell.manifest(

@@ -188,6 +188,7 @@ def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server
     work.assert_whole(f"{uri}/exp")
 
 
+@pytest.mark.slow
 def test_a_uri_that_names_its_server_is_read_without_the_variable(
     work: Shell, server: MinioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ def test_a_uri_that_names_its_server_is_read_without_the_variable(
     forget()
 
 
+@pytest.mark.slow
 def test_a_missing_bucket_is_named_and_made_on_demand(work: Shell, server: MinioServer) -> None:
     open_gate(work)
     work.manifest(numSamples=1, storage={"uri": "s3://not-there-yet/x"})
@@ -229,6 +231,7 @@ def test_a_missing_bucket_is_named_and_made_on_demand(work: Shell, server: Minio
     work.assert_whole("s3://not-there-yet/x/exp")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: MinioServer) -> None:
     uri = "s3://runs/away"
     server.storage(uri)
@@ -249,6 +252,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: Min
     assert [(one.info.index, one.problem) for one in found] == [(index, "") for index in range(6)]
 
 
+@pytest.mark.slow
 def test_a_tuner_keeps_its_experiment_in_a_bucket_and_is_restored_elsewhere(work: Shell, server: MinioServer) -> None:
     open_gate(work)
     uri = "s3://tuners/some/prefix"
@@ -308,6 +312,7 @@ told(path=before.get_best_result().path, rows=len(before.get_best_result("score"
     assert json.loads(Path(result.checkpoint.path, "state.json").read_text()) == [6, 12.0]
 
 
+@pytest.mark.slow
 def test_run_gives_a_script_its_bucket(work: Shell, server: MinioServer) -> None:
     open_gate(work)
     uri = "s3://tuners/script"

@@ -19,7 +19,7 @@ from trialpod.storage.journal import Journal
 from trialpod.storage.lock import ExperimentLock
 from trialpod.storage.trial_log import TrialLog
 
-pytestmark = [pytest.mark.local, pytest.mark.once]
+pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 
 JOURNAL_WRITER = """
 import os, struct, sys

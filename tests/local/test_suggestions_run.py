@@ -12,7 +12,7 @@ from command_shell import Shell
 
 from trialpod_operator.local.reading import ReadExperiment
 
-pytestmark = [pytest.mark.local, pytest.mark.once]
+pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 
 EXPERIMENT = Path("storage/exp")
 SCRIPT = """
