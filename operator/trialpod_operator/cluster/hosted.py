@@ -15,6 +15,7 @@ and `on_broken` is told, who opens it anew.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +50,9 @@ HEARTBEAT_S = 10.0
 FLUSH_S = 1.0
 TICK_S = 60.0
 """While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
+
+CLOSE_WITHIN_S = 10.0
+"""How long a settled experiment is held open for its last snapshot, while its storage takes nothing."""
 
 MOST_PIECES = 400
 """Objects of the journal after which a snapshot replaces them: a restart reads them all."""
@@ -252,7 +256,8 @@ class HostedExperiment:
         """Let go of everything.
 
         Args:
-            complete: copy what is left to the storage first, for as long as that takes; else stop at once.
+            complete: copy what is left to the storage first, within `CLOSE_WITHIN_S`; else stop at once. Of an
+                experiment that is settled only the last snapshot is left, which saves time and nothing else.
 
         Returns:
             What could not be copied and why, or "".
@@ -269,11 +274,15 @@ class HostedExperiment:
             done = asyncio.Event()
 
             def copied() -> None:
-                self._loop.call_soon_threadsafe(done.set)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(done.set)
 
             self._mirror.finish(copied)
-            await done.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), CLOSE_WITHIN_S)
             problem = self._mirror.problem()
+            if problem:
+                self._mirror.abandon()
         else:
             self._mirror.abandon()
         self.host.close()

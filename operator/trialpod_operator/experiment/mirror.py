@@ -24,7 +24,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -90,10 +90,11 @@ class Mirror:
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
         self._copied: dict[str, tuple[int, int]] = {}  # other file -> (size, mtime_ns) when it was copied
-        self._lock = threading.Lock()  # guards the four below
+        self._lock = threading.Lock()  # guards the five below
         self._live: set[str] = set()  # directories of trials that are running
         self._ended: set[str] = set()  # of those whose files are to be copied now, most because they are complete
         self._copying: set[str] = set()  # of those that are being copied now
+        self._unknown: set[str] = set()  # of those of which the storage may hold less than is here
         self._closing = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -181,6 +182,12 @@ class Mirror:
         with self._lock:
             self._live.discard(dirname)
         self.copy_soon(dirname)
+
+    def compare_soon(self, dirnames: Iterable[str]) -> None:
+        """Copy what the storage does not have of these trials, which an earlier process may have left behind."""
+        with self._lock:
+            self._unknown.update(dirnames)
+        self._wake.set()
 
     def copy_soon(self, dirname: str) -> None:
         """Copy the files of this trial as they are now, although it may be running."""
@@ -314,6 +321,7 @@ class Mirror:
             self._copy_if_changed(key)
         for name in self._policy_files():
             self._copy_if_changed(name)
+        self._compare_unknown()
         with self._lock:
             # Taken out first: what grows while it is copied is put in again, and copied again.
             ended, live = list(self._ended), list(self._live)
@@ -332,6 +340,23 @@ class Mirror:
             for dirname in live:
                 for name in self._trial_files(dirname):
                     self._copy_if_changed(f"{dirname}/{name}", growth=GROWTH)
+
+    def _compare_unknown(self) -> None:
+        with self._lock:
+            unknown = set(self._unknown)
+        if not unknown:
+            return
+        stored = self._storage.sizes()
+        for dirname in unknown:
+            for name in self._trial_files(dirname):
+                key = f"{dirname}/{name}"
+                with contextlib.suppress(FileNotFoundError):
+                    status = (self._directory / key).stat()
+                    if stored.get(key) == status.st_size:  # they only grow, so they are the same
+                        self._copied.setdefault(key, (status.st_size, status.st_mtime_ns))
+        with self._lock:
+            self._unknown -= unknown
+            self._ended |= unknown
 
     def _copy_trials(self, dirnames: list[str]) -> None:
         if not dirnames:

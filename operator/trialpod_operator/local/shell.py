@@ -320,6 +320,9 @@ class LocalShell:
             loop.call_soon_threadsafe(self._fail, error)
 
         self._mirror.start(report, fenced)
+        # Of trials that ended in the last second before a kill the storage may have less than this folder.
+        trials = self._host.engine.state.get_trials()
+        self._mirror.compare_soon(self._host.files.path(trial).name for trial in trials if trial.ended)
 
     async def _finish_mirror(self) -> None:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""

@@ -16,6 +16,7 @@ from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers import FIFOScheduler
 from trialpod.tune.search import BasicVariantGenerator
+from trialpod_operator.cluster import hosted as hosted_module
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.engine.actions import Action, StartAttempt, TrialCreated
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, ResultsReceived, SettingsObserved
@@ -268,3 +269,20 @@ def test_a_log_that_comes_while_its_trial_is_copied_is_copied_too(tmp_path: Path
     mirror.copy(everything=False)
     assert not mirror.files_due()
     assert storage.read("trial/log.txt") == b"first\nsecond\n"
+
+
+def test_a_settled_experiment_is_let_go_although_its_last_snapshot_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = Shell(storage, tmp_path / "work")
+        hosted = shell.start()
+        hosted.apply(SettingsObserved(settings=SETTINGS))
+        await within(hosted.settle())
+        storage.gate.clear()
+        monkeypatch.setattr(hosted_module, "CLOSE_WITHIN_S", 0.1)
+        assert "not everything is copied" in await hosted.close(complete=True)
+        storage.gate.set()
+
+    run(test)

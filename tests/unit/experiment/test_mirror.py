@@ -231,3 +231,41 @@ def test_the_code_that_a_start_brings_is_not_replaced_by_the_code_in_the_storage
     assert storage.read("tuner.pkl") == b"tuner"
     assert Mirror(there, storage).pull()
     assert (there / TRIALPOD_DIR / "trainable.pkl").read_bytes() == b"new"
+
+
+def test_of_trials_that_ended_before_a_kill_only_what_the_storage_lacks_is_copied(
+    tmp_path: Path, storage: DirectoryStorage
+) -> None:
+    here = tmp_path / "here"
+    journal_of(here).append(b"one")
+    for name, text in (("stored", "complete"), ("behind", "half"), ("unknown", "")):
+        (here / name).mkdir()
+        (here / name / "result.json").write_text(text)
+    before = Mirror(here, storage)
+    before.trial_ended("stored")
+    before.trial_ended("behind")
+    before.copy()
+    (here / "behind" / "result.json").write_text("half and the rest")  # and then the process died
+    (here / "unknown" / "result.json").write_text("never copied")
+
+    written: list[str] = []
+    recorded = Recorded(storage, written)
+    after = Mirror(here, recorded)
+    after.compare_soon(["stored", "behind", "unknown"])
+    after.copy()
+    assert storage.read("behind/result.json") == b"half and the rest"
+    assert storage.read("unknown/result.json") == b"never copied"
+    assert [key for key in written if key.endswith("result.json")] == ["behind/result.json", "unknown/result.json"]
+
+
+class Recorded(DirectoryStorage):
+    """Notes what is written."""
+
+    def __init__(self, storage: DirectoryStorage, written: list[str]) -> None:
+        super().__init__(storage.uri)
+        self._written = written
+
+    def write(self, key: str, data: bytes) -> None:
+        self._written.append(key)
+        self._written.sort()
+        super().write(key, data)
