@@ -5,12 +5,13 @@ OLDEST ?= 3.11
 NEWEST ?= 3.13
 VENV := .venv
 NEWEST_VENV := .venv-$(NEWEST)
+SEARCH_VENV := .venv-search
 BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest test-slow test-cluster cluster cluster-down cluster-image lint types layers \
-	format bench docs minio clean
+.PHONY: help demo test test-oldest test-newest test-search test-slow test-cluster cluster cluster-down cluster-image lint types layers \
+	format bench chaos-cluster docs soak chaos minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +21,13 @@ $(VENV)/$(STAMP): pyproject.toml tools/make_venv
 
 $(NEWEST_VENV)/$(STAMP): pyproject.toml tools/make_venv
 	tools/make_venv $(NEWEST) $(NEWEST_VENV)
+
+# In two steps, so that PyTorch comes on top of the same versions that the other tests run with.
+$(SEARCH_VENV)/$(STAMP): pyproject.toml tools/make_venv tools/search_overrides.txt
+	tools/make_venv $(OLDEST) $(SEARCH_VENV)
+	$(SEARCH_VENV)/bin/uv pip install --quiet --python $(SEARCH_VENV)/bin/python --override tools/search_overrides.txt \
+	  --group search
+	touch $@
 
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
 	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo $(DEMO_ARGS)
@@ -41,6 +49,9 @@ test-slow: $(VENV)/$(STAMP) $(NEWEST_VENV)/$(STAMP) ## The tests that take longe
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow tests
 	@echo "== local tests on Python $(NEWEST), without those that do not depend on the version"
 	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once" tests/local
+
+test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
+	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/test_*_search.py tests/unit/tune/test_search_docs.py
 
 lint: $(VENV)/$(STAMP) types layers ## Style, types and import layers
 	$(BIN)/ruff check .
@@ -74,6 +85,16 @@ test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k n
 
 docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstrings, to build/api
 	$(BIN)/python tools/make_api_docs
+
+soak: $(VENV)/$(STAMP) ## Simulate the whole system with new faults for SOAK_MINUTES=30; SOAK_SEED=n replays one
+	@PYTHONHASHSEED=0 $(BIN)/python tests/simulation/soak.py
+
+chaos: $(VENV)/$(STAMP) ## Kill, stop and cut off real processes for CHAOS_MINUTES=10 of new plans; CHAOS_SEED=n repeats one
+	@tools/build_minio >/dev/null
+	@$(BIN)/python tests/chaos/local_chaos.py
+
+chaos-cluster: cluster ## Kill, stop and cut off parts of the cluster for CHAOS_MINUTES=30; CHAOS_SEED=n repeats a round
+	tools/cluster/exec $(BIN)/python tests/chaos/cluster_chaos.py
 
 minio: ## Build MinIO (once, minutes) and run it on 127.0.0.1 for your own experiments
 	@tools/build_minio --serve

@@ -204,6 +204,8 @@ def lineage(experiment):
         Line2D([], [], color=SKY, lw=1, label="the others"),
         Line2D([], [], color=ORANGE, lw=0.8, marker="o", ms=2.6, label="copies another one, with new values"),
     ]
+    if len(experiment.trials) == 1:
+        handles = [Line2D([], [], color="black", lw=1.7, label="the only one, whose values follow a schedule")]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.8)
     return figure
 
@@ -270,6 +272,9 @@ def _ancestors(experiment):
         number = len(lives) - 1 if number is None else number
         begun, rows = lives[number]
         line = [row for row in rows if row["training_iteration"] <= before] + line
+        if begun is not None and begun["reason"].get("rule") == "replay":
+            number, before = number - 1, begun["iteration"]
+            continue
         if begun is None or "from_iteration" not in begun["reason"]:
             return line
         found = _source(experiment, begun)

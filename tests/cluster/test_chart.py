@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.standby import ACTIVE_LABEL
 
 ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "charts" / "trialpod")
@@ -219,9 +220,62 @@ def test_optional_parts_are_made_when_they_are_asked_for() -> None:
     assert documents["PodDisruptionBudget", "tp-trialpod"]["spec"]["selector"] == selector
     policy = documents["NetworkPolicy", "tp-trialpod"]["spec"]
     assert policy["podSelector"] == selector
-    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert ("NetworkPolicy", "tp-trialpod-minio") in documents
+    assert ("NetworkPolicy", "tp-trialpod-test") in documents
     assert not [name for kind, name in render({"rbac.create": False}) if "Role" in kind]
+
+
+def test_of_two_replicas_the_service_finds_the_one_at_work() -> None:
+    documents = render({"replicas": 2})
+    deployment = documents["Deployment", "tp-trialpod"]["spec"]
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (2, "RollingUpdate")
+    assert "podAntiAffinity" in deployment["template"]["spec"]["affinity"]
+    assert OperatorOptions.from_environment(environment(documents)).standby
+    selector = documents["Service", "tp-trialpod-reports"]["spec"]["selector"]
+    assert selector == {**deployment["selector"]["matchLabels"], ACTIVE_LABEL: "true"}
+    own = documents["Role", "tp-trialpod-own"]["rules"]
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} in own
+    alone = render()
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} not in alone["Role", "tp-trialpod-own"][
+        "rules"
+    ]
+    assert ACTIVE_LABEL not in alone["Service", "tp-trialpod-reports"]["spec"]["selector"]
+    assert not OperatorOptions.from_environment(environment(alone)).standby
+
+
+def test_images_can_be_named_by_their_digests() -> None:
+    digest = f"sha256:{'a' * 64}"
+    documents = render({"image.digest": digest, "minio.enabled": True, "minio.image.digest": digest})
+    assert operator(documents)["image"] == f"trialpod@{digest}"
+    minio = documents["Deployment", "tp-trialpod-minio"]["spec"]["template"]["spec"]
+    assert minio["containers"][0]["image"] == f"minio@{digest}"
+    assert minio["initContainers"][0]["image"] == f"trialpod@{digest}"
+
+
+def test_trials_get_a_policy_in_each_of_their_namespaces() -> None:
+    values = {"networkPolicy.trials.enabled": True, "networkPolicy.storagePorts": [9000]}
+    listed = render(values | {"networkPolicy.trials.namespaces": ["a"]})
+    watched = render(values | {"watchNamespaces": ["a", "b"]})
+    assert ("NetworkPolicy", "b/tuning-tp-trialpod-trials") in watched
+    spec = listed["NetworkPolicy", "a/tuning-tp-trialpod-trials"]["spec"]
+    assert spec["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "trialpod-trial"}
+    ports = [port["port"] for rule in spec["egress"] for port in rule.get("ports", [])]
+    assert ports == [53, 53, 8443, 9000]
+
+
+def test_the_test_of_the_release_asks_for_the_rights_that_its_roles_give() -> None:
+    documents = render({"watchNamespaces": ["a"], "replicas": 2})
+    (container,) = documents["Pod", "tp-trialpod-test"]["spec"]["containers"]
+    rights = json.loads({each["name"]: each["value"] for each in container["env"]}["RIGHTS"])
+    asked = [rule for each in rights for rule in each["rules"]]
+    given = [
+        *documents["Role", "a/tuning-tp-trialpod"]["rules"],
+        *documents["ClusterRole", "tuning-tp-trialpod"]["rules"],
+        *documents["Role", "tp-trialpod-own"]["rules"],
+    ]
+    assert asked == given
+    assert {each["namespace"] for each in rights} == {"a", "", "tuning"}
 
 
 def test_long_names_stay_valid() -> None:
@@ -232,7 +286,9 @@ def test_long_names_stay_valid() -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({"replicas": 2}, "replicas"),
+        ({"replicas": 0}, "replicas"),
+        ({"networkPolicy.trials.enabled": True}, "networkPolicy.trials.namespaces"),
+        ({"admissionPolicy.actions": []}, "actions"),
         ({"image.digest": "sha256:1"}, "digest"),
         ({"watchNamespaces": ["A"]}, "watchNamespaces"),
         ({"logLevel": "loud"}, "logLevel"),
@@ -252,6 +308,8 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], fault: str)
 def namespace() -> Iterator[str]:
     name = f"chart-{uuid.uuid4().hex[:6]}"  # one that is being deleted cannot be used again
     kubectl("create", "namespace", name)
+    # Whatever the chart runs there has to satisfy the strictest of the Pod Security Standards.
+    kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
     yield name
     run(*KUBECTL, "delete", "tuneexperiments", "--all", "-n", name, "--timeout=20s")
     run(*HELM, "uninstall", "tp", "--namespace", name)

@@ -159,6 +159,8 @@ OTHERS: dict[str, Any] = {
     "maxConcurrentTrials": 3,
     "seed": 5,
     "timeBudget": "1h",
+    "maxTrialHours": 12.5,
+    "maxGpuHours": 3,
     "searchAlgorithm": {"name": "random"},
     "scheduler": {"name": "asha"},
     "stop": {"training_iteration": 3},
@@ -171,6 +173,7 @@ OTHERS: dict[str, Any] = {
     "ttlSecondsAfterFinished": 5,
     "image": "train:2",
     "resources": {"cpu": 2},
+    "workers": {"replicas": 2},
     "template": {"spec": {"priorityClassName": "low"}},
 }
 STORAGE = {"uri": "s3://tune/a", "credentialsSecret": "minio"}
@@ -338,6 +341,8 @@ def _filled(kind: inspect.Type) -> Any:
         return [_filled(kind.item_type)]
     if isinstance(kind, inspect.LiteralType):
         return kind.values[-1]
+    if isinstance(kind, inspect.DictType) and not isinstance(kind.value_type, inspect.AnyType):
+        return {"cpu": _filled(kind.value_type)}
     if isinstance(kind, inspect.DictType):
         return {"lr": 0.1, "net": {"layers": [1, None], "name": "x"}, "big": 2**53 + 1}
     return {inspect.IntType: 7, inspect.StrType: "Text"}[type(kind)]

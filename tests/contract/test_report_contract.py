@@ -29,7 +29,7 @@ from trialpod.protocol.messages import (
 from trialpod.protocol.values import metrics_encoder
 from trialpod.tune.schedulers import FIFOScheduler
 from trialpod.tune.search import BasicVariantGenerator
-from trialpod_operator.engine.events import AnyEvent, AttemptStarted, Recovered, SettingsObserved
+from trialpod_operator.engine.events import AnyEvent, AttemptStarted, Recovered, SettingsObserved, TimerFired
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
@@ -252,6 +252,41 @@ def test_nothing_is_taken_from_behind_a_gap(tmp_path: Path) -> None:
     status, answer = say(operator, report_of(operator, first=2, results=[{"value": 2.0}], end=end))
     assert (status, msgspec.msgpack.decode(answer, type=ReportAnswer).received) == (200, 0)
     assert operator.trial.status == "RUNNING"
+
+
+def test_an_end_that_comes_behind_a_gap_is_not_taken_either(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    status, answer = say(operator, report_of(operator, first=2, end={"cause": "completed"}))
+    assert (status, msgspec.msgpack.decode(answer, type=ReportAnswer).received) == (200, 0)
+    assert operator.trial.status == "RUNNING"
+
+
+def test_a_checkpoint_that_was_deleted_does_not_come_back_with_a_late_report(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    infos = [
+        CheckpointInfo(name=f"checkpoint_{index:06d}", index=index, iteration=1, metrics={}, attempt=1)
+        for index in range(2)
+    ]
+    first, second = (report_of(operator, results=[{"value": 1.0}], checkpoints=[info]) for info in infos)
+    say(operator, first)
+    say(operator, second)
+    say(operator, report_of(operator, first=2, results=[{"value": 2.0}], checkpoints=[infos[1]]))
+    say(operator, report_of(operator, first=3, deleted_checkpoints=[infos[0].name]))
+    say(operator, first)
+    assert [info.name for info in operator.trial.checkpoints] == [infos[1].name]
+
+
+def test_when_the_clock_is_set_back_the_time_of_an_experiment_goes_on(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    before = operator.host.now()
+    operator.now -= 3600.0
+    operator.host.apply(TimerFired())
+    assert operator.host.now() == before
+    operator.now += 10.0
+    assert operator.host.now() == before + 10.0
+    operator.kill()
+    operator.now += 10.0
+    assert operator.host.now() >= before + 10.0
 
 
 def report_of(operator: Operator, **fields: Any) -> bytes:

@@ -387,7 +387,7 @@ def test_a_server_of_another_authority_gets_no_token(world: World, tmp_path: Pat
         connected(world, world.api.issue("one")) as client,
         pytest.raises(TransportError, match="CERTIFICATE_VERIFY"),
     ):
-        client.call("report", b"\x80")
+        client.call("report", b"\x80", bytes)
     assert world.api.reviews == 0
 
 

@@ -18,6 +18,8 @@ from trialpod.protocol.messages import (
     AssignmentRequest,
     AttemptEnd,
     CheckpointInfo,
+    CredentialsAnswer,
+    CredentialsRequest,
     ErrorAnswer,
     ReportAnswer,
     ReportRequest,
@@ -38,6 +40,9 @@ class ReportServer:
         self.assignments = deque(assignments or [])
         self.faults: deque[str | int | None] = deque()
         self.policy: Policy = lambda request, answer: answer
+        self.keys: Callable[[CredentialsRequest], CredentialsAnswer] = lambda request: CredentialsAnswer(
+            problem="none"
+        )
         self.results: list[dict[str, Any]] = []
         self.numbers: list[int] = []
         self.requests: list[ReportRequest] = []
@@ -130,6 +135,9 @@ class ReportServer:
                     given = self.assignments.popleft() if self.assignments else None
                     self.current, self.received = None, 0
                     return 200, msgspec.msgpack.encode(AssignmentAnswer(assignment=given))
+                if path.endswith("/credentials"):
+                    wanted = msgspec.msgpack.decode(body, type=CredentialsRequest)
+                    return 200, msgspec.msgpack.encode(self.keys(wanted))
                 request = msgspec.msgpack.decode(body, type=ReportRequest)
                 fault = self.faults.popleft() if self.faults else None
                 if fault == "drop":

@@ -22,8 +22,7 @@ MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
 TRIALPOD = str(Path(sys.executable).with_name("trialpod"))
 TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r'^```yaml title="([^"]+)"\n(.*?)^```$', TEXT, re.DOTALL | re.MULTILINE)
-OPTIONAL = {"hb_bohb"}  # its library is in no environment for development
-SAMPLES = {"grid": 1, "resource_changing": 4, "pb2": 4, "timeout": 8}
+SAMPLES = {"grid": 1, "pbt_replay": 1, "resource_changing": 4, "pb2": 4, "timeout": 8}
 
 TINY = """
 import math, time
@@ -48,9 +47,6 @@ class Digits(tune.Trainable):
 
 def run_example(name: str, folder: Path) -> Path:
     """Run an example with a tiny objective in place of the digits; return the experiment's directory."""
-    if name in OPTIONAL:
-        pytest.importorskip("ConfigSpace")
-        pytest.importorskip("hpbandster")
     (folder / "digits.py").write_text(TINY)
     shutil.copy(EXAMPLES / f"{name}.yaml", folder)
     samples = SAMPLES.get(name, 6)
@@ -107,9 +103,6 @@ def test_what_the_documentation_shows_is_in_the_example_and_valid(
         assert shown == manifest
     else:
         assert {key: manifest["spec"].get(key) for key in shown} == shown
-    if title.removesuffix(".yaml") in OPTIONAL:
-        pytest.importorskip("ConfigSpace")
-        pytest.importorskip("hpbandster")
     status = main(["validate", str(EXAMPLES / title)])
     captured = capsys.readouterr()
     assert status == 0, captured.out + captured.err

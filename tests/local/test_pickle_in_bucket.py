@@ -12,12 +12,15 @@ import msgspec
 import pytest
 from minio_server import ACCESS_KEY, SECRET_KEY, MinioServer
 
+from trialpod import tune
 from trialpod.errors import TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.runner.load import load_trainable
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
+from trialpod.tune import stored_objects
+from trialpod.tune.shipping import pack_trainable
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 
@@ -61,3 +64,34 @@ def test_a_store_that_is_away_is_not_the_codes_fault(options: dict[str, Any]) ->
     options["endpoint"] = "http://127.0.0.1:9"
     with pytest.raises(StorageUnavailableError):
         load_trainable(TrainableRef(pickle="s3://code/team/trainable.pkl", sha256=DIGEST, path=["/away"]), options)
+
+
+@pytest.fixture
+def ref(server: MinioServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainableRef:
+    """A Trainable with a large parameter, both in the bucket."""
+    monkeypatch.setattr(stored_objects, "_loaded", {})
+    data = bytes(range(256)) * 20_000
+    packed = pack_trainable(tune.with_parameters(lambda config, data: len(data), data=data), tmp_path)
+    storage = server.storage("s3://code/params")
+    storage.put_file(tmp_path / "trainable.pkl", "trainable.pkl")
+    for file in (tmp_path / "objects").iterdir():
+        storage.put_file(file, f"objects/{file.name}")
+    return TrainableRef(pickle="s3://code/params/trainable.pkl", sha256=packed.sha256, path=[str(tmp_path)])
+
+
+def test_a_large_parameter_is_read_from_beside_it(ref: TrainableRef, options: dict[str, Any]) -> None:
+    found: Any = load_trainable(ref, options)
+    assert found({}) == 5_120_000
+
+
+def test_a_large_parameter_that_was_exchanged_or_is_gone_is_named(
+    ref: TrainableRef, options: dict[str, Any], server: MinioServer
+) -> None:
+    storage = server.storage("s3://code/params")
+    (key,) = storage.list("objects")
+    storage.write(key, b"other")
+    with pytest.raises(TrainableError, match="is damaged: its contents have another checksum"):
+        load_trainable(ref, options)
+    storage.delete(key)
+    with pytest.raises(TrainableError, match=r"an object of the Trainable, s3://code/params/objects.*cannot be read"):
+        load_trainable(ref, options)

@@ -47,6 +47,29 @@ def gated(shell: Shell, **spec: Any) -> Path:
     return gate
 
 
+ENDLESS = """
+import time
+from trialpod import tune
+
+def train(config):
+    while True:
+        time.sleep(0.02)
+        tune.report({"score": config["x"]})
+"""
+
+
+def test_a_budget_of_trial_hours_ends_a_run_and_a_larger_one_goes_on(shell: Shell) -> None:
+    prepared(shell, ENDLESS, numSamples=100, maxConcurrentTrials=2, maxTrialHours=0.0002)
+    done = shell.run("run", "experiment.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Stopped: the budget of 0.0002 trial hours is used up: 0.0002" in done.stdout
+    assert "to go on, raise spec.maxTrialHours" in done.stdout
+    assert "go on:   trialpod run experiment.yaml --set spec.maxTrialHours=0.0004\n" in done.stdout
+    again = shell.run("run", "experiment.yaml", "--set", "spec.maxTrialHours=0.0004")
+    assert "Stopped: the budget of 0.0004 trial hours is used up" in again.stdout
+    assert "4 terminated" in again.stdout
+
+
 def test_init_and_run_and_best_work_as_printed(shell: Shell) -> None:
     made = shell.run("init", "my project")
     assert made.returncode == 0
@@ -383,3 +406,10 @@ def test_an_experiment_directory_can_be_moved_and_read_elsewhere(shell: Shell) -
     results = shell.results("archived")
     assert len(results["trials"]) == 3
     assert all(Path(trial["path"]).is_dir() for trial in results["trials"])
+
+
+def test_workers_are_named_as_what_only_a_cluster_has(shell: Shell) -> None:
+    prepared(shell, workers={"replicas": 2}, numSamples=1)
+    done = shell.run("run", "experiment.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "each trial is one process, rank 0 of 1, not of 3" in done.stdout + done.stderr

@@ -45,3 +45,95 @@ def test_trials_made_by_hand_run_and_a_later_runner_lets_the_failed_ones_go_on(s
     first, last = (line for line in done.stdout.splitlines() if line.startswith("["))
     assert first == "[('abc_00001', 'TERMINATED', 2), ('abc_00002', 'ERROR', 4)]"
     assert last == "[None, None]"
+
+
+def test_a_script_steps_looks_pauses_and_stops_while_the_experiment_runs(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os, time
+        from trialpod import tune
+        from trialpod.tune.internals import Trial, TrialRunner
+
+        class Count(tune.Trainable):
+            def setup(self, config):
+                self.n = 0
+            def step(self):
+                time.sleep(0.02)
+                self.n += 1
+                return {"n": self.n}
+            def save_checkpoint(self, checkpoint_dir):
+                return {"n": self.n}
+            def load_checkpoint(self, checkpoint):
+                self.n = checkpoint["n"]
+
+        tune.register_trainable("count", Count)
+        runner = TrialRunner(local_checkpoint_dir=os.path.abspath("s/exp"))
+        trials = [Trial("count", trial_id=f"abc_{n:05d}", stopping_criterion={"n": 15}) for n in range(4)]
+        for trial in trials:
+            runner.add_trial(trial)
+        paused = False
+        while not runner.is_finished():
+            runner.step()
+            print(runner.debug_string(" "))
+            if not paused and trials[0].last_result.get("n", 0) >= 3:
+                runner.pause_trial(trials[0])
+                runner.stop_trial(trials[3])
+                paused = True
+        runner.step()
+        for trial in runner.get_trials():
+            last = trial.last_result
+            print("=", trial.trial_id, trial.status, last.get("n"), last.get("iterations_since_restore"))
+        """,
+    )
+    done = shell.python("script.py", timeout_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    states = [line for line in lines if not line.startswith("=")]
+    ends = [line.split()[2:] for line in lines if line.startswith("=")]
+    assert any("RUNNING" in line for line in states)
+    assert states[-1] == "TERMINATED: 4"
+    assert len(set(states)) > 3
+    status, n, since = ends[0]
+    assert (status, n) == ("TERMINATED", "15")
+    assert int(since) < 15  # it was paused, and went on from its checkpoint
+    assert [end[:2] for end in ends[1:3]] == [["TERMINATED", "15"]] * 2
+    assert (ends[3][0], ends[3][1] != "15") == ("TERMINATED", True)
+
+
+def test_errors_of_the_experiment_are_raised_by_the_step_and_cleanup_ends_it(shell: Shell) -> None:
+    shell.write(
+        "script.py",
+        """
+        import os, time
+        from trialpod import tune
+        from trialpod.tune.internals import Trial, TrialRunner
+
+        def train(config):
+            while True:
+                tune.report({"n": 1})
+                time.sleep(0.02)
+
+        class Broken(tune.Callback):
+            def on_trial_result(self, **info):
+                raise ValueError("boom")
+
+        tune.register_trainable("train", train)
+        for callbacks in ([Broken()], []):
+            runner = TrialRunner(local_checkpoint_dir=os.path.abspath(f"s/{len(callbacks)}"), callbacks=callbacks)
+            runner.add_trial(Trial("train"))
+            try:
+                while not runner.get_trials()[0].last_result or callbacks:
+                    runner.step()
+                runner.cleanup()
+                print("ended", runner.debug_string())
+            except Exception as error:
+                print(type(error).__name__, "boom" in str(error))
+        """,
+    )
+    done = shell.python("script.py", timeout_s=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith(("Callback", "ended"))] == [
+        "CallbackError True",
+        "ended RUNNING: 1",
+    ]

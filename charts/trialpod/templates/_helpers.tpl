@@ -44,38 +44,106 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- default (printf "%s-minio" (include "trialpod.fullname" .)) .Values.minio.existingSecret }}
 {{- end }}
 
-{{- /* What the operator does in a namespace whose experiments it serves. */}}
+{{- /* What the operator does in a namespace whose experiments it serves. The comment of a rule says what it is for;
+tools/make_rights makes the tables of the documentation from both. */}}
 {{- define "trialpod.rules" -}}
+# follow them; finalizer; `ttlSecondsAfterFinished`
 - apiGroups: [trialpod.dev]
   resources: [tuneexperiments]
   verbs: [get, list, watch, patch, delete]
+# one per trial; they go with their experiment
 - apiGroups: [trialpod.dev]
   resources: [tunetrials]
   verbs: [get, list, watch, create]
+# say how they stand
 - apiGroups: [trialpod.dev]
   resources: [tuneexperiments/status, tunetrials/status]
   verbs: [patch]
+# own their children
 - apiGroups: [trialpod.dev]
   resources: [tuneexperiments/finalizers, tunetrials/finalizers]
   verbs: [update]
+# one per attempt
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete, deletecollection]
+# the last words of a failed trial
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
+# the credentials that an experiment's storage names; no list
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
+# the certificate by which trials know the operator
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [trialpod-ca]
   verbs: [get, update, patch]
-# The creation of an object cannot be limited to a name.
+# the same; a creation cannot be limited to a name
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create]
+# tell what happened; why a pod does not start
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create, patch]
+# why Kueue lets a pod wait, where there is Kueue
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [list]
+{{- end }}
+
+{{- define "trialpod.clusterRules" -}}
+# who sends a report: the tokens of trial pods are checked with the API server
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+{{- end }}
+
+{{- /* In the operator's own namespace. */}}
+{{- define "trialpod.ownRules" -}}
+# its certificate authority
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [trialpod-authority]
+  verbs: [get, update]
+# the same; a creation cannot be limited to a name
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+# one operator at a time is at work
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [trialpod-operator]
+  verbs: [get, update]
+# the same; a creation cannot be limited to a name
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+{{- end }}
+
+{{- /* Likewise, with `replicas` of more than one. */}}
+{{- define "trialpod.standbyRules" -}}
+# the label by which the Service finds the operator that is at work
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
+
+{{- /* Ports of a NetworkPolicy's rule. */}}
+{{- define "trialpod.ports" -}}
+{{- range . }}
+- port: {{ . }}
+  protocol: TCP
+{{- end }}
+{{- end }}
+
+{{- /* Wherever it is: in a pod, or on the nodes. */}}
+{{- define "trialpod.dnsEgress" -}}
+- ports:
+  - port: 53
+    protocol: UDP
+  - port: 53
+    protocol: TCP
 {{- end }}

@@ -30,6 +30,8 @@ BUDGET_FIELDS = frozenset(
         "numSamples",
         "maxConcurrentTrials",
         "timeBudget",
+        "maxTrialHours",
+        "maxGpuHours",
         "failurePolicy",
         "suspend",
         "storage",
@@ -42,7 +44,7 @@ BUDGET_FIELDS = frozenset(
 )
 """Parts of a TuneExperiment's spec that can change at any time; of storage, only what says not where the data is."""
 
-FIXED_STORAGE = ("uri", "endpoint")
+FIXED_STORAGE = ("uri", "endpoint", "scopedCredentials")
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,15 @@ _SPEC = [
     ),
 ]
 
+_SPEC += [
+    Rule(
+        f"!has(self.{name}) || self.{name} > 0.0",
+        "a budget is positive; leave the field out for no limit",
+        f".{name}",
+    )
+    for name in ("maxTrialHours", "maxGpuHours")
+]
+
 _STORAGE = [
     Rule(
         "!self.uri.contains('://') || self.uri.startsWith('file://') || self.uri.matches('^s3://[^/?#]')",
@@ -163,6 +174,7 @@ _STORAGE = [
         for name, condition in (
             ("endpoint", "has(self.endpoint)"),
             ("credentialsSecret", "has(self.credentialsSecret)"),
+            ("scopedCredentials", "has(self.scopedCredentials)"),
             ("createBucket", "(has(self.createBucket) && self.createBucket)"),
         )
     ),

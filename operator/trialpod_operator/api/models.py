@@ -61,6 +61,8 @@ ExperimentName = Annotated[
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 SourceText = Annotated[str, Meta(min_length=1, max_length=262144)]
 MAX_INT = 2**31 - 1
+MAX_WORKERS = 999
+"""Their numbers have to fit into the names of pods."""
 LabelKey = Annotated[
     str,
     Meta(
@@ -221,6 +223,37 @@ class FailurePolicy(Model, frozen=True, kw_only=True):
     )
 
 
+class ScopedCredentials(Model, frozen=True, kw_only=True):
+    """Short-lived keys for each trial's pod, which open only that trial's checkpoints."""
+
+    role_arn: (
+        Annotated[
+            Text,
+            Meta(description="The role whose rights trials get part of. Amazon demands one; MinIO does not know it."),
+        ]
+        | None
+    ) = None
+    duration: (
+        Annotated[
+            Duration,
+            Meta(
+                description="How long keys hold before they are exchanged, 15m to 12h: so long trials can store "
+                "checkpoints while the operator is away. Default: 1h."
+            ),
+        ]
+        | None
+    ) = None
+    sts_endpoint: (
+        Annotated[Text, Meta(description="URL of the token service, where it is not the storage's own or Amazon's.")]
+        | None
+    ) = None
+
+    @property
+    def duration_seconds(self) -> float:
+        """The duration in seconds."""
+        return 3600.0 if self.duration is None else duration.parse_duration(self.duration)
+
+
 class StorageSpec(Model, frozen=True, kw_only=True):
     """Where checkpoints, results and the experiment's journal go."""
 
@@ -236,11 +269,53 @@ class StorageSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    scoped_credentials: (
+        Annotated[
+            ScopedCredentials,
+            Meta(
+                description="Give pods short-lived keys to their own trial's data, by the store's token service "
+                "(STS), instead of mounting the Secret. {} takes the defaults. Default: pods mount the Secret."
+            ),
+        ]
+        | None
+    ) = None
     create_bucket: Annotated[bool, Meta(description="Create the bucket when it is missing.")] = False
     deletion_policy: Annotated[
         Literal["Retain", "Delete"],
         Meta(description="What becomes of the stored data when the experiment is deleted."),
     ] = "Retain"
+
+
+class WorkersSpec(Model, frozen=True, kw_only=True):
+    """The pods of a trial beside its first one: ranks 1, 2, ... of a distributed training."""
+
+    replicas: Annotated[
+        int,
+        Meta(ge=1, le=MAX_WORKERS, description="How many, beside the trial's first pod, which is rank 0."),
+    ]
+    resources: Annotated[
+        dict[ResourceName, Quantity],
+        Meta(
+            max_length=32,
+            description="Requests and limits of each worker's container. Default: spec.resources.",
+            extra={"keys": "resources"},
+        ),
+    ] = {}
+    start_timeout: (
+        Annotated[
+            Duration,
+            Meta(
+                description="How long pods of a trial may wait for its other ones to run, before all of them are "
+                "deleted and tried again later. Default: 10m."
+            ),
+        ]
+        | None
+    ) = None
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        """The start timeout in seconds."""
+        return 600.0 if self.start_timeout is None else duration.parse_duration(self.start_timeout)
 
 
 class TuneExperimentSpec(Model, frozen=True, kw_only=True):
@@ -292,6 +367,28 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    max_trial_hours: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=MAX_INT,
+                description="End the experiment gracefully when its trials have run so many hours, all together.",
+            ),
+        ]
+        | None
+    ) = None
+    max_gpu_hours: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=MAX_INT,
+                description="End the experiment gracefully when its trials have had so many GPU hours, all together.",
+            ),
+        ]
+        | None
+    ) = None
     search_algorithm: (
         Annotated[
             Component,
@@ -313,7 +410,13 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         CheckpointSpec()
     )
     failure_policy: Annotated[FailurePolicy, Meta(description="What happens when a trial fails.")] = FailurePolicy()
-    reuse_pods: Annotated[bool, Meta(description="Run one trial after the other in the same pod.")] = False
+    reuse_pods: Annotated[
+        bool,
+        Meta(
+            description="On one machine: run one trial after the other in the same process. In a cluster every "
+            "attempt has pods of its own, whatever is said here."
+        ),
+    ] = False
     finished_pods: Annotated[
         Literal["Delete", "KeepFailed", "Keep"],
         Meta(
@@ -345,6 +448,16 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             extra={"format": "pod-template"},
         ),
     ] = {}
+    workers: (
+        Annotated[
+            WorkersSpec,
+            Meta(
+                description="More pods for each trial, which start together with its first one and run the same "
+                "trainable as ranks 1, 2, ...; the trial fails or restarts as one. Default: none."
+            ),
+        ]
+        | None
+    ) = None
 
     @property
     def time_budget_seconds(self) -> float | None:
@@ -353,8 +466,18 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
 
     @property
     def resource_amounts(self) -> dict[str, float]:
-        """The resources in their base units: cores, bytes, devices."""
-        return {name: quantity.quantity_to_float(value) for name, value in self.resources.items()}
+        """The resources of all pods of a trial together, in their base units: cores, bytes, devices."""
+        amounts = {name: quantity.quantity_to_float(value) for name, value in self.resources.items()}
+        if self.workers is not None:
+            for name, value in self.worker_resources.items():
+                more = self.workers.replicas * quantity.quantity_to_float(value)
+                amounts[name] = amounts.get(name, 0.0) + more
+        return amounts
+
+    @property
+    def worker_resources(self) -> dict[str, int | str]:
+        """The resources of one worker pod, as they are written."""
+        return (self.workers.resources if self.workers is not None else {}) or self.resources
 
 
 class TuneExperiment(Model, frozen=True, kw_only=True):

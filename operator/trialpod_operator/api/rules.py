@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.api.document import Document
+from trialpod_operator.api.duration import parse_duration
+from trialpod_operator.api.gpus import is_gpu
 from trialpod_operator.api.paths import Path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
@@ -26,6 +28,7 @@ NOT_LEARNING = frozenset({"random", "grid", "variantgenerator"})
 """Built-in search algorithms that look at no results, in canonical form."""
 
 MANY_TRIALS = 100_000
+HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
 _STORAGE_SCHEMES = ("s3", "file")
 
 
@@ -47,6 +50,7 @@ def check_rules(document: Document, broken: Collection[Path]) -> Findings:
         rules.search_space()
         rules.goal()
         rules.samples()
+        rules.budgets()
         rules.search_algorithm()
         rules.scheduler()
         rules.stoppers()
@@ -142,11 +146,29 @@ class _Rules:
         samples = self._get("numSamples")
         if samples == 0:
             self._report(("numSamples",), "0 samples would run nothing; give 1 or more, or -1 for no limit")
-        elif samples == -1 and not self._has("timeBudget"):
+        elif samples == -1 and not any(self._has(name) for name in ("timeBudget", *HOUR_BUDGETS)):
             self._warn(("numSamples",), "-1 without a timeBudget: the experiment goes on until somebody ends it")
         elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
             total = samples * self.findings.grid_size
             self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")
+
+    def budgets(self) -> None:
+        for name in HOUR_BUDGETS:
+            if self._has(name) and self._get(name) == 0:
+                self._report((name,), "a budget is positive; leave the field out for no limit")
+        if self._has("maxGpuHours") and not self._asks_for_gpus():
+            message = "has no effect: neither spec.resources nor spec.template asks for GPUs"
+            self._warn(("maxGpuHours",), message)
+
+    def _asks_for_gpus(self) -> bool:
+        asked: list[Any] = [self._get("resources"), self._get("workers", "resources")]
+        for container in self._get("template", "spec", "containers") or []:
+            resources = container.get("resources") if isinstance(container, dict) else None
+            if isinstance(resources, dict):
+                asked += [resources.get("requests"), resources.get("limits")]
+                asked += [{"gpu": 1}] if resources.get("claims") else []  # nobody knows of what
+        names = [name for each in asked if isinstance(each, dict) for name in each]
+        return any(isinstance(name, str) and is_gpu(name) for name in names)
 
     def search_algorithm(self) -> None:
         name = self._get("searchAlgorithm", "name") if self._has("searchAlgorithm") else "random"
@@ -257,25 +279,46 @@ class _Rules:
             if not _names_a_bucket(uri):
                 self._report(("storage", "uri"), f'"{uri}" names no bucket; write s3://bucket/prefix')
         else:
-            for name in ("endpoint", "credentialsSecret", "createBucket"):
-                if self._has("storage", name) and self._document.value["spec"]["storage"][name]:
+            for name in ("endpoint", "credentialsSecret", "scopedCredentials", "createBucket"):
+                given = self._document.value["spec"]["storage"][name] if self._has("storage", name) else None
+                if given or given == {}:
                     self._report(("storage", name), f"goes only with an s3:// uri; this one is a folder: {uri}")
         endpoint = self._get("storage", "endpoint")
         if isinstance(endpoint, str) and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", endpoint):
             self._report(("storage", "endpoint"), f'"{endpoint}" is not a URL such as http://minio:9000')
+        self._scoped_credentials()
+
+    def _scoped_credentials(self) -> None:
+        where = ("storage", "scopedCredentials")
+        lasting = self._get(*where, "duration")
+        if lasting is not None and not 900 <= parse_duration(lasting) <= 43_200:
+            self._report((*where, "duration"), f"{lasting} is not between 15m and 12h, which is what stores allow")
+        role, endpoint = self._get(*where, "roleArn"), self._get(*where, "stsEndpoint")
+        if isinstance(role, str) and not re.fullmatch(r"arn:[\w-]+:iam::[^:\s]*:role/\S+", role):
+            self._report((*where, "roleArn"), f'"{role}" is not like arn:aws:iam::123456789012:role/tuning')
+        if isinstance(endpoint, str) and not re.fullmatch(r"https?://[^\s/]+/?", endpoint):
+            self._report(
+                (*where, "stsEndpoint"), f'"{endpoint}" is not a URL such as https://sts.eu-west-1.amazonaws.com'
+            )
 
     def resources(self) -> None:
-        resources = self._document.value["spec"].get("resources")
+        spec = self._document.value["spec"]
+        workers = spec.get("workers")
+        self._amounts(("resources",), spec.get("resources"))
+        if isinstance(workers, dict):
+            self._amounts(("workers", "resources"), workers.get("resources"))
+
+    def _amounts(self, path: Path, resources: object) -> None:
         for name in resources if isinstance(resources, dict) else ():
-            value = self._get("resources", name)
+            value = self._get(*path, name)
             if value is None:
                 continue
             amount = parse_quantity(value)
             if amount < 0:
-                self._report(("resources", name), f"{value} is negative")
+                self._report((*path, name), f"{value} is negative")
             elif "/" in name and amount.denominator != 1:
                 message = f"{value} is not whole: Kubernetes hands out {name} only as whole devices"
-                self._report(("resources", name), message)
+                self._report((*path, name), message)
 
     def template(self) -> None:
         from trialpod_operator.api.template_rules import check_template

@@ -96,6 +96,23 @@ class BestTrial(StatusModel, frozen=True, kw_only=True):
     checkpoint: Annotated[str | None, Meta(description="URI of its newest checkpoint.")] = None
 
 
+Hours = Annotated[str, Meta(max_length=32)]
+
+
+class ResourceHours(StatusModel, frozen=True, kw_only=True):
+    """Hours of one resource that attempts took, and what came of them; of what is counted in bytes, GiB-hours."""
+
+    used: Annotated[
+        Hours, Meta(description="Taken by attempts that have ended. More than the sum below by what is undecided.")
+    ] = "0"
+    useful: Annotated[Hours, Meta(description="Of trials that came to their end.")] = "0"
+    stopped: Annotated[Hours, Meta(description="Of trials that were stopped early.")] = "0"
+    lost: Annotated[
+        Hours, Meta(description="Done again, because an attempt was interrupted before it had saved.")
+    ] = "0"
+    failed: Annotated[Hours, Meta(description="Of attempts that failed, and of trials in ERROR.")] = "0"
+
+
 class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     """What has become of an experiment; written by the operator."""
 
@@ -122,6 +139,13 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
         ),
     ] = None
     best: Annotated[BestTrial | None, Meta(description="The best trial so far.")] = None
+    resources: Annotated[
+        dict[str, ResourceHours],
+        Meta(
+            description="Hours that trials have taken: of trial (each attempt counts 1), of cpu, memory and devices.",
+            max_length=32,
+        ),
+    ] = {}
     waiting: Annotated[
         Waiting | None, Meta(description="Why trials that could run do not run; absent when none waits.")
     ] = None
@@ -134,6 +158,11 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
         None
     )
     storage_uri: Annotated[str | None, Meta(description="Where its results and checkpoints are.")] = None
+
+
+def format_hours(hours: float) -> str:
+    """Return hours as a status holds them: text, to the second."""
+    return f"{hours:.4f}".rstrip("0").rstrip(".")
 
 
 def format_value(value: float | None) -> str | None:

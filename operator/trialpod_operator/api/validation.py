@@ -224,10 +224,10 @@ class Walker:
         if guess is None and key.replace("_", "").lower() in {name.lower() for name in fields}:
             guess = nearest(key.replace("_", ""), fields)
         elsewhere = [place for place in _places().get(key, []) if place != format_path((*path, key))]
-        if guess is not None:
-            advice = f'did you mean "{guess}"?'
-        elif len(elsewhere) == 1:
+        if len(elsewhere) == 1:  # the very name goes before one that is like it
             advice = f"it belongs at {elsewhere[0]}."
+        elif guess is not None:
+            advice = f'did you mean "{guess}"?'
         else:
             advice = ""
         return " ".join(filter(None, ["unknown field;", advice, f"Allowed here: {', '.join(fields)}"]))

@@ -14,52 +14,69 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.endpoints import endpoint_of
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
+from trialpod.tune.callback_list import CallbackError
+from trialpod.tune.shipping import stored_objects
+from trialpod.tune.stored_objects import FOLDER
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.client import ApiError, ClusterUnreachableError, Experiments
-from trialpod_operator.cluster.remote_view import changes, condition, finished, is_true, view_of
+from trialpod_operator.cluster.client import ApiError, Experiments
+from trialpod_operator.cluster.remote_callbacks import RemoteCallbacks
+from trialpod_operator.cluster.remote_view import is_true, view_of
 from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, resource_name
-
-if TYPE_CHECKING:
-    from trialpod_operator.local.display.base import Display
-    from trialpod_operator.local.view import TrialRow
+from trialpod_operator.cluster.skew import skew
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
 NAMESPACE = "TRIALPOD_NAMESPACE"
+CONTEXT = "TRIALPOD_CONTEXT"
 IMAGE = "TRIALPOD_IMAGE"
 SECRET = "TRIALPOD_CREDENTIALS_SECRET"
 ENDPOINT = "TRIALPOD_CLUSTER_ENDPOINT"
 
-POLL_S = 1.0
-MANY_TRIALS, MANY_POLL_S = 300, 10.0
-"""From so many trials on they are listed only this often."""
-
-START_S = 3.0
-"""How long to wait for the first status before anything is shown."""
-
-UNNOTICED_S = 20.0
-"""After so long without a status something is wrong with the operator."""
-
-STALLED_S = 120.0
-"""How long `fit` waits for somebody to put right what has stalled the experiment."""
-
-COPIED_S = 60.0
+COPIED_S, COPIED_POLL_S = 60.0, 0.25
 """How long to wait for the last files, which follow the end of an experiment."""
 
 _WRITER = f"{TRIALPOD_DIR}/writer.json"
 _TUNER_FILE = "tuner.pkl"
 _BUDGET = ("numSamples", "maxConcurrentTrials", "timeBudget", "failurePolicy")
+
+
+class Submitted(SystemExit):
+    """Ends a script whose experiment was submitted; a SystemExit, so that scripts let it pass."""
+
+
+@dataclass
+class Submission:
+    """What `trialpod submit SCRIPT` tells this backend inside the script, and what it learns from it.
+
+    Attributes:
+        dry_run: only make the manifest; then the script ends.
+        wait: run the experiment as a script does; else the script ends when it is created.
+        items: the manifests, or the experiments as they were created.
+        before: the experiment before, None when it was not there.
+        status: exit status of the command.
+    """
+
+    dry_run: bool = False
+    wait: bool = False
+    items: list[Json] = field(default_factory=list)
+    before: Json | None = None
+    status: int = 0
+
+
+submission: Submission | None = None
+"""Set while a script is run by `trialpod submit`."""
 
 
 class KubernetesBackend:
@@ -74,7 +91,7 @@ class KubernetesBackend:
             this process uses.
         template: a PodTemplateSpec for the trials: volumes, tolerations, node selectors and so on.
         labels: of the experiment, its trials and their pods.
-        context: of the kubeconfig; None takes its current one.
+        context: of the kubeconfig; None takes TRIALPOD_CONTEXT, or its current one.
         deletion_policy: "Retain", or "Delete" to delete the stored data together with the resource.
     """
 
@@ -101,7 +118,7 @@ class KubernetesBackend:
         self._endpoint = endpoint if endpoint is not None else environ.get(ENDPOINT)
         self._template = dict(template or {})
         self._labels = dict(labels or {})
-        self._context = context
+        self._context = context or environ.get(CONTEXT) or None
         self._deletion_policy = deletion_policy
         self._environ = environ
         self._clock, self._sleep = clock, sleep
@@ -119,7 +136,7 @@ class KubernetesBackend:
 
     def can_restore(self, path: str) -> bool:
         """Return whether the storage at `path` holds an experiment."""
-        if not path.startswith("s3://"):
+        if not path.startswith("s3://") or (submission is not None and submission.dry_run):
             return False
         return open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
 
@@ -135,14 +152,25 @@ class KubernetesBackend:
         Raises:
             InvalidInputError: it cannot run in a cluster, or another one has its name. Nothing was created.
             KeyboardInterrupt: the user does not want to wait; the experiment goes on.
+            CallbackError: a callback raised an exception; the experiment goes on.
             ClusterUnreachableError: the cluster cannot be reached at the start.
             TrialpodError: it has stalled, or was deleted while this waited.
+            Submitted: `trialpod submit` runs the script, and does not wait.
         """
         try:
+            if submission is not None and submission.dry_run:
+                submission.items.append(self._made(request))
+                raise Submitted(0)
             with Experiments.connect(self._namespace, context=self._context) as api:
                 code = Path(request.trainable.pickle or "").read_bytes()
                 tuner = Path(request.directory, _TUNER_FILE)
+                if problem := skew(api.operator_facts()):
+                    logger.warning("%s", problem)
                 item = self._start(api, request, code, tuner.read_bytes() if tuner.exists() else b"")
+                if submission is not None:
+                    submission.items.append(item)
+                    if not submission.wait:
+                        raise Submitted(0)
                 _forget_directory(Path(request.directory))
                 self._show(api, request, item)
         finally:
@@ -152,35 +180,64 @@ class KubernetesBackend:
 
     def _show(self, api: Experiments, request: ExperimentRequest, item: Json) -> None:
         """Show the experiment until it has ended, and what came of it."""
+        from trialpod_operator.cluster.commands.following import follow
         from trialpod_operator.local.display.base import write_closing
         from trialpod_operator.local.display.choose import choose_display
         from trialpod_operator.local.summary import summarize
 
         verbose = request.verbose - 1
+        callbacks = self._callbacks(request)
         display = choose_display(sys.stdout, json=False, verbose=verbose)
         try:
-            item = self._follow(api, item, display)
-        except KeyboardInterrupt:
+            item = follow(api, item, display, clock=self._clock, sleep=self._sleep, each=callbacks.look)
+            if submission is not None and is_true(item, "Failed"):
+                submission.status = 1
+        except (KeyboardInterrupt, CallbackError):
             write_closing(sys.stdout, _parting_words(api, request))
+            callbacks.end()
             raise
         finally:
             display.close()
+        if request.callbacks:
+            self._wait_for_files(request.storage_uri)
+            callbacks.look(item, api.trials(request.name), final=True)
+            callbacks.end()
         if verbose >= 0:
             trials = api.trials(request.name)
             write_closing(sys.stdout, summarize(view_of(item, trials, now=self._clock(), rows=None)))
 
+    def _callbacks(self, request: ExperimentRequest) -> RemoteCallbacks:
+        return RemoteCallbacks(
+            request.callbacks,
+            lambda: open_storage(request.storage_uri),
+            request.storage_uri,
+            stop=request.stop,
+            num_samples=request.num_samples,
+            clock=self._clock,
+        )
+
     # -- the start --
 
+    def _made(self, request: ExperimentRequest) -> Json:
+        """Return the manifest, without asking anybody for anything."""
+        try:
+            namespace = Experiments.connect(self._namespace, context=self._context).namespace
+        except InvalidInputError:
+            namespace = self._namespace or "default"
+        return build_manifest(request, self._settings(namespace, request), _code_uri(request))
+
     def _start(self, api: Experiments, request: ExperimentRequest, code: bytes, state: bytes) -> Json:
-        digest = request.trainable.sha256 or ""
-        file = f"{TRIALPOD_DIR}/trainable-{digest[:16]}.pkl"
-        manifest = build_manifest(request, self._settings(api, request), f"{request.storage_uri}/{file}")
+        file = _code_uri(request).removeprefix(f"{request.storage_uri}/")
+        manifest = build_manifest(request, self._settings(api.namespace, request), _code_uri(request))
         item = api.find(request.name)
+        if submission is not None:
+            submission.before = item
         if item is not None:
             return self._attach(api, item, manifest)
         storage = open_storage(request.storage_uri)
         if storage.exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"):
             manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]
+        _put_objects(storage, Path(request.trainable.pickle or ""))
         storage.write(file, code)
         if state and not storage.exists(_TUNER_FILE):
             storage.write(_TUNER_FILE, state)
@@ -191,7 +248,7 @@ class KubernetesBackend:
                 raise
             return self._attach(api, api.get(request.name), manifest)  # started elsewhere in this moment
 
-    def _settings(self, api: Experiments, request: ExperimentRequest) -> ClusterSettings:
+    def _settings(self, namespace: str, request: ExperimentRequest) -> ClusterSettings:
         endpoint = self._endpoint
         if endpoint is None:
             own = StorageOptions(endpoint=endpoint_of(request.storage_uri)).resolved(self._environ)
@@ -200,12 +257,12 @@ class KubernetesBackend:
             raise InvalidInputError(
                 "the keys of this process (AWS_ACCESS_KEY_ID) are not sent to the cluster; name a Secret there that "
                 f"has keys for the trials: the variable {SECRET}=NAME, or KubernetesBackend(credentials_secret=...). "
-                f"To make one: kubectl -n {api.namespace} create secret generic NAME "
+                f"To make one: kubectl -n {namespace} create secret generic NAME "
                 "--from-literal=AWS_ACCESS_KEY_ID=... "
                 '--from-literal=AWS_SECRET_ACCESS_KEY=...; give "" if the pods need no keys'
             )
         return ClusterSettings(
-            namespace=api.namespace,
+            namespace=namespace,
             endpoint=endpoint,
             credentials_secret=self._secret or "",
             image=self._image,
@@ -247,71 +304,17 @@ class KubernetesBackend:
 
     # -- until the end --
 
-    def _follow(self, api: Experiments, item: Json, display: Display) -> Json:
-        from trialpod_operator.local.display import events
-
-        name, uid = str(item["metadata"]["name"]), item["metadata"].get("uid")
-        generation = int(item["metadata"].get("generation") or 1)
-        begun = self._clock()
-        stalled_at: float | None = None
-        listed_at = 0.0
-        trials: list[Json] = []
-        rows: dict[str, TrialRow] = {}
-        told = ""
-        started = False
-        while True:
-            now = self._clock()
-            status = item.get("status") or {}
-            seen = int(status.get("observedGeneration", -1)) >= generation
-            over = seen and finished(item)
-            # How many trials there will be, the operator has to say first.
-            if not started and ("trials" in status or now - begun >= START_S):
-                display.start(view_of(item, trials, now=now, rows=display.rows))
-                started = True
-            if started and (over or now - listed_at >= (MANY_POLL_S if len(trials) >= MANY_TRIALS else POLL_S)):
-                trials, listed_at = api.trials(name), now
-                view = view_of(item, trials, now=now, rows=None)
-                fresh = {row.name: row for row in view.rows}
-                for event in changes(rows, fresh, view.metric):
-                    display.event(event)
-                rows = fresh
-            view = view_of(item, trials, now=now, rows=display.rows)
-            if over and started:
-                display.finish(view)
-                return item
-            if started:
-                display.update(view)
-            why = _hindrance(item, api, waited=now - begun, seen=seen)
-            # The words change with every node that comes and goes; the reason is worth telling once.
-            if why and why[0] != told:
-                display.event(events.warning(why[1]))
-            told = why[0] if why else ""
-            if not is_true(item, "Stalled"):
-                stalled_at = None
-            else:
-                stalled_at = stalled_at or now
-                fatal = condition(item, "Stalled").get("reason") == "InvalidSpec"
-                if seen and (fatal or now - stalled_at > STALLED_S):
-                    raise TrialpodError(
-                        f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Put it "
-                        f"right and run this again, or delete it: kubectl -n {api.namespace} delete te {name}"
-                    )
-            self._sleep(POLL_S)
-            with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view stands still meanwhile
-                found = api.find(name)
-                if found is None or found["metadata"].get("uid") != uid:
-                    raise TrialpodError(
-                        f"the TuneExperiment {name} was deleted while this waited for it; what was stored until then "
-                        "stays, unless its deletionPolicy is Delete"
-                    )
-                item = found
-
     def _wait_for_files(self, uri: str) -> None:
         """Return when the operator has let go of the experiment: then the last files have been copied."""
         storage = open_storage(uri)
         deadline = self._clock() + COPIED_S
         while storage.exists(_WRITER) and self._clock() < deadline:
-            self._sleep(POLL_S / 4)
+            self._sleep(COPIED_POLL_S)
+
+
+def _code_uri(request: ExperimentRequest) -> str:
+    digest = request.trainable.sha256 or ""
+    return f"{request.storage_uri}/{TRIALPOD_DIR}/trainable-{digest[:16]}.pkl"
 
 
 def _comparable(item: Mapping[str, Any]) -> Json:
@@ -343,33 +346,23 @@ def _stored_trainable(storage: Storage) -> Json | None:
     return found
 
 
-def _hindrance(item: Mapping[str, Any], api: Experiments, *, waited: float, seen: bool) -> tuple[str, str] | None:
-    """Return why the experiment, or some of its trials, do not go on: the reason, and a sentence."""
-    if not seen:
-        if waited < UNNOTICED_S:
-            return None
-        text = (
-            "no operator has looked at it yet: is one running that serves this namespace? "
-            f"`kubectl get pods -A -l app.kubernetes.io/part-of=trialpod`; namespace: {api.namespace}"
-        )
-        return "Unnoticed", text
-    for kind, bad in (("Stalled", "True"), ("Ready", "False"), ("Suspended", "True")):
-        found = condition(item, kind)
-        if found.get("status") == bad and found.get("reason") != "Starting":
-            return str(found.get("reason")), f"{found.get('reason')}: {found.get('message')}"
-    waiting = (item.get("status") or {}).get("waiting")
-    return (str(waiting.get("reason")), f"{waiting.get('reason')}: {waiting.get('message')}") if waiting else None
+def _put_objects(storage: Storage, trainable: Path) -> None:
+    """Copy the objects that a Trainable refers to into the storage, except those that are there."""
+    for digest in stored_objects(trainable):
+        key = f"{TRIALPOD_DIR}/{FOLDER}/{digest}"
+        if not storage.exists(key):
+            storage.put_file(trainable.parent / FOLDER / digest, key)
 
 
 def _parting_words(api: Experiments, request: ExperimentRequest) -> str:
-    where = f"-n {api.namespace}"
-    hold = '{"spec":{"suspend":true}}'
+    where = f"{request.name} -n {api.namespace}"
     return (
         f"the experiment {request.name} goes on in the cluster.\n"
-        f"  to follow it:   run this script again, or: trialpod status {request.name} {where}\n"
-        f"  its results:    trialpod results {request.storage_uri}\n"
-        f"  to hold it:     kubectl {where} patch te {request.name} --type=merge -p '{hold}'\n"
-        f"  to delete it:   kubectl {where} delete te {request.name}"
+        f"  to follow it:   run this script again, or: trialpod status {where} --watch\n"
+        f"  its results:    trialpod results {where}\n"
+        f"  to hold it:     trialpod suspend {where}\n"
+        f"  to end it:      trialpod stop {where}\n"
+        f"  to delete it:   trialpod delete {where}"
     )
 
 
@@ -378,8 +371,8 @@ def _forget_directory(directory: Path) -> None:
     ours = directory / TRIALPOD_DIR
     if (ours / EXPERIMENT_FILE).exists():
         return  # a local run of the same experiment
-    for path in [directory / _TUNER_FILE, *ours.glob("trainable*.pkl")]:
+    for path in [directory / _TUNER_FILE, *ours.glob("trainable*.pkl"), *ours.glob(f"{FOLDER}/*")]:
         path.unlink(missing_ok=True)
-    for folder in (ours, directory):
+    for folder in (ours / FOLDER, ours, directory):
         with contextlib.suppress(OSError):  # it is not empty: not ours
             folder.rmdir()

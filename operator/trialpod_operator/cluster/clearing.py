@@ -16,6 +16,10 @@ from trialpod_operator.engine.trial import Trial
 LEAVE_S = 30.0
 """So long a pod may take to exit after its attempt has ended, beside its grace period."""
 
+WORKER_LEAVE_S = 10.0
+WORKER_GRACE_S = 1
+"""A worker of a group may take so long when its head's attempt has ended; then it has nothing to save."""
+
 LOG_AGAIN_S = 1.0
 """How soon to look again whether a log can be had, and is stored."""
 
@@ -36,9 +40,10 @@ class Clearing:
         self._leave_by: dict[str, float] = {}  # by pod name
         self._look_at = 0.0  # when logs are asked for again
 
-    def part(self, name: str, now: float) -> None:
-        """The attempt of a pod has ended; it is to exit by itself, and is made to after a while."""
+    def part(self, name: str, now: float, workers: Collection[str] = ()) -> None:
+        """The attempt of a pod and its workers has ended; they are to exit by themselves, else are made to."""
         self._leave_by[name] = now + LEAVE_S
+        self._leave_by |= dict.fromkeys(workers, now + WORKER_LEAVE_S)
 
     def keep(self, name: str) -> None:
         """A pod goes on."""
@@ -85,7 +90,7 @@ class Clearing:
                 if name not in stopped and not self._has_its_place(pod):
                     finished.append(pod)
             elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
-                await self._work.delete_pod(pod)
+                await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
         self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
         self._look_at = 0.0
         if finished:
@@ -105,3 +110,9 @@ class Clearing:
         """Whether a finished pod is to stay, and its log is kept."""
         annotations = pod["metadata"].get("annotations") or {}
         return names.LOG_KEPT_ANNOTATION in annotations and self._work.stays(pod)
+
+
+def _grace_s(metadata: Object) -> int | None:
+    """Return the grace period of a pod whose attempt is over; None for its own."""
+    is_worker = (metadata.get("labels") or {}).get(names.RANK_LABEL, "0") != "0"
+    return WORKER_GRACE_S if is_worker else None

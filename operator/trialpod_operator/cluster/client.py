@@ -1,175 +1,46 @@
-"""A small synchronous client of the API server, for scripts and commands: TuneExperiments, TuneTrials, events.
+"""The experiments of a namespace, for scripts and commands: TuneExperiments, TuneTrials, their pods and events.
 
-The operator has its own, asynchronous one (`kube`). This one is the standard library's HTTP.
-
-Invariants: every error says what to do. One connection is kept and opened again when the server has closed it; a
-request that may have been carried out already is never sent twice, except reading ones.
+Invariants: every error says what was not possible, and what to do: the right that is missing, the nearest name, how
+to install what is not there.
 """
 
 from __future__ import annotations
 
-import base64
-import http.client
-import json
-import ssl
-from collections.abc import Mapping
-from pathlib import Path
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import quote
 
 from trialpod.errors import InvalidInputError, TrialpodError, nearest
-from trialpod_operator.cluster import names
-from trialpod_operator.cluster.kubeconfig import Access, find_access
+from trialpod_operator.cluster import names, queues
+from trialpod_operator.cluster.api_client import (
+    APPLY_PATCH,
+    MERGE_PATCH,
+    ApiError,
+    ClusterUnreachableError,
+    ForbiddenError,
+    KubeClient,
+    NotThereError,
+)
+from trialpod_operator.cluster.kubeconfig import find_access
 
-TIMEOUT_S = 30.0
-MERGE_PATCH = "application/merge-patch+json"
+__all__ = ["ApiError", "ClusterUnreachableError", "Experiments", "ForbiddenError", "NotThereError", "event_time"]
+
 CHART = "helm install trialpod charts/trialpod"
 _PAGE = 500
 
 Json = dict[str, Any]
 
 
-class ClusterUnreachableError(TrialpodError):
-    """The API server cannot be reached; it may be tried again."""
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """A queue of Kueue's, as far as it may be seen: `cluster` is its ClusterQueue, `pending` who waits in it."""
 
-
-class ApiError(TrialpodError):
-    """The API server refused a request.
-
-    Attributes:
-        status: of the HTTP answer.
-        reason: `reason` of the Status object, such as "NotFound".
-    """
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        self.status = status
-        self.reason = reason
-        super().__init__(message)
-
-
-class NotThereError(InvalidInputError):
-    """There is no experiment of that name."""
-
-
-class KubeClient:
-    """Requests to one API server.
-
-    Args:
-        access: which one, and as whom.
-        timeout_s: for one answer.
-    """
-
-    def __init__(self, access: Access, *, timeout_s: float = TIMEOUT_S) -> None:
-        self.access = access
-        self._timeout_s = timeout_s
-        self._connection: http.client.HTTPConnection | None = None
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-    ) -> Json:
-        """Send one request and return what is answered.
-
-        Raises:
-            ApiError: the server refuses.
-            ClusterUnreachableError: it does not answer.
-        """
-        target = urlsplit(self.access.server).path.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
-        data = None if body is None else json.dumps(body, allow_nan=False).encode()
-        headers = {"Accept": "application/json", "User-Agent": "trialpod", **self._authorization()}
-        if data is not None:
-            headers["Content-Type"] = content_type
-        fresh = self._connection is None
-        try:
-            status, answer = self._send(method, target, data, headers)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            if fresh or method != "GET":
-                raise self._unreachable(error) from error
-            try:
-                status, answer = self._send(method, target, data, headers)
-            except (OSError, http.client.HTTPException) as again:
-                self.close()
-                raise self._unreachable(again) from again
-        try:
-            found = json.loads(answer) if answer else {}
-        except ValueError:
-            found = {"message": answer[:300].decode(errors="replace")}
-        if status >= 400 or not isinstance(found, dict):
-            found = found if isinstance(found, dict) else {}
-            raise ApiError(status, str(found.get("reason") or ""), str(found.get("message") or f"status {status}"))
-        return found
-
-    def close(self) -> None:
-        """Close the connection; the next request opens another one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _send(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        if self._connection is None:
-            self._connection = self._connect()
-        self._connection.request(method, target, body=data, headers=dict(headers))
-        response = self._connection.getresponse()
-        answer = response.read()
-        if response.will_close:
-            self.close()
-        return response.status, answer
-
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.access.server)
-        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        proxy = self.access.proxy or ("" if proxy_bypass(host) else getproxies().get(parts.scheme, ""))
-        via = urlsplit(proxy) if proxy else None
-        if via is not None and via.scheme != "http":
-            raise InvalidInputError(f"the proxy {via.scheme}://{via.hostname} is not supported; use an http:// one")
-        near = (via.hostname or "", via.port or 3128) if via is not None else (host, port)
-        if self.access.tls is None:
-            return http.client.HTTPConnection(*near, timeout=self._timeout_s)
-        made = _Https(*near, self.access.tls, self.access.server_name or host, self._timeout_s)
-        if via is not None:
-            pair = f"{via.username}:{via.password or ''}".encode() if via.username else b""
-            extra = {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode()}"} if pair else {}
-            made.set_tunnel(host, port, extra)
-        return made
-
-    def _authorization(self) -> dict[str, str]:
-        if not self.access.token_file:
-            return self.access.headers
-        try:
-            token = Path(self.access.token_file).read_text().strip()
-        except OSError as error:
-            raise InvalidInputError(f"the token {self.access.token_file} cannot be read: {error.strerror}") from error
-        return {**self.access.headers, "Authorization": f"Bearer {token}"}
-
-    def _unreachable(self, error: BaseException) -> ClusterUnreachableError:
-        words = str(error) or type(error).__name__
-        remedy = "is the cluster up, and does `kubectl version` work?"
-        if isinstance(error, ssl.SSLCertVerificationError):
-            remedy = "its certificate is not the one that the kubeconfig expects; get a new kubeconfig"
-        return ClusterUnreachableError(
-            f"the cluster at {self.access.server} cannot be reached: {words}; {remedy} (from {self.access.source})"
-        )
-
-
-class _Https(http.client.HTTPSConnection):
-    """HTTPS whose certificate is checked against a name of its own, also through a proxy."""
-
-    def __init__(self, host: str, port: int, context: ssl.SSLContext, server_name: str, timeout: float) -> None:
-        super().__init__(host, port, timeout=timeout)
-        self._tls = context
-        self._server_name = server_name
-
-    def connect(self) -> None:
-        """Connect and shake hands."""
-        http.client.HTTPConnection.connect(self)
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
+    name: str
+    local: Json
+    cluster: Json | None
+    pending: list[Json]
 
 
 class Experiments:
@@ -185,13 +56,21 @@ class Experiments:
         self.namespace = namespace or client.access.namespace
 
     @classmethod
-    def connect(cls, namespace: str | None = None, *, context: str | None = None) -> Experiments:
+    def connect(
+        cls, namespace: str | None = None, *, context: str | None = None, kubeconfig: str | None = None
+    ) -> Experiments:
         """Find the cluster that this process is configured for.
+
+        Args:
+            namespace: None takes the one of the kubeconfig's context.
+            context: None takes the kubeconfig's current one.
+            kubeconfig: path of the file; None takes KUBECONFIG, or ~/.kube/config.
 
         Raises:
             InvalidInputError: none is.
         """
-        return cls(KubeClient(find_access(context=context)), namespace)
+        environ = {**os.environ, "KUBECONFIG": kubeconfig} if kubeconfig else os.environ
+        return cls(KubeClient(find_access(environ, context=context)), namespace)
 
     def __enter__(self) -> Experiments:
         return self
@@ -227,6 +106,30 @@ class Experiments:
             str(item["metadata"]["name"]) for item in self._list(self._path(names.EXPERIMENTS), names.EXPERIMENTS)
         ]
 
+    def all(self, *, everywhere: bool = False) -> list[Json]:
+        """Return the experiments of the namespace, or of all namespaces, by namespace and name."""
+        path = f"/apis/{names.API_VERSION}/{names.EXPERIMENTS}" if everywhere else self._path(names.EXPERIMENTS)
+        found = self._list(path, names.EXPERIMENTS, everywhere=everywhere)
+        return sorted(found, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))
+
+    def find_trial(self, name: str) -> Json | None:
+        """Return a TuneTrial, by its own name or by its trial's id; None when there is none."""
+        if "_" not in name:
+            try:
+                return self.client.request("GET", self._path(names.TRIALS, name))
+            except ApiError as error:
+                if error.status == 404 and self._installed(error):
+                    return None
+                raise self._explained(error, "get", names.TRIALS) from error
+        selector = f"{names.TRIAL_ID_LABEL}={name}"
+        found = self._list(self._path(names.TRIALS), names.TRIALS, {"labelSelector": selector})
+        return found[0] if len(found) == 1 else None
+
+    def pods(self, name: str) -> list[Json]:
+        """Return the pods of an experiment that are there."""
+        selector = f"{names.EXPERIMENT_LABEL}={name}"
+        return self._list(self._core_path("pods"), "pods", {"labelSelector": selector})
+
     def trials(self, name: str) -> list[Json]:
         """Return the TuneTrials of an experiment in the order of their creation."""
         selector = f"{names.EXPERIMENT_LABEL}={name}"
@@ -236,13 +139,46 @@ class Experiments:
     def events(self, name: str, uid: str = "") -> list[Json]:
         """Return the events about an experiment, the latest last; none when they may not be seen."""
         chosen = f"involvedObject.kind={names.EXPERIMENT_KIND},involvedObject.name={name}"
-        path = f"/api/v1/namespaces/{quote(self.namespace)}/events"
         try:
-            found = self._list(path, "events", {"fieldSelector": chosen})
+            found = self._list(self._core_path("events"), "events", {"fieldSelector": chosen})
         except InvalidInputError:
             return []  # They add to what the status says; without the right to see them the rest is still told.
         own = [event for event in found if not uid or (event.get("involvedObject") or {}).get("uid", uid) == uid]
         return sorted(own, key=event_time)
+
+    def queue(self, name: str) -> QueueFacts | None:
+        """Return a queue of Kueue's, as far as the user may look; None when there is no such queue to be seen."""
+        for version in queues.VERSIONS:
+            root = f"/apis/{queues.GROUP}/{version}"
+            local = self._seen(f"{root}/namespaces/{quote(self.namespace)}/localqueues/{quote(name)}")
+            if local is None:
+                continue
+            owner = str((local.get("spec") or {}).get("clusterQueue") or "")
+            cluster = self._seen(f"{root}/clusterqueues/{quote(owner)}") if owner else None
+            place = f"namespaces/{quote(self.namespace)}/localqueues/{quote(name)}/pendingworkloads"
+            pending = self._seen(f"/apis/visibility.{queues.GROUP}/{version}/{place}") or {}
+            return QueueFacts(name, local, cluster, list(pending.get("items") or ()))
+        return None
+
+    def workloads(self, pods: Iterable[Json]) -> list[str]:
+        """Return the names of the Workloads of these pods; none where they may not be seen."""
+        uids = {str(pod["metadata"].get("uid")) for pod in pods}
+        for version in queues.VERSIONS:
+            found = self._seen(f"/apis/{queues.GROUP}/{version}/namespaces/{quote(self.namespace)}/workloads")
+            if found is not None:
+                return [
+                    str(each["metadata"]["name"])
+                    for each in found.get("items") or ()
+                    if any(owner.get("uid") in uids for owner in each["metadata"].get("ownerReferences") or ())
+                ]
+        return []
+
+    def _seen(self, path: str) -> Json | None:
+        """Return what is at a path that only adds to the rest; None when it is not there, or not for this user."""
+        try:
+            return self.client.request("GET", path)
+        except ApiError:
+            return None
 
     def create(self, manifest: Json) -> Json:
         """Create a TuneExperiment; raises as `get`, and an `ApiError` with status 409 when the name is taken."""
@@ -255,15 +191,99 @@ class Experiments:
                 raise
             raise self._explained(error, "create", names.EXPERIMENTS) from error
 
-    def change(self, name: str, spec: Json) -> Json:
-        """Change fields of an experiment's spec; None removes a field."""
-        path = self._path(names.EXPERIMENTS, name)
+    def apply(self, manifest: Json, *, force: bool = False) -> Json:
+        """Create the experiment, or give it what the manifest says (server-side apply, field manager `trialpod`).
+
+        Args:
+            manifest: the whole of it.
+            force: take over fields that somebody else has set.
+        """
+        name = str(manifest["metadata"]["name"])
+        query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict", **({"force": "true"} if force else {})}
         try:
-            return self.client.request("PATCH", path, {"spec": spec}, content_type=MERGE_PATCH)
+            return self.client.request(
+                "PATCH", self._path(names.EXPERIMENTS, name), manifest, query=query, content_type=APPLY_PATCH
+            )
         except ApiError as error:
+            if error.status == 409:
+                raise InvalidInputError(
+                    f"{name}: others have set fields that this manifest sets too: {error}; --force-conflicts takes "
+                    "them over"
+                ) from error
             raise self._explained(error, "patch", names.EXPERIMENTS) from error
 
-    def _list(self, path: str, what: str, query: Mapping[str, str] | None = None) -> list[Json]:
+    def change(self, name: str, spec: Json) -> Json:
+        """Change fields of an experiment's spec; None removes a field."""
+        return self._patch(names.EXPERIMENTS, name, {"spec": spec})
+
+    def annotate(self, name: str, annotations: Mapping[str, str | None]) -> Json:
+        """Change annotations of an experiment; None removes one."""
+        return self._patch(names.EXPERIMENTS, name, {"metadata": {"annotations": dict(annotations)}})
+
+    def stop_trial(self, trial: str) -> Json:
+        """Tell a TuneTrial to stop."""
+        return self._patch(names.TRIALS, trial, {"spec": {"stop": True}})
+
+    def delete(self, name: str, *, uid: str = "") -> None:
+        """Delete an experiment, with its trials and pods; `uid`: only if it is still that one."""
+        body: Json = {"propagationPolicy": "Background", **({"preconditions": {"uid": uid}} if uid else {})}
+        try:
+            self.client.request("DELETE", self._path(names.EXPERIMENTS, name), body)
+        except ApiError as error:
+            if error.status == 404 and self._installed(error):
+                return
+            raise self._explained(error, "delete", names.EXPERIMENTS) from error
+
+    def log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[bytes]:
+        """Yield the lines that a pod has printed; with `follow` until it ends.
+
+        Raises:
+            ApiError: there is no such pod, or it has not begun.
+            ForbiddenError: the user may not read logs.
+        """
+        query = {**({"container": container} if container else {}), **({"follow": "true"} if follow else {})}
+        if previous:
+            query["previous"] = "true"
+        try:
+            yield from self.client.lines(f"{self._core_path('pods', pod)}/log", query=query)
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise self._explained(error, "get", "pods/log") from error
+            raise
+
+    def secret(self, name: str) -> Json | None:
+        """Return a Secret of the namespace, None when there is none.
+
+        Raises:
+            ForbiddenError: the user may not read it.
+        """
+        try:
+            return self.client.request("GET", self._core_path("secrets", name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise self._explained(error, "get", "secrets") from error
+
+    def operator_facts(self) -> dict[str, str]:
+        """Return what the operator says of itself in this namespace; empty when it has said nothing, or to others."""
+        try:
+            found = self.client.request("GET", self._core_path("configmaps", names.CA_CONFIG_MAP))
+        except ApiError:
+            return {}  # Nothing depends on it: it is there to warn.
+        notes = (found.get("metadata") or {}).get("annotations") or {}
+        return {key: str(value) for key, value in notes.items() if key.startswith(f"{names.GROUP}/")}
+
+    def _patch(self, resource: str, name: str, body: Json) -> Json:
+        try:
+            return self.client.request("PATCH", self._path(resource, name), body, content_type=MERGE_PATCH)
+        except ApiError as error:
+            if error.status == 404 and self._installed(error) and resource == names.EXPERIMENTS:
+                raise NotThereError(self._absent(name)) from error
+            raise self._explained(error, "patch", resource) from error
+
+    def _list(
+        self, path: str, what: str, query: Mapping[str, str] | None = None, *, everywhere: bool = False
+    ) -> list[Json]:
         items: list[Json] = []
         rest = ""
         while True:
@@ -274,7 +294,7 @@ class Experiments:
                 if error.status == 410 and rest:
                     items, rest = [], ""  # the list has become too old between two pages
                     continue
-                raise self._explained(error, "list", what) from error
+                raise self._explained(error, "list", what, everywhere=everywhere) from error
             items += found.get("items") or []
             rest = str((found.get("metadata") or {}).get("continue") or "")
             if not rest:
@@ -282,6 +302,10 @@ class Experiments:
 
     def _path(self, resource: str, name: str = "") -> str:
         path = f"/apis/{names.API_VERSION}/namespaces/{quote(self.namespace)}/{resource}"
+        return f"{path}/{quote(name)}" if name else path
+
+    def _core_path(self, resource: str, name: str = "") -> str:
+        path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
         return f"{path}/{quote(name)}" if name else path
 
     def _installed(self, error: ApiError) -> bool:
@@ -296,17 +320,32 @@ class Experiments:
         there = f" (there are: {shown})" if known else "; there is none at all: is it in another namespace (-n)?"
         return f"there is no TuneExperiment {name} in the namespace {self.namespace}{hint}{there}"
 
-    def _explained(self, error: ApiError, verb: str, what: str) -> TrialpodError:
-        if error.status == 404:
+    def _explained(self, error: ApiError, verb: str, what: str, *, everywhere: bool = False) -> TrialpodError:
+        ours = what in (names.EXPERIMENTS, names.TRIALS)
+        if error.status == 404 and str(error).startswith("namespaces "):
+            return InvalidInputError(
+                f"there is no namespace {self.namespace}; use another one (-n), or make it: "
+                f"kubectl create namespace {self.namespace}"
+            )
+        if error.status == 404 and ours:
             return InvalidInputError(
                 f"trialpod is not installed in the cluster at {self.client.access.server}: it does not know "
                 f"{names.EXPERIMENT_KIND}s; who runs the cluster installs it: {CHART}"
             )
         if error.status == 403:
-            group = "" if what == "events" else f".{names.GROUP}"
-            return InvalidInputError(
-                f"you may not {verb} {what} in the namespace {self.namespace}: {error}; "
-                f"`kubectl auth can-i {verb} {what}{group} -n {self.namespace}` tests it, the role edit has the right"
+            group = f".{names.GROUP}" if ours else ""
+            role = "view" if verb in ("get", "list") and what != "secrets" else "edit"
+            place, flag = f"the namespace {self.namespace}", f"-n {self.namespace}"
+            hint = f"the role {role} has the right"
+            if everywhere:
+                place, flag, hint = (
+                    "all namespaces",
+                    "-A",
+                    "without -A one namespace is looked at, which may be allowed",
+                )
+            return ForbiddenError(
+                f"you may not {verb} {what} in {place}: {error}; "
+                f"`kubectl auth can-i {verb} {what}{group} {flag}` tests it; {hint}"
             )
         if error.status == 401:
             return InvalidInputError(

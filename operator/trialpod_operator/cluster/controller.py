@@ -17,8 +17,11 @@ from trialpod_operator.cluster import names
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.measured import timed_reconcile
+from trialpod_operator.cluster.measured_account import Account
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.seen import Object, Seen
+from trialpod_operator.cluster.steady_clock import steady
+from trialpod_operator.cluster.storage_access import NAMESPACE
 from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.reports.service import NotReadyError
 
@@ -72,9 +75,15 @@ class Services:
         """Put the certificates that pods trust into the namespace, where their volumes take them from."""
         bundle = self.authority()
         collection = paths.config_maps(namespace)
-        metadata = {"name": names.CA_CONFIG_MAP, "labels": {names.MANAGED_BY_LABEL: names.MANAGER}}
+        facts = {name: fact.replace(NAMESPACE, namespace) for name, fact in self.options.facts.items()}
+        metadata = {
+            "name": names.CA_CONFIG_MAP,
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGER},
+            "annotations": facts,
+        }
         data = {names.CA_KEY: bundle}
-        patched = await self.kube.patch(collection, names.CA_CONFIG_MAP, {"data": data})
+        body = {"data": data, "metadata": {"annotations": facts}}
+        patched = await self.kube.patch(collection, names.CA_CONFIG_MAP, body)
         if patched is None:
             try:
                 await self.kube.create(
@@ -83,7 +92,7 @@ class Services:
             except ApiError as error:
                 if error.status != 409:
                     raise
-                await self.kube.patch(collection, names.CA_CONFIG_MAP, {"data": data})
+                await self.kube.patch(collection, names.CA_CONFIG_MAP, body)
         self._published.add(namespace)
 
     async def publish_everywhere(self) -> None:
@@ -135,7 +144,7 @@ class Controller:
             self.seen,
             add=self.queue.add,
             add_soon=lambda key: self.queue.add_later(key, CHANGE_S),
-            clock=clock,
+            clock=steady(clock),
             authority=authority,
         )
         self._controllers: dict[str, ExperimentController] = {}
@@ -145,6 +154,12 @@ class Controller:
     def open_count(self) -> int:
         """How many experiments are in memory."""
         return sum(each.open for each in self._controllers.values())
+
+    def accounts(self) -> list[Account]:
+        """Return what the trials of the open experiments took, and of those that have just finished."""
+        now = self.services.clock()
+        found = (controller.account(now) for _, controller in sorted(self._controllers.items()))
+        return [account for account in found if account is not None]
 
     def find(self, name: str) -> ExperimentController | None:
         """Return the experiment "namespace/name" for the report service.

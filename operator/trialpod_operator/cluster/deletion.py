@@ -82,7 +82,7 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
     checked = check_stored(clean)
     if checked.experiment is None:
         return True  # it never ran, so it has no data
-    experiment = storage_access.with_storage(checked.experiment, services.options.default_storage)
+    experiment = storage_access.with_storage(checked.experiment, namespace, services.options.storage_rules)
     storage = experiment.spec.storage
     assert storage is not None
     files: dict[str, bytes] = {}
@@ -92,7 +92,7 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
         files = storage_access.read_secret(keys) if secret is None else {}
         files = files or storage_access.secret_data(storage, secret)
         storage_access.write_secret(keys, files)
-    place = storage_access.place(experiment, keys, files)
+    place = storage_access.place(experiment, keys, files, services.options.storage_rules)
     options = msgspec.structs.replace(place.own, retry_s=5.0, create_bucket=False)
 
     def delete() -> bool:

@@ -3,6 +3,7 @@
 | reason | type | when |
 |---|---|---|
 | Started | Normal | the operator took it up |
+| SpecChanged | Normal | a field that may change was changed: from what, to what, by which client |
 | Suspended, Resumed | Normal | all trials stand still; they go on |
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
 | Disrupted | Warning | the cluster ended an attempt: once per reason and while |

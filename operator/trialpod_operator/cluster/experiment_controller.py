@@ -20,20 +20,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trialpod.errors import InvalidInputError, StorageError, TrialpodError
-from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, ReportAnswer, TrainableRef
+from trialpod.protocol.messages import (
+    AssignmentAnswer,
+    AssignmentRequest,
+    CredentialsAnswer,
+    ReportAnswer,
+    TrainableRef,
+)
 from trialpod.storage.base import StorageUnavailableError, open_storage
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
+from trialpod_operator.cluster.audit import changes
 from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.measured import STORAGE_ERRORS
+from trialpod_operator.cluster.measured_account import Account, AccountView
 from trialpod_operator.cluster.pod_work import PodWork
-from trialpod_operator.cluster.pods import ObjectRef, grace_seconds
+from trialpod_operator.cluster.pods import GPU, ObjectRef, grace_seconds
 from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.seen import Object
 from trialpod_operator.cluster.status_writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
+from trialpod_operator.cluster.waiting import QUEUE_LABEL
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -90,13 +101,34 @@ class ExperimentController:
         self._applied = -1  # generation whose settings the engine has
         self._secret_files: dict[str, bytes] = {}
         self._secret_read_at = 0.0
+        self._issuer: KeyIssuer | None = None  # when pods do not have the storage's keys themselves
         self._broken: BaseException | None = None
         self._writer = StatusWriter(key, services)
+        self._account = AccountView(key)
 
     @property
     def open(self) -> bool:
         """True while the engine is in memory."""
         return self._hosted is not None
+
+    def account(self, now: float) -> Account | None:
+        """Return what its trials took, for the metrics; None once it has been closed for a while.
+
+        Args:
+            now: seconds since the epoch.
+        """
+        experiment = self._experiment
+        if self._hosted is None or self._runs is None or experiment is None:
+            return self._account.last(now)
+        options = self._services.options.pod_options
+        asked = [options.gpu_resource if name == GPU else name for name in experiment.spec.resource_amounts]
+        return self._account.observe(
+            self._hosted.host.engine,
+            now,
+            queue=queue_of(experiment),
+            asked=asked,
+            waits_since=self._runs.waiting_since,
+        )
 
     # -- for the report service --
 
@@ -104,7 +136,8 @@ class ExperimentController:
         """Apply an event of an attempt."""
         hosted, runs = self._ready()
         if isinstance(event, AttemptEnded):
-            runs.note_reported_end(event.trial_id, event.attempt, event.end)
+            end = runs.note_reported_end(event.trial_id, event.attempt, event.end)
+            event = msgspec.structs.replace(event, end=end)
             hosted.meter.ended(event.trial_id, event.attempt, event.end.cause)
         hosted.apply(event)
 
@@ -124,13 +157,28 @@ class ExperimentController:
             hosted.prove()
         return answer
 
+    async def credentials(self, trial_id: str, attempt: int) -> CredentialsAnswer:
+        """Return keys to what the attempt needs of the storage."""
+        hosted, _ = self._ready()
+        if self._issuer is None:
+            return CredentialsAnswer(problem="the trial's pod has the storage's keys from a Secret")
+        return await self._issuer.answer(hosted.host, trial_id, attempt)
+
     def permits(self, caller: Caller, trial_id: str) -> str:
         """Return "" if that pod may speak for the trial."""
         return self._ready()[1].permits(caller, trial_id)
 
+    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
+        """Return "" if that pod is the runner that was made for the attempt."""
+        return self._ready()[1].admits(caller, trial_id, attempt)
+
     def committed(self) -> Awaitable[None] | None:
         """Return what to await until everything applied so far is durable."""
         return self._ready()[0].committed()
+
+    def prove(self) -> None:
+        """Have the next answer wait for a proof that no other operator has gone on."""
+        self._ready()[0].prove()
 
     def _ready(self) -> tuple[HostedExperiment, Runs]:
         if self._hosted is None or self._runs is None:
@@ -166,6 +214,7 @@ class ExperimentController:
             except storage_access.StorageProblemError as error:
                 problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
             except StorageUnavailableError as error:
+                STORAGE_ERRORS.value += 1
                 message = f"{error}; it goes on as soon as the storage answers"
                 problem, again = Problem(reason="StorageUnavailable", message=message), RETRY_S
             except FencedError as error:
@@ -174,12 +223,15 @@ class ExperimentController:
                 again = 1.0
             except (StorageError, InvalidInputError) as error:
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
+        if problem is None and self._issuer is not None and self.open:
+            problem = self._issuer.problem
         next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem)
         return _soonest(again, next_write, self._time_to_live(item))
 
     async def close(self) -> None:
         """Let go of the experiment; everything committed stays, and so do its pods."""
         if self._hosted is not None:
+            self.account(self._services.clock())  # the last that is shown of it
             await self._hosted.close(complete=False)
         self._hosted = self._runs = None
 
@@ -196,7 +248,9 @@ class ExperimentController:
             self._refused = Problem(reason="InvalidSpec", message=f"{listed}{more}", stalled=True)
             return
         try:
-            self._experiment = storage_access.with_storage(checked.experiment, self._services.options.default_storage)
+            self._experiment = storage_access.with_storage(
+                checked.experiment, self._namespace, self._services.options.storage_rules
+            )
         except storage_access.StorageProblemError as error:
             self._refused = Problem(reason=error.reason, message=str(error), stalled=True)
 
@@ -219,8 +273,8 @@ class ExperimentController:
         await self._refresh_secret(experiment)
         hosted, runs = self._ready()
         if self._applied != self._generation:
-            self._apply_spec(experiment, hosted)
-        self._stop_on_request(hosted)
+            self._apply_spec(item, experiment, hosted)
+        self._stop_on_request(item, hosted)
         again = await runs.reconcile()
         if hosted.host.engine.finished and not runs.runs:
             # Whatever ends the experiment is committed and written down before its memory is given up.
@@ -230,9 +284,9 @@ class ExperimentController:
             if not hosted.files_stored:
                 return 0.5
             if await self._writer.write_final(experiment, hosted, runs) and not runs.pods_left:
-                problem = await hosted.close(complete=True)
-                if problem:
-                    raise StorageError(problem)
+                if problem := await hosted.close(complete=True):
+                    logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
+                self.account(self._services.clock())  # the last that is shown of it
                 self._hosted = self._runs = None
                 logger.info("%s has finished", self.key)
                 return None
@@ -275,6 +329,9 @@ class ExperimentController:
         await services.publish_authority(self._namespace)  # no pod begins without it
         await self._refresh_secret(experiment)
         place = self._place(experiment)
+        issuer = self._issuer_for(experiment, place)
+        if issuer is not None and not only_stored and not self._services.seen.trials(self.key):
+            await issuer.check()  # later it must not hold up trials that go on with the keys that they have
         directory = self._work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
 
@@ -314,7 +371,7 @@ class ExperimentController:
             services.add(self.key)
 
         runs = Runs(self.key, manifest, hosted, work, services.seen, services.clock, wake, self._writer.note_ending)
-        self._hosted, self._runs, self._applied = hosted, runs, -1
+        self._hosted, self._runs, self._applied, self._issuer = hosted, runs, -1, issuer
         if hosted.host.engine.state.settings is not None:
             hosted.apply(Recovered(live=runs.live_attempts()))
             logger.info("%s goes on: %d records replayed", self.key, hosted.host.replayed)
@@ -351,7 +408,21 @@ class ExperimentController:
             )
 
     def _place(self, experiment: TuneExperiment) -> storage_access.StoragePlace:
-        return storage_access.place(experiment, self._secret_dir, self._secret_files)
+        rules = self._services.options.storage_rules
+        return storage_access.place(experiment, self._secret_dir, self._secret_files, rules)
+
+    def _issuer_for(self, experiment: TuneExperiment, place: storage_access.StoragePlace) -> KeyIssuer | None:
+        if place.scoped is None:
+            return None
+        pickle = experiment.spec.trainable.pickle
+        return KeyIssuer(
+            self.key,
+            place.uri,
+            place.own,
+            place.scoped,
+            pickle.uri if pickle is not None else "",
+            lambda: self._services.add(self.key),
+        )
 
     async def _refresh_secret(self, experiment: TuneExperiment) -> None:
         storage = experiment.spec.storage
@@ -366,23 +437,31 @@ class ExperimentController:
 
     # -- while it is open --
 
-    def _apply_spec(self, experiment: TuneExperiment, hosted: HostedExperiment) -> None:
+    def _apply_spec(self, item: Mapping[str, Any], experiment: TuneExperiment, hosted: HostedExperiment) -> None:
         plan = hosted.plan
         if plan.settings.name:
             place = self._place(experiment)
             plan = self._plan(experiment, place, hosted.plan.document)
-        flags = hosted.host.engine.state.flags
+        flags, before = hosted.host.engine.state.flags, hosted.host.engine.state.settings
+        if before is not None:
+            self._writer.note_change(changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend))
         if experiment.spec.suspend and not flags.suspended:
             hosted.apply(SuspendRequested())
+        if self._runs is not None:
+            self._runs.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
         hosted.apply(SettingsObserved(settings=plan.settings))
         if not experiment.spec.suspend and hosted.host.engine.state.flags.suspended:
             hosted.apply(ResumeRequested())
         self._applied = self._generation
 
-    def _stop_on_request(self, hosted: HostedExperiment) -> None:
-        """Stop the trials whose TuneTrial says `stop: true`."""
-        for item in self._services.seen.trials(self.key):
-            spec = item.get("spec") or {}
+    def _stop_on_request(self, item: Mapping[str, Any], hosted: HostedExperiment) -> None:
+        """Stop the trials whose TuneTrial says `stop: true`, or all when the experiment's annotation says so."""
+        engine = hosted.host.engine
+        if stop_is_asked(item["metadata"]) and not (engine.finished or engine.state.flags.stopping):
+            hosted.apply(StopRequested())
+            return
+        for each in self._services.seen.trials(self.key):
+            spec = each.get("spec") or {}
             trial = hosted.host.engine.state.trials.get(str(spec.get("trialId")))
             if spec.get("stop") and trial is not None and not trial.ended and trial.decision != "stop":
                 hosted.apply(StopRequested(trial_id=trial.trial_id))
@@ -449,6 +528,20 @@ class ExperimentController:
         """Remove what this experiment has on the operator's disk."""
         shutil.rmtree(self._work_dir, ignore_errors=True)
         storage_access.remove_secret(self._secret_dir)
+
+
+def queue_of(experiment: TuneExperiment) -> str:
+    """Return the queue that an experiment's pods wait in, "" when there is none."""
+    given = (experiment.spec.template.get("metadata") or {}).get("labels") or {}
+    return str(given.get(QUEUE_LABEL) or (experiment.metadata.labels or {}).get(QUEUE_LABEL) or "")
+
+
+def stop_is_asked(metadata: Mapping[str, Any]) -> bool:
+    """Return whether an experiment is to stop: its annotation names this generation of its spec, or a later one."""
+    asked = str((metadata.get("annotations") or {}).get(names.STOP_ANNOTATION, ""))
+    if asked.isdecimal():
+        return int(asked) >= int(metadata.get("generation") or 0)
+    return asked.lower() == "true"
 
 
 def _trainable(spec: TuneExperimentSpec) -> TrainableRef:

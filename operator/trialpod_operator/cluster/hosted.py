@@ -28,7 +28,7 @@ from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import opaque_decoder
 from trialpod.storage.base import Storage
 from trialpod.storage.layout import LOG_FILE
-from trialpod_operator.cluster.measured import ExperimentMeter
+from trialpod_operator.cluster.measured import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -88,6 +88,7 @@ class HostedExperiment:
         self.last_contact: dict[str, float] = {}
         self.meter = ExperimentMeter()
         self._mirror = mirror
+        self._errors = 0  # of the mirror, as they were counted
         self._held = held
         self._clock = clock
         self._committed = host.position
@@ -133,6 +134,8 @@ class HostedExperiment:
             opened[0].tell_suggestion(event)
 
         host = ExperimentHost(plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S, deliver=deliver)
+        if mirror.sealed:
+            host.write_snapshot()  # the one that the seal was for never came
         opened.append(cls(host, mirror, held, clock))
         return opened[0]
 
@@ -180,7 +183,7 @@ class HostedExperiment:
         except Exception as error:
             self._break(error)
             raise
-        self.meter.applied(event, self.host.position)
+        self.meter.applied(event, self.host.position, waits=blocked)
         acts = any(not isinstance(self._held[i][1], ResultsApplied) for i in range(before, len(self._held)))
         quiet = isinstance(event, ResultsReceived | CheckpointsChanged | TimerFired)
         self._mirror.request(self.host.position, urgent=blocked or acts or not quiet)
@@ -358,7 +361,7 @@ class HostedExperiment:
             self._wakeup = None
         at = self.host.engine.next_wakeup()
         if at is not None and self._broken is None:
-            self._wakeup = self._loop.call_later(max(0.0, at - self._clock()), self._fire)
+            self._wakeup = self._loop.call_later(max(0.0, at - self.host.now()), self._fire)
 
     def _fire(self) -> None:
         if self._broken is None:
@@ -368,6 +371,7 @@ class HostedExperiment:
         last_tick = self._clock()
         while self._broken is None:
             await asyncio.sleep(FLUSH_S)
+            self._count_errors()
             try:
                 self.host.flush()
                 if self._mirror.pieces > MOST_PIECES:
@@ -378,6 +382,11 @@ class HostedExperiment:
                     self.apply(TimerFired())
             except Exception as error:  # noqa: BLE001 - it breaks the experiment, which is then opened anew
                 self._break(error)
+
+    def _count_errors(self) -> None:
+        errors = self._mirror.errors
+        STORAGE_ERRORS.value += errors - self._errors
+        self._errors = errors
 
     # -- what the trial files are called --
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -25,6 +25,10 @@ PARALLEL = 32
 """Requests of this process that may be under way at once, watches not counted."""
 
 MERGE_PATCH = "application/merge-patch+json"
+
+
+NEVER_HELD_BACK = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io/")
+"""The Lease itself, and questions that change nothing."""
 
 
 class ApiError(TrialpodError):
@@ -59,6 +63,8 @@ class Kube:
         self._timeout_s = timeout_s
         self._room = asyncio.Semaphore(PARALLEL)
         self.requests = 0
+        self.may_act: Callable[[], bool] = lambda: True
+        """Whether this process may still change anything; asked before each such request, save `NEVER_HELD_BACK`."""
 
     @classmethod
     async def connect(cls) -> Kube:
@@ -121,6 +127,8 @@ class Kube:
         }
         parameters: list[tuple[str, str]] = list((query or {}).items())
         async with self._room:
+            if method != "GET" and not path.startswith(NEVER_HELD_BACK) and not self.may_act():
+                raise ApiError(method, path, 0, {"message": "not sent: another operator may be at work by now"})
             self.requests += 1
             try:
                 await self._client.update_params_for_auth(
@@ -213,9 +221,11 @@ class Kube:
             "DELETE", collection, query={"labelSelector": selector}, body={"propagationPolicy": "Background"}
         )
 
-    async def pod_log(self, namespace: str, name: str, container: str, limit_bytes: int) -> str:
-        """Return what a container printed, at most so many bytes of it, oldest first."""
+    async def pod_log(self, namespace: str, name: str, container: str, limit_bytes: int, since: str = "") -> str:
+        """Return what a container printed, at most so many bytes of it, oldest first; from a time on if given."""
         query = {"container": container, "limitBytes": str(limit_bytes)}
+        if since:
+            query["sinceTime"] = since
         found: str = await self.request("GET", f"{pods(namespace)}/{quote(name)}/log", query=query, text=True)
         return found
 
@@ -258,6 +268,11 @@ def config_maps(namespace: str) -> str:
 def events(namespace: str) -> str:
     """Return the path of a namespace's events."""
     return f"/api/v1/namespaces/{quote(namespace)}/events"
+
+
+def workloads(namespace: str, version: str) -> str:
+    """Return the path of a namespace's Workloads of Kueue's."""
+    return f"/apis/kueue.x-k8s.io/{version}/namespaces/{quote(namespace)}/workloads"
 
 
 def leases(namespace: str) -> str:

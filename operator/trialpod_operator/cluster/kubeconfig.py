@@ -26,7 +26,10 @@ from trialpod.errors import InvalidInputError, nearest
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLUGIN_TIMEOUT_S = 60.0
-_REMEDY = "set KUBECONFIG to a kubeconfig file, or run this where `kubectl get namespaces` works"
+_REMEDY = (
+    "name a kubeconfig file (KUBECONFIG, or --kubeconfig FILE), or run this where `kubectl get namespaces` works. A "
+    "cluster to try things out: https://kind.sigs.k8s.io. `trialpod run` needs none"
+)
 
 Json = dict[str, Any]
 

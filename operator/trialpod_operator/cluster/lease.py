@@ -14,7 +14,7 @@ import asyncio
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod_operator.cluster import kube as paths
@@ -37,6 +37,7 @@ class Lease:
         name: its name.
         identity: of this process. A holder of the same identity was this pod's container before it was restarted.
         monotonic: seconds, for differences only.
+        facts: annotations that say what this process is.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class Lease:
         name: str,
         identity: str,
         monotonic: Callable[[], float] = time.monotonic,
+        facts: Mapping[str, str] | None = None,
     ) -> None:
+        self._facts = facts or {}
         self._kube = kube
         self._collection = paths.leases(namespace)
         self._namespace = namespace
@@ -54,6 +57,7 @@ class Lease:
         self._identity = identity
         self._monotonic = monotonic
         self._held: dict[str, Any] | None = None
+        self._safe_since = 0.0
         self.held = False
 
     async def acquire(self) -> None:
@@ -63,6 +67,7 @@ class Lease:
         told = False
         while True:
             try:
+                self._safe_since = self._monotonic()
                 found = await self._kube.get(self._collection, self._name)
                 if found is None:
                     self._held = await self._kube.create(self._collection, self._body(0))
@@ -92,8 +97,10 @@ class Lease:
             await asyncio.sleep(RENEW_EVERY_S if self._monotonic() - renewed < RENEW_EVERY_S + 1.0 else 1.0)
             try:
                 assert self._held is not None
+                began = self._monotonic()
                 async with asyncio.timeout(RENEW_DEADLINE_S / 2):
                     self._held = await self._replace(self._held, None)
+                self._safe_since = began
                 renewed = self._monotonic()
             except ApiError as error:
                 if error.status in (404, 409) and not await self._is_still_ours():
@@ -118,6 +125,10 @@ class Lease:
             return False
         self._held = found
         return True
+
+    def may_act(self) -> bool:
+        """Whether nobody else can have taken over yet: false also in a process that was stopped, and wakes up."""
+        return self.held and self._monotonic() - self._safe_since < DURATION_S
 
     async def release(self) -> None:
         """Let another process take over at once."""
@@ -148,7 +159,7 @@ class Lease:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace, "annotations": dict(self._facts)},
             "spec": {
                 "holderIdentity": self._identity,
                 "leaseDurationSeconds": int(DURATION_S),

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trialpod_operator.cluster.measured_account import Account, account_families
 from trialpod_operator.cluster.metrics import (
     Counter,
     Family,
@@ -22,11 +24,20 @@ from trialpod_operator.cluster.metrics import (
     count_by,
     exposition,
 )
-from trialpod_operator.engine.events import AnyEvent, ResultsReceived
+from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived
 
 RESULTS = Counter("trialpod_results_total", "Results of trials that were taken in.")
 REPORT_SECONDS = Histogram("trialpod_report_seconds", "From a trial's report to its answer, commit included.")
 COMMIT_SECONDS = Histogram("trialpod_commit_seconds", "From a sampled event until the storage has it.")
+DURABLE_SECONDS = Histogram(
+    "trialpod_result_durable_seconds", "From a batch of results that came in until the storage has it."
+)
+DECISION_SECONDS = Histogram(
+    "trialpod_decision_seconds", "From a report at which a trial waits until what was decided is in the storage."
+)
+STORAGE_ERRORS = Counter("trialpod_storage_errors_total", "Attempts to reach the storage of experiments that failed.")
+CHECKPOINTS = Counter("trialpod_checkpoints_total", "Checkpoints that trials committed.")
+CHECKPOINT_BYTES = Counter("trialpod_checkpoint_bytes_total", "Their sizes.")
 RECONCILE_SECONDS = Histogram("trialpod_reconcile_seconds", "One look at one experiment.")
 RECONCILE_ERRORS = Counter("trialpod_reconcile_errors_total", "Looks at an experiment that ended in an error.")
 API_REQUESTS = LabelledCounter(
@@ -75,16 +86,38 @@ class ExperimentMeter:
         self._timed = -1  # position of the event whose commit is being timed
         self._began = 0.0
         self._ended: dict[str, int] = {}  # trial_id -> its latest attempt that was counted as ended
+        self._saved: dict[str, int] = {}  # trial_id -> index of its latest checkpoint that was counted
+        self._batches: deque[tuple[int, float, bool]] = deque()  # of results: position, when, a trial waits
 
-    def applied(self, event: AnyEvent, position: int) -> None:
-        """An event was applied and is in the journal up to `position`."""
+    def applied(self, event: AnyEvent, position: int, *, waits: bool = False) -> None:
+        """An event was applied and is in the journal up to `position`.
+
+        Args:
+            event: what happened.
+            position: of the journal.
+            waits: it is a report at which its trial waits for a decision.
+        """
         if type(event) is ResultsReceived:
             RESULTS.value += len(event.results)
+            if event.results:
+                self._batches.append((position, self._timer(), waits))
+        if type(event) is ResultsReceived or type(event) is CheckpointsChanged:
+            for checkpoint in event.committed:
+                if checkpoint.index > self._saved.get(event.trial_id, -1):  # else it was sent again
+                    self._saved[event.trial_id] = checkpoint.index
+                    CHECKPOINTS.value += 1
+                    CHECKPOINT_BYTES.value += checkpoint.size
         if self._timed < 0:
             self._timed, self._began = position, self._timer()
 
     def committed(self, position: int) -> None:
         """The storage has the journal up to `position`."""
+        while self._batches and self._batches[0][0] <= position:
+            _, began, waits = self._batches.popleft()
+            lag = self._timer() - began
+            DURABLE_SECONDS.observe(lag)
+            if waits:
+                DECISION_SECONDS.observe(lag)
         if 0 <= self._timed <= position:
             COMMIT_SECONDS.observe(self._timer() - self._began)
             self._timed = -1
@@ -199,7 +232,14 @@ def process_families(proc: Path = Path("/proc/self")) -> Iterator[Family]:
     yield Family("process_cpu_seconds_total", "counter", "Processor time of the operator.", (), [((), spent)])
 
 
-def page(experiments: Mapping[str, Mapping[str, Any]], *, active: bool, queue_depth: int, open_count: int) -> str:
+def page(
+    experiments: Mapping[str, Mapping[str, Any]],
+    *,
+    active: bool,
+    queue_depth: int,
+    open_count: int,
+    accounts: Iterable[Account] = (),
+) -> str:
     """Return the whole text of a scrape.
 
     Args:
@@ -207,17 +247,31 @@ def page(experiments: Mapping[str, Mapping[str, Any]], *, active: bool, queue_de
         active: this operator is the one at work.
         queue_depth: experiments that wait for a look.
         open_count: experiments in memory.
+        accounts: of them, and of those that have just finished.
     """
     gauges = (
         ("trialpod_active", "1 when this operator is the one at work, 0 when it stands by.", int(active)),
         ("trialpod_queue_depth", "Experiments that wait for a look.", queue_depth),
         ("trialpod_open_experiments", "Experiments whose engine is in memory.", open_count),
     )
-    counted = (RESULTS, REPORT_SECONDS, COMMIT_SECONDS, RECONCILE_SECONDS, RECONCILE_ERRORS, API_REQUESTS)
+    counted = (
+        RESULTS,
+        REPORT_SECONDS,
+        COMMIT_SECONDS,
+        DURABLE_SECONDS,
+        DECISION_SECONDS,
+        STORAGE_ERRORS,
+        CHECKPOINTS,
+        CHECKPOINT_BYTES,
+        RECONCILE_SECONDS,
+        RECONCILE_ERRORS,
+        API_REQUESTS,
+    )
     return exposition(
         [
             *(Family(name, "gauge", text, (), [((), value)]) for name, text, value in gauges),
             *experiment_families(experiments),
+            *account_families(accounts),
             *counted,
             ATTEMPTS_ENDED,
             *process_families(),

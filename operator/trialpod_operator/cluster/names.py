@@ -26,9 +26,29 @@ TRIAL_POD_NAME = "trialpod-trial"
 EXPERIMENT_LABEL = f"{GROUP}/experiment"
 TRIAL_ID_LABEL = f"{GROUP}/trial-id"
 ATTEMPT_LABEL = f"{GROUP}/attempt"
+RANK_LABEL = f"{GROUP}/rank"
+"""On the pods of attempts that have several: "0" is the head, which speaks for the attempt."""
 
 LOG_KEPT_ANNOTATION = f"{GROUP}/log-kept"
 """On a finished pod that stays: what it printed is in the storage already."""
+
+MADE_FOR_ANNOTATION = f"{GROUP}/made-for"
+"""On pods that may be reused: the attempt that they were made for, as `runner_id`. Their labels name the latest."""
+
+SHAPE_ANNOTATION = f"{GROUP}/shape"
+"""And a digest of what they are like: only trials that would get an equal pod go on in one."""
+
+STOP_ANNOTATION = f"{GROUP}/stop"
+"""On an experiment: all its trials stop. Its value is the generation that is to stop, so that a later change of the
+spec (more samples) goes before it; "true" stops every generation."""
+
+VERSION_ANNOTATION = f"{GROUP}/version"
+PROTOCOLS_ANNOTATION = f"{GROUP}/protocols"
+IMAGE_ANNOTATION = f"{GROUP}/default-image"
+STORAGE_ANNOTATION = f"{GROUP}/default-storage"
+REPORTS_ANNOTATION = f"{GROUP}/reports"
+GPU_ANNOTATION = f"{GROUP}/gpu-resource"
+"""On the ConfigMap with the certificates, and on the Lease: what the operator is, for clients to compare."""
 
 STORAGE_FINALIZER = f"{GROUP}/storage"
 """On an experiment whose stored data is to be deleted with it."""
@@ -52,6 +72,7 @@ RUNNER_VARIABLE = "TRIALPOD_RUNNER"
 TOKEN_VARIABLE = "TRIALPOD_TOKEN_FILE"
 CA_VARIABLE = "TRIALPOD_CA_FILE"
 NODE_IP_VARIABLE = "TRIALPOD_NODE_IP"
+RANK_VARIABLE = "TRIALPOD_RANK"
 
 
 def trial_name(experiment: str, trial_id: str) -> str:
@@ -59,9 +80,10 @@ def trial_name(experiment: str, trial_id: str) -> str:
     return f"{experiment}-{trial_id.replace('_', '-')}"
 
 
-def pod_name(experiment: str, trial_id: str, attempt: int) -> str:
-    """Return the name of the pod that was made for an attempt."""
-    return f"{trial_name(experiment, trial_id)}-{attempt}"
+def pod_name(experiment: str, trial_id: str, attempt: int, rank: int = 0) -> str:
+    """Return the name of the pod that was made for an attempt, or of the worker of that rank beside it."""
+    name = f"{trial_name(experiment, trial_id)}-{attempt}"
+    return f"{name}-w{rank}" if rank else name
 
 
 def runner_id(trial_id: str, attempt: int) -> str:

@@ -1,8 +1,9 @@
 """The operator's process: kopf watches, the controller decides, the report service listens, all in one event loop.
 
 Order of a start: the API server, the certificates, the probes, the Lease, then the report service and the watches. A
-standby is alive and not ready. Order of an end: the report service stops answering, what is under way is committed
-or dropped (nobody has seen it), the Lease is released. Trials notice none of it; they try again.
+process that waits for the Lease is alive; it is ready only where several are wanted (`standby`). Order of an end: the
+report service stops answering, what is under way is committed or dropped (nobody has seen it), the Lease is released.
+Trials notice none of it; they try again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trialpod_operator.cluster.identity import TokenReviewer
 from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster.standby import Mark
 from trialpod_operator.reports.http import ReportServer
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.service import ReportService
@@ -56,7 +58,7 @@ class _Process:
         server_names = [options.service, *({short, f"{short}.cluster.local"} - {options.service}), "localhost"]
         self._authority = StoredAuthority(kube, options.own_namespace, server_names, time.time)
         self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle)
-        self._lease = Lease(kube, options.own_namespace, LEASE_NAME, options.identity)
+        self._lease = Lease(kube, options.own_namespace, LEASE_NAME, options.identity, facts=options.facts)
 
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
@@ -67,6 +69,7 @@ class _Process:
         self._probes = ProbeServer(probes, {"/metrics": Page(metrics.CONTENT_TYPE, self._metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
+        self._waiting = False
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -74,11 +77,20 @@ class _Process:
         await self._probes.start(self._options.host, self._options.probe_port)
         self._tasks.append(asyncio.ensure_future(self._beat()))
         await self._authority.refresh()
+        mark = Mark(self._kube, self._options.own_namespace, self._options.identity)
+        if self._options.standby:
+            await mark.take_away()
+        self._waiting = True
         await self._lease.acquire()
         logger.info("this operator is at work: %s", self._options.identity)
+        self._kube.may_act = self._lease.may_act
+        # While this process waited, the one at work may have made new certificates.
+        await self._authority.refresh()
         keeping = asyncio.ensure_future(self._lease.keep())
         self._tasks.append(keeping)
         await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
+        if self._options.standby:
+            self._tasks.append(asyncio.ensure_future(mark.put()))
         self._controller.start()
         self._tasks.append(asyncio.ensure_future(self._renew_certificates()))
         stop = asyncio.Event()
@@ -144,7 +156,7 @@ class _Process:
 
     def _ready(self) -> tuple[bool, str]:
         if not self._lease.held:
-            return False, "standing by: another operator is at work"
+            return self._options.standby and self._waiting, "standing by: another operator is at work"
         queue = self._controller.queue.depth
         return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} wait for a look"
 
@@ -154,6 +166,7 @@ class _Process:
             active=self._lease.held,
             queue_depth=self._controller.queue.depth,
             open_count=self._controller.open_count,
+            accounts=self._controller.accounts(),
         )
 
     # -- in the background --

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
+
+from trialpod import __version__
 from trialpod.errors import InvalidInputError
-from trialpod_operator.api.models import StorageSpec
+from trialpod.protocol.messages import OLDEST_PROTOCOL, PROTOCOL_VERSION
+from trialpod.storage.sts import LEAST_S, MOST_S
+from trialpod_operator.api.models import ScopedCredentials, StorageSpec
+from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import PodOptions
+from trialpod_operator.cluster.storage_access import NAMESPACE, StorageRules
 
 REPORT_PORT = 8443
 PROBE_PORT = 8080
@@ -28,8 +36,13 @@ class OperatorOptions:
         default_image: for trials whose manifest names no image.
         gpu_resource: what `gpu` means in a manifest's resources.
         default_storage: for experiments whose manifest has no storage.
+        storage_keys_dir: the operator's own keys for the default storage, as files; they open only what is below its
+            URI, which has ``{namespace}`` in it, and trials get short-lived ones. "" = experiments bring their keys.
+        always_scoped: trials get short-lived keys, whether their manifest says so or not.
+        scoped: how those are made where the manifest does not say.
         work_dir: for open experiments; may be lost at any time.
-        identity: of this process, for the Lease.
+        identity: of this process, for the Lease; in a pod, the pod's name.
+        standby: there are more operators than this one; those that wait for the Lease are ready, too.
         log_level: of the operator's logs.
     """
 
@@ -42,8 +55,12 @@ class OperatorOptions:
     default_image: str = ""
     gpu_resource: str = "nvidia.com/gpu"
     default_storage: StorageSpec | None = None
+    storage_keys_dir: str = ""
+    always_scoped: bool = False
+    scoped: ScopedCredentials = field(default_factory=ScopedCredentials)
     work_dir: str = "/trialpod"
     identity: str = "operator"
+    standby: bool = False
     log_level: str = "INFO"
 
     @classmethod
@@ -74,10 +91,27 @@ class OperatorOptions:
             default_image=env.get("TRIALPOD_DEFAULT_IMAGE", ""),
             gpu_resource=env.get("TRIALPOD_GPU_RESOURCE") or "nvidia.com/gpu",
             default_storage=storage,
+            storage_keys_dir=_keys_dir(env, uri),
+            always_scoped=_scoped_always(env),
+            scoped=_scoped(env),
             work_dir=env.get("TRIALPOD_WORK_DIR") or "/trialpod",
+            standby=env.get("TRIALPOD_STANDBY", "").lower() == "true",
             identity=env.get("POD_NAME") or f"process-{os.getpid()}",
             log_level=env.get("TRIALPOD_LOG_LEVEL", "INFO").upper(),
         )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the operator tells clients about itself, as annotations."""
+        storage = self.default_storage
+        return {
+            names.VERSION_ANNOTATION: __version__,
+            names.REPORTS_ANNOTATION: self.pod_options.address,
+            names.GPU_ANNOTATION: self.gpu_resource,
+            names.PROTOCOLS_ANNOTATION: f"{OLDEST_PROTOCOL}-{PROTOCOL_VERSION}",
+            names.IMAGE_ANNOTATION: self.default_image,
+            names.STORAGE_ANNOTATION: "" if storage is None else json.dumps(msgspec.to_builtins(storage)),
+        }
 
     @property
     def pod_options(self) -> PodOptions:
@@ -86,7 +120,51 @@ class OperatorOptions:
             address=f"https://{self.service}:{self.report_port}",
             default_image=self.default_image,
             gpu_resource=self.gpu_resource,
+            storage=self.storage_rules,
         )
+
+    @property
+    def storage_rules(self) -> StorageRules:
+        """What is to be known of storages."""
+        return StorageRules(
+            default=self.default_storage,
+            keys_dir=self.storage_keys_dir,
+            always_scoped=self.always_scoped,
+            scoped=self.scoped,
+        )
+
+
+def _keys_dir(env: Mapping[str, str], uri: str) -> str:
+    found = env.get("TRIALPOD_STORAGE_KEYS_DIR", "")
+    if found and NAMESPACE not in uri:
+        raise InvalidInputError(
+            f"TRIALPOD_DEFAULT_STORAGE_URI is {uri!r}; with keys of the operator's own it has to have {NAMESPACE} in "
+            "it, as in s3://bucket/tuning/{namespace}: else users of one namespace could reach another's data"
+        )
+    if found and env.get("TRIALPOD_DEFAULT_STORAGE_SECRET"):
+        raise InvalidInputError(
+            "TRIALPOD_STORAGE_KEYS_DIR and TRIALPOD_DEFAULT_STORAGE_SECRET are both set: the default storage has the "
+            "operator's own keys, or those of a Secret in each namespace, not both"
+        )
+    return found
+
+
+def _scoped_always(env: Mapping[str, str]) -> bool:
+    text = env.get("TRIALPOD_SCOPED_CREDENTIALS", "") or "allowed"
+    if text not in ("allowed", "required"):
+        raise InvalidInputError(f"TRIALPOD_SCOPED_CREDENTIALS is {text!r}; it is allowed or required")
+    return text == "required"
+
+
+def _scoped(env: Mapping[str, str]) -> ScopedCredentials:
+    found = ScopedCredentials(
+        role_arn=env.get("TRIALPOD_STS_ROLE_ARN") or None,
+        duration=env.get("TRIALPOD_STS_DURATION") or None,
+        sts_endpoint=env.get("TRIALPOD_STS_ENDPOINT") or None,
+    )
+    if not LEAST_S <= found.duration_seconds <= MOST_S:
+        raise InvalidInputError(f"TRIALPOD_STS_DURATION is {found.duration!r}; stores allow 15m to 12h")
+    return found
 
 
 def _number(env: Mapping[str, str], name: str, default: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster import names
+from trialpod_operator.cluster import names, queues
 from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.pods import ObjectRef, PodOptions, build_pod
 from trialpod_operator.cluster.refusals import why_refused
@@ -38,6 +38,9 @@ LOG_PATIENCE_S = 60.0
 """So long a log that cannot be had is asked for. A node that is gone never gives it."""
 
 DELETE_BATCH = 50
+
+NO_QUEUES_S = 300.0
+"""So long Kueue's objects are not asked for again where there are none, or where they may not be read."""
 
 
 @dataclass
@@ -108,6 +111,7 @@ class PodWork:
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here."""
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
+        self._no_queues_until = 0.0
 
     async def create_trial(self, trial: Trial) -> bool:
         """Make the TuneTrial; return whether it is there."""
@@ -119,7 +123,7 @@ class PodWork:
         return True
 
     async def create_pod(
-        self, trial: Trial, attempt: int, resources: Mapping[str, float] | None = None
+        self, trial: Trial, attempt: int, resources: Mapping[str, float] | None = None, rank: int = 0
     ) -> str | None:
         """Make the pod of an attempt, and its TuneTrial before it; return the pod's uid, None when it is refused.
 
@@ -127,6 +131,7 @@ class PodWork:
             trial: the engine's trial.
             attempt: the attempt that it is made for.
             resources: instead of the manifest's, when a scheduler has changed them.
+            rank: of the pod among those of the attempt.
         """
         name = names.trial_name(self._owner.name, trial.trial_id)
         if self._seen.trial(self._key, name) is None and not await self.create_trial(trial):
@@ -144,6 +149,7 @@ class PodWork:
                 attempt,
                 self._options,
                 resources=resources,
+                rank=rank,
             )
         except TemplateError as error:
             why = Waiting(reason="InvalidTemplate", message=str(error), remedy="", severity="stuck")
@@ -186,13 +192,35 @@ class PodWork:
         warnings.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
         return f"{warnings[-1].get('reason')}: {warnings[-1]['message']}" if warnings else ""
 
-    async def delete_pod(self, pod: Object) -> None:
-        """Ask for the end of a pod: SIGTERM now, SIGKILL after its grace period."""
+    async def queue_words(self, pod: Object) -> str:
+        """Return why Kueue has not admitted a pod, in its words; "" where they cannot be had."""
+        now = self._clock()
+        if now < self._no_queues_until:
+            return ""
+        for version in queues.VERSIONS:
+            try:
+                found = await self._kube.request(
+                    "GET",
+                    paths.workloads(self._owner.namespace, version),
+                    query={**queues.workload_query(pod), "limit": "2"},
+                )
+            except ApiError as error:
+                if error.status == 404:
+                    continue
+                if error.temporary:
+                    return ""
+                break  # somebody has taken the right away: what the pod itself shows is told without it
+            return next((said for each in found.get("items") or [] if (said := queues.words(each))), "")
+        self._no_queues_until = now + NO_QUEUES_S
+        return ""
+
+    async def delete_pod(self, pod: Object, grace_s: int | None = None) -> None:
+        """Ask for the end of a pod: SIGTERM now, SIGKILL after its grace period, or after `grace_s` if given."""
         metadata = pod["metadata"]
         uid = metadata.get("uid", "")
         self.deleted.add(uid)  # before: the news of its end may be here before the answer
         try:
-            await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid)
+            await self._kube.delete(paths.pods(self._owner.namespace), metadata["name"], uid=uid, grace_s=grace_s)
         except BaseException:
             self.deleted.discard(uid)
             raise
@@ -235,16 +263,20 @@ class PodWork:
             return None
 
     async def _delete_together(self, batch: list[Object]) -> None:
-        """Delete finished pods in one request for each attempt number among them."""
-        by_attempt: dict[str, list[Object]] = {}
+        """Delete finished pods in one request for each attempt number, and rank, among them."""
+        by_attempt: dict[tuple[str, str], list[Object]] = {}
         for pod in batch:
-            by_attempt.setdefault(pod["metadata"]["labels"].get(names.ATTEMPT_LABEL, ""), []).append(pod)
-        for attempt, pods in by_attempt.items():
+            labels = pod["metadata"]["labels"]
+            key = labels.get(names.ATTEMPT_LABEL, ""), labels.get(names.RANK_LABEL, "")
+            by_attempt.setdefault(key, []).append(pod)
+        for (attempt, rank), pods in by_attempt.items():
             ids = sorted(pod["metadata"]["labels"][names.TRIAL_ID_LABEL] for pod in pods)
             selector = (
                 f"{names.EXPERIMENT_LABEL}={self._owner.name},{names.ATTEMPT_LABEL}={attempt},"
                 f"{names.TRIAL_ID_LABEL} in ({','.join(ids)})"
             )
+            if rank:  # the attempt's other pods may not be done with
+                selector += f",{names.RANK_LABEL}={rank}"
             uids = {str(pod["metadata"].get("uid", "")) for pod in pods}
             self.deleted |= uids
             try:

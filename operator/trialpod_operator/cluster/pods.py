@@ -10,22 +10,29 @@ Trial pods ask the cluster autoscaler and Karpenter not to move them (`cluster-a
 "false"`, `karpenter.sh/do-not-disrupt: "true"`): moving one to save a node costs the work since its last checkpoint.
 The same annotations in the template turn that off.
 
+The pods of a group (`spec.workers`) differ in name, rank and resources only. Where a label sends them to a Kueue
+queue, they are a pod group of Kueue's: admitted together or not at all.
+
 The output depends on the arguments alone; equal arguments give equal pods, key by key. Arguments are never changed.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.remote_checkpoints import SCRATCH_VARIABLE
 from trialpod_operator.api.models import ConfigMapRef, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.cluster import names, template
+from trialpod_operator.cluster.storage_access import StorageRules
 from trialpod_operator.cluster.template import Json, TemplateError
+from trialpod_operator.cluster.waiting import QUEUE_LABEL
 
 COMMAND = ("python", "-m", "trialpod.runner.pod")
 GRACE_SECONDS = 30
@@ -42,6 +49,9 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 GPU = "gpu"
 """The short name of a whole device, as in Ray; `PodOptions.gpu_resource` says which one."""
+
+POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+POD_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -64,12 +74,14 @@ class PodOptions:
         default_image: image of trials whose manifest names none; "" = they are refused.
         gpu_resource: what `gpu` means in `spec.resources`.
         keep_on_node: ask autoscalers not to move trials.
+        storage: says whether pods mount the Secret with the storage's keys.
     """
 
     address: str
     default_image: str = ""
     gpu_resource: str = "nvidia.com/gpu"
     keep_on_node: bool = True
+    storage: StorageRules = field(default_factory=StorageRules)
 
 
 def grace_seconds(spec: TuneExperimentSpec) -> float:
@@ -87,6 +99,7 @@ def build_pod(
     options: PodOptions,
     *,
     resources: Mapping[str, int | str | float] | None = None,
+    rank: int = 0,
 ) -> Json:
     """Return the pod for one attempt.
 
@@ -98,6 +111,7 @@ def build_pod(
         attempt: the attempt that it is made for.
         options: what the operator adds.
         resources: instead of `spec.resources`, for a trial whose scheduler changed them.
+        rank: 0 for the attempt's first pod, else the number of one of its workers.
 
     Raises:
         TemplateError: the template claims what trialpod needs, there is no image, or a device is not whole.
@@ -106,7 +120,8 @@ def build_pod(
     given: Json = copy.deepcopy(dict(spec.template))
     metadata: Json = given.get("metadata") or {}
     pod_spec: Json = given.get("spec") or {}
-    amounts = _amounts(spec.resources if resources is None else resources, options.gpu_resource)
+    wanted: Mapping[str, int | str | float] = spec.worker_resources if rank else spec.resources
+    amounts = _amounts(wanted if resources is None or rank else resources, options.gpu_resource)
 
     container, path = _trial_container(pod_spec)
     _set_image(container, spec.image, options.default_image, path)
@@ -115,10 +130,10 @@ def build_pod(
         container["command"] = list(COMMAND)
     # Where a trial says nothing before it dies, the end of its output becomes the message of its ending.
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    fixed, defaults = _environment(experiment_ref, trial_id, attempt, options)
+    fixed, defaults = _environment(experiment_ref, trial_id, attempt, options, rank)
     template.merge_env(container, fixed, defaults, path)
 
-    volumes, mounts = _volumes(spec)
+    volumes, mounts = _volumes(spec, options.storage)
     template.add_mounts(container, mounts, path)
     template.add_volumes(pod_spec, volumes)
     template.restrict(pod_spec)
@@ -126,12 +141,26 @@ def build_pod(
     pod_spec.setdefault("automountServiceAccountToken", False)
     pod_spec.setdefault("enableServiceLinks", False)
     pod_spec.setdefault("terminationGracePeriodSeconds", GRACE_SECONDS)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": _metadata(experiment, metadata, trial_ref, trial_id, attempt, options, container["name"]),
-        "spec": pod_spec,
-    }
+    ours = _metadata(experiment, metadata, trial_ref, trial_id, attempt, options, container["name"], rank)
+    if reuses_pods(spec):
+        ours["annotations"][names.MADE_FOR_ANNOTATION] = names.runner_id(trial_id, attempt)
+        ours["annotations"][names.SHAPE_ANNOTATION] = _shape(pod_spec, metadata)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": ours, "spec": pod_spec}
+
+
+def reuses_pods(spec: TuneExperimentSpec) -> bool:
+    """Return whether a pod runs one trial after the other."""
+    return spec.reuse_pods and spec.workers is None
+
+
+def _shape(pod_spec: Json, metadata: Json) -> str:
+    """Return a digest of a pod without what names its trial."""
+    spec = copy.deepcopy(pod_spec)
+    for container in spec.get("containers") or []:
+        if "env" in container:
+            container["env"] = [each for each in container["env"] if each.get("name") != names.RUNNER_VARIABLE]
+    data = json.dumps([spec, metadata], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(data.encode()).hexdigest()[:16]
 
 
 def _metadata(
@@ -142,17 +171,20 @@ def _metadata(
     attempt: int,
     options: PodOptions,
     container: str,
+    rank: int,
 ) -> Json:
     ours = {
         **names.labels(experiment.name, trial_id),
         names.NAME_LABEL: names.TRIAL_POD_NAME,
         names.ATTEMPT_LABEL: str(attempt),
     }
+    if experiment.spec.workers is not None:
+        ours[names.RANK_LABEL] = str(rank)
     annotations = {DEFAULT_CONTAINER: container}
     if options.keep_on_node:
         annotations |= {SAFE_TO_EVICT: "false", DO_NOT_DISRUPT: "true"}
     metadata: Json = {
-        "name": names.pod_name(experiment.name, trial_id, attempt),
+        "name": names.pod_name(experiment.name, trial_id, attempt, rank),
         "namespace": trial_ref.namespace,
         "labels": template.merge_labels(experiment.metadata.labels, given.get("labels") or {}, ours),
         "annotations": {**annotations, **(given.get("annotations") or {})},
@@ -169,6 +201,9 @@ def _metadata(
     }
     if given.get("finalizers"):
         metadata["finalizers"] = given["finalizers"]
+    if experiment.spec.workers is not None and QUEUE_LABEL in metadata["labels"]:
+        metadata["labels"][POD_GROUP_LABEL] = names.pod_name(experiment.name, trial_id, attempt)
+        metadata["annotations"][POD_GROUP_COUNT] = str(1 + experiment.spec.workers.replicas)
     return metadata
 
 
@@ -224,7 +259,7 @@ def _amounts(resources: Mapping[str, int | str | float], gpu: str) -> dict[str, 
 
 
 def _environment(
-    experiment: ObjectRef, trial_id: str, attempt: int, options: PodOptions
+    experiment: ObjectRef, trial_id: str, attempt: int, options: PodOptions, rank: int
 ) -> tuple[list[Json], list[Json]]:
     def field(name: str, path: str) -> Json:
         return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
@@ -239,6 +274,7 @@ def _environment(
         plain(names.TOKEN_VARIABLE, names.TOKEN_FILE),
         plain(names.CA_VARIABLE, names.CA_FILE),
         field(names.NODE_IP_VARIABLE, "status.hostIP"),
+        *([plain(names.RANK_VARIABLE, str(rank))] if rank else []),
     ]
     defaults = [
         field("POD_NAME", "metadata.name"),
@@ -249,7 +285,7 @@ def _environment(
     return fixed, defaults
 
 
-def _volumes(spec: TuneExperimentSpec) -> tuple[list[Json], list[Json]]:
+def _volumes(spec: TuneExperimentSpec, rules: StorageRules) -> tuple[list[Json], list[Json]]:
     token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": names.TOKEN_SECONDS, "path": "token"}
     authority = {"name": names.CA_CONFIG_MAP, "items": [{"key": names.CA_KEY, "path": "ca.crt"}]}
     sources = [{"serviceAccountToken": token}, {"configMap": authority}]
@@ -261,8 +297,9 @@ def _volumes(spec: TuneExperimentSpec) -> tuple[list[Json], list[Json]]:
         {"name": IDENTITY_VOLUME, "mountPath": names.IDENTITY_DIR, "readOnly": True},
         {"name": WORK_VOLUME, "mountPath": names.WORK_DIR},
     ]
-    if spec.storage is not None and spec.storage.credentials_secret:
-        volumes.append({"name": STORAGE_VOLUME, "secret": {"secretName": spec.storage.credentials_secret}})
+    storage = spec.storage
+    if storage is not None and storage.credentials_secret and rules.scoped_for(storage) is None:
+        volumes.append({"name": STORAGE_VOLUME, "secret": {"secretName": storage.credentials_secret}})
         mounts.append({"name": STORAGE_VOLUME, "mountPath": names.STORAGE_SECRET_DIR, "readOnly": True})
     code = spec.trainable.config_map_ref
     if code is not None:

@@ -108,6 +108,10 @@ def view_of(
         failures=failures,
         trials_per_minute=rate,
         eta_s=left / rate * 60 if rate and left and state == "Running" else None,
+        resources={
+            str(name): {str(part): _number(hours) or 0.0 for part, hours in (parts or {}).items()}
+            for name, parts in (status.get("resources") or {}).items()
+        },
     )
 
 

@@ -103,7 +103,8 @@ def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle
         "reusePods": request.reuse or None,
         "storage": _storage(request, settings, refused),
         "image": settings.image or None,
-        "resources": _resources(request, refused),
+        "resources": _resources(request.bundles[0] if request.bundles else request.resources, refused),
+        "workers": _workers(request, refused),
         "template": dict(settings.template) or None,
     }
     spec["searchAlgorithm"], limit = _search_algorithm(request, refused)
@@ -136,10 +137,12 @@ def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle
 
 
 def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> None:
-    if request.callbacks:
-        refused.add(
-            "RunConfig(callbacks=[...]): they would run in this process, which the cluster does not need; drop them"
-        )
+    for callback in request.callbacks:
+        if getattr(callback, "logger_classes", None):
+            refused.add(
+                f"RunConfig(callbacks=[{type(callback).__name__}(...)]): its loggers write into the trial's "
+                "directory, which is in the bucket; use a Callback of your own: it runs in this process"
+            )
     if request.progress_reporter is not None:
         refused.add("RunConfig(progress_reporter=...): leave it out; `trialpod status NAME` shows the progress")
     if request.trial_name is not None:
@@ -401,9 +404,21 @@ def _storage(request: ExperimentRequest, settings: ClusterSettings, refused: _Re
     return found
 
 
-def _resources(request: ExperimentRequest, refused: _Refusals) -> Json:
+def _workers(request: ExperimentRequest, refused: _Refusals) -> Json | None:
+    if not request.bundles:
+        return None
+    others = request.bundles[1:]
+    if any(bundle != others[0] for bundle in others):
+        refused.add(
+            "tune.with_resources(PlacementGroupFactory): in a cluster the bundles after the first are worker pods, "
+            "and all of those get the same; make them equal, or use strategy='STRICT_PACK' for one pod with the sum"
+        )
+    return {"replicas": len(others), "resources": _resources(others[0], refused)}
+
+
+def _resources(resources: Mapping[str, float], refused: _Refusals) -> Json:
     found: Json = {}
-    for name, amount in request.resources.items():
+    for name, amount in resources.items():
         lowered = name.lower()
         if not amount:
             continue

@@ -1,6 +1,7 @@
 """An attempt that should have a pod, and how to find its pod again after the operator was replaced.
 
-Invariant: `pod_attempt` names the pod. It is `attempt`, unless the attempt goes on in the pod of an earlier one.
+Invariant: `made_for` names the pod. It is the attempt itself, unless that goes on in the pod of an earlier one, or in
+one that was made for another trial (`reuse`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.endings import read_ending
+from trialpod_operator.cluster.group import Group
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.engine.trial import Trial
 
@@ -20,6 +22,10 @@ REMADE_MOST_S = 30.0
 """A pod that goes away before it began is made again at once; from the second time on, after such pauses."""
 
 
+MadeFor = tuple[str, int]
+"""A trial's id and an attempt: the one that a pod was made for, which names it."""
+
+
 @dataclass
 class Run:
     """An attempt that should have a pod."""
@@ -27,6 +33,7 @@ class Run:
     trial: Trial
     attempt: int
     pod_attempt: int  # the attempt that its pod was made for
+    pod_trial: str = ""  # and the trial, when that is another one
     given: bool = False  # it has fetched its assignment
     stop_at: float | None = None  # when its pod is deleted unless it has ended
     pod_uid: str = ""  # of the pod that asked, or was made
@@ -36,20 +43,45 @@ class Run:
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     remade: int = 0  # how often its pod went away before it began
     not_before: float = 0.0  # when its pod may be made again
+    group: Group | None = None  # of the pod and its workers
+
+    @property
+    def made_for(self) -> MadeFor:
+        """The attempt that its pod was made for."""
+        return self.pod_trial or self.trial.trial_id, self.pod_attempt
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether it goes on in a pod that was made for another attempt."""
+        return self.made_for != (self.trial.trial_id, self.attempt)
 
     def make_anew(self, now: float) -> None:
         """Its pod is gone, or will not ask; the attempt has not begun and gets a pod of its own."""
-        if self.pod_attempt == self.attempt:
+        if not self.takes_over:
             self.remade += 1
             if self.remade > 1:
                 self.not_before = now + min(REMADE_BASE_S * 2.0 ** min(self.remade - 2, 10), REMADE_MOST_S)
-        self.pod_attempt, self.pod_uid, self.created_at, self.expect_by = self.attempt, "", 0.0, 0.0
+        self.pod_trial, self.pod_attempt = "", self.attempt
+        self.pod_uid, self.created_at, self.expect_by = "", 0.0, 0.0
 
 
 def is_leaving(pod: Object, deleted: set[str]) -> bool:
     """Return whether a pod has ended, or its end was asked for."""
     metadata = pod["metadata"]
     return bool(metadata.get("deletionTimestamp")) or metadata.get("uid") in deleted or read_ending(pod) is not None
+
+
+def made_for(pod: Object) -> MadeFor | None:
+    """Return the attempt that a pod which may be reused was made for; None for any other pod."""
+    text = str((pod["metadata"].get("annotations") or {}).get(names.MADE_FOR_ANNOTATION, ""))
+    trial_id, _, attempt = text.rpartition("/")
+    return (trial_id, int(attempt)) if trial_id and attempt.isdecimal() else None
+
+
+def labelled_for(pod: Object, run: Run) -> bool:
+    """Return whether the pod's labels name the run's attempt."""
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(names.TRIAL_ID_LABEL) == run.trial.trial_id and _number(pod) == run.attempt
 
 
 def adopt(key: str, trial: Trial, seen: Seen, now: float) -> Run:
@@ -66,23 +98,34 @@ def adopt(key: str, trial: Trial, seen: Seen, now: float) -> Run:
         pod
         for pod in seen.pods(key)
         if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id
+        and names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never go on in place
         and not is_leaving(pod, set())
-        and _number(pod) <= trial.attempt
+        and (_number(pod) == trial.attempt if made_for(pod) else _number(pod) <= trial.attempt)
     ]
     pods.sort(key=_number)
     own = seen.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
     pod_attempt, pod = trial.attempt, own
     if own is None and pods:
         pod_attempt, pod = _number(pods[-1]), pods[-1]  # it goes on in place
+    pod_trial = ""
     given = trial.pid != 0 or trial.received > 0
+    if given and trial.place:
+        pod_trial, _, number = trial.place.rpartition("/")
+        pod_attempt = int(number)
+        pod = seen.pod(key, names.pod_name(name, pod_trial, pod_attempt))
+    elif given and made_for(pods[-1]) if pods else False:
+        pod_attempt, pod = trial.attempt, own
+    elif pod is not None and (found := made_for(pod)) is not None:
+        pod_trial, pod_attempt = found
     return Run(
         trial,
         trial.attempt,
         pod_attempt,
+        pod_trial=pod_trial if pod_trial != trial.trial_id else "",
         given=given,
         pod_uid=str(pod["metadata"].get("uid", "")) if pod is not None else "",
         asked_at=now,
-        expect_by=now + ASK_AGAIN_S if pod_attempt != trial.attempt and not given else 0.0,
+        expect_by=now + ASK_AGAIN_S if (pod_trial or pod_attempt != trial.attempt) and not given else 0.0,
         resources=trial.resources,
     )
 

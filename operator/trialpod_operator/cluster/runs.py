@@ -10,6 +10,7 @@ Invariants:
 * An attempt that has asked for its work ends when its pod has ended or is gone: in the cache, and then by the
   server's own word where only the cache's silence says so.
 * One that has not asked yet has done nothing; its pod is simply made again.
+* Where an attempt has several pods, its run is that of its head; `group_work` keeps the others beside it.
 
 Owned by the event loop; reconciles of one experiment never overlap.
 """
@@ -20,14 +21,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd
 from trialpod_operator.api.models import TuneExperiment
-from trialpod_operator.cluster import names
+from trialpod_operator.cluster import names, queues
+from trialpod_operator.cluster.capacity import WAITS_AFTER_S, slots
 from trialpod_operator.cluster.clearing import Clearing
 from trialpod_operator.cluster.endings import Ending, presumed_gone, read_ending
+from trialpod_operator.cluster.group_work import GroupWork
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.in_place import InPlace
 from trialpod_operator.cluster.pod_reading import seconds
+from trialpod_operator.cluster.pod_resources import total_resources
 from trialpod_operator.cluster.pod_work import PodWork, Refusals, node_of
 from trialpod_operator.cluster.pods import grace_seconds
 from trialpod_operator.cluster.run import ASK_AGAIN_S, Run, adopt, is_leaving
@@ -42,19 +48,20 @@ from trialpod_operator.engine.actions import (
     TrialRequeued,
 )
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, CapacityObserved
+from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.reports.service import Caller, NotReadyError
 
 logger = logging.getLogger(__name__)
-
-AHEAD = 16
-"""So many more pods than have a place are created, when the manifest sets no limit."""
 
 SILENT_S = 45.0
 """After so long without a call from an attempt, the API server is asked what its pod is doing."""
 
 MISSING_S = 5.0
 """And after so long about a pod that should be there, and was not seen."""
+
+TOGETHER_S = 20.0
+"""So long a pod's question waits for the other pods of its group; then it is to ask again."""
 
 COMPLAINTS_AFTER_S = 8.0
 COMPLAINTS_EVERY_S = 10.0
@@ -99,15 +106,17 @@ class Runs:
         self.changed: set[str] = set()  # ids of trials whose TuneTrial has to be looked at
         self._clearing = Clearing(key, work, seen)
         self._in_place = InPlace(clock)
-        self._slots: int | None = None
+        self._groups = GroupWork(key, seen, work, clock)
         self._complaints: dict[str, str] = {}  # by pod name: the kubelet's latest warning about it
+        self._queue_says = ""  # of the pod that waits first in its queue; the others are behind it
         self._complaints_at = 0.0
         for trial in hosted.host.engine.state.get_trials():
             item = seen.trial(key, names.trial_name(self._name, trial.trial_id))
             if not trial.ended or (item is not None and (item.get("status") or {}).get("state") != trial.status):
                 self.changed.add(trial.trial_id)
         for trial in hosted.host.engine.state.running_trials():
-            self.runs[trial.trial_id] = adopt(key, trial, seen, clock())
+            run = self.runs[trial.trial_id] = adopt(key, trial, seen, clock())
+            self._make_group(run)
 
     # -- for the experiment's controller --
 
@@ -158,7 +167,7 @@ class Runs:
             return AssignmentAnswer(reason=f"'{request.runner}' is no runner of this experiment")
         run = self.runs.get(trial_id)
         if run is not None and run.pod_attempt == int(number) and run.trial.running:
-            return self._give(run, request)
+            return self._give(run, request) if run.group is None or run.given else self._give_together(run, request)
         if self._in_place.holds(trial_id, int(number)):
             return self._give_later(trial_id, int(number), request)
         return AssignmentAnswer(reason="the trial has no work for this pod any more")
@@ -176,6 +185,10 @@ class Runs:
             raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
         metadata = pod["metadata"]
         if metadata.get("uid") != caller.pod_uid:
+            run = self.runs.get(trial_id)
+            if run is not None and not run.given and self._seen.vanished(caller.pod_uid) is None:
+                # Nobody has asked for the attempt yet: the caller may be the pod made anew, which is not seen yet.
+                raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
             return f"pod {caller.pod_name} is another one than the caller"
         if (metadata.get("labels") or {}).get(names.TRIAL_ID_LABEL) != trial_id:
             return f"pod {caller.pod_name} does not belong to trial {trial_id}"
@@ -191,12 +204,19 @@ class Runs:
         for run in self.runs.values():
             name = self._pod_name(run)
             pod = self._seen.pod(self._key, name)
-            why = why_waiting(pod, now, event=self._complaints.get(name, "")) if pod and not run.given else None
+            said = self._queue_says if pod and queues.is_held(pod) else self._complaints.get(name, "")
+            why = why_waiting(pod, now, event=said) if pod and not run.given else None
             if pod is None and self._work.refusals.why is not None:
                 why = self._work.refusals.why
+            why = why or self._groups.wait_reason(run, now)
             if why is not None:
                 found.append((run.trial, why))
         return found
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when the attempt waits that waits longest to take up its work; None when none does."""
+        return min((run.trial.started_at for run in self.runs.values() if not run.given), default=None)
 
     def pod_of(self, trial: Trial) -> Object | None:
         """Return the pod of a trial's latest attempt, if it is there."""
@@ -209,11 +229,13 @@ class Runs:
         now = self._clock()
         self._note_endings(now)
         await self._ask_about_silent(now)
+        await self._keep_groups(now)
         self._stop_overdue(now)
         await self._hear_complaints(now)
         await self._create_missing(now)
         await self._clear_away(now)
-        self._observe_capacity()
+        if self._hosted.host.engine.state.settings is not None:
+            self.observe_capacity(self._hosted.host.engine.settings)
         return self._next_look(now)
 
     # -- what should run --
@@ -221,8 +243,9 @@ class Runs:
     def _start(self, trial: Trial, attempt: int) -> None:
         trial_id = trial.trial_id
         run = Run(trial, attempt, attempt, resources=trial.resources)
+        self._make_group(run)
         reserved = self._in_place.take(trial_id, trial.resources)
-        if reserved is not None:
+        if reserved is not None and run.group is None:
             pod = self._seen.pod(self._key, names.pod_name(self._name, trial_id, reserved))
             if pod is not None and not is_leaving(pod, self._work.deleted):
                 run.pod_attempt, run.expect_by = reserved, self._clock() + ASK_AGAIN_S
@@ -237,19 +260,40 @@ class Runs:
         self.changed.add(trial.trial_id)
         run = self.runs.pop(trial.trial_id, None)
         if run is not None:
-            self._clearing.part(self._pod_name(run), self._clock())
+            self._clearing.part(self._pod_name(run), self._clock(), self._groups.names(run))
+            if run.group is not None:
+                run.group.release()
         if trial.ended:
             self._in_place.ended(trial.trial_id)
             self._hosted.trial_ended(trial)
 
-    def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> None:
-        """An attempt said how it ended; a pod that goes on in place stays."""
+    def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        """An attempt said how it ended; return how it did. A pod that goes on in place stays.
+
+        Raises:
+            NotReadyError: it failed, and its workers have to be looked at first.
+        """
         run = self.runs.get(trial_id)
-        if end.asks and run is not None and run.attempt == attempt:
-            self._in_place.reserve(run)
+        if run is None or run.attempt != attempt:
+            return end
+        if run.group is None:
+            if end.asks:
+                self._in_place.reserve(run)
+            return end
+        now = self._clock()
+        self._groups.note(run, now)
+        judged = run.group.judge_told(end, now)
+        if judged is None:
+            self._wake()
+            raise NotReadyError("the other pods of the attempt are being looked at")
+        return msgspec.structs.replace(judged, asks=False)
 
     def _give(self, run: Run, request: AssignmentRequest) -> AssignmentAnswer:
         trial = run.trial
+        if request.rank and (run.group is None or request.rank > run.group.replicas):
+            return AssignmentAnswer(reason=f"the trial has no worker {request.rank}")
+        if run.group is not None and not self._groups.address(run):
+            raise NotReadyError("the address of the trial's head is not known yet")
         if not run.given:
             run.given = True
             run.expect_by = 0.0
@@ -260,14 +304,31 @@ class Runs:
                     pid=request.pid,
                     hostname=request.hostname,
                     node_ip=request.node_ip,
+                    resources=self._resources(run),
                 )
             )
             self.changed.add(trial.trial_id)
-        self._hosted.last_contact[trial.trial_id] = self._clock()
+        if not request.rank:
+            self._hosted.last_contact[trial.trial_id] = self._clock()
         assignment = self._hosted.assignment(trial)
+        if run.group is not None:
+            assignment.rank, assignment.world_size = request.rank, run.group.size
+            assignment.master_addr = self._groups.address(run)
         folder = self._hosted.host.files.path(trial).name
         assignment.trial_dir = f"{names.WORK_DIR}/{folder}"
         return AssignmentAnswer(assignment=assignment)
+
+    def _resources(self, run: Run) -> dict[str, float]:
+        """Return what the run's pods take, for the account: as they are, since templates and defaults shape them."""
+        labels = {names.TRIAL_ID_LABEL: run.trial.trial_id, names.ATTEMPT_LABEL: str(run.pod_attempt)}
+        pods = [
+            pod
+            for pod in self._seen.pods(self._key)
+            if labels.items() <= (pod["metadata"].get("labels") or {}).items()
+        ]
+        if pods:
+            return total_resources(pods)
+        return dict(run.resources or self._hosted.plan.resources_for(run.trial.config))
 
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
         run = await self._in_place.wait(trial_id, pod_attempt)
@@ -276,10 +337,59 @@ class Runs:
             return AssignmentAnswer(reason="the trial goes on later, in another pod")
         return self._give(run, request)
 
+    # -- groups --
+
+    def _make_group(self, run: Run) -> None:
+        workers = self._experiment().spec.workers
+        if workers is not None:
+            self._groups.make(run, workers.replicas, workers.start_timeout_seconds)
+
+    async def _give_together(self, run: Run, request: AssignmentRequest) -> AssignmentAnswer:
+        """Give a pod of a group its work when all of them have asked."""
+        group = run.group
+        pod = self._groups.pod(run, request.rank)
+        if group is None or pod is None:
+            raise NotReadyError("the pod is not known here yet")
+        group.join(request, pod["metadata"].get("uid", ""), self._clock())
+        if not self._begin_group(run):
+            self._wake()  # its timeout counts from now
+            await group.wait(TOGETHER_S)
+        if self.runs.get(run.trial.trial_id) is not run or not run.trial.running:
+            self._hosted.prove()
+            return AssignmentAnswer(reason="the attempt was over before all pods of the trial ran")
+        committed = self._hosted.committed()  # here, not of whoever has taken over meanwhile
+        if committed is not None:
+            await committed
+        if not run.given:
+            raise NotReadyError("other pods of the trial do not run yet")
+        return self._give(run, request)
+
+    def _begin_group(self, run: Run) -> bool:
+        """Begin the attempt of a group if all its pods are there."""
+        group = run.group
+        if group is None or run.given or run.stop_at is not None or not self._groups.is_complete(run):
+            return False
+        assert group.head_request is not None
+        self._give(run, group.head_request)
+        self._groups.began(run)
+        return True
+
+    async def _keep_groups(self, now: float) -> None:
+        for run in list(self.runs.values()):
+            await self._groups.look(run, now)
+        self._note_endings(now)
+        for run in list(self.runs.values()):
+            self._begin_group(run)
+        await self._groups.end_heads(list(self.runs.values()))
+
     # -- what ended --
 
     def _note_endings(self, now: float) -> None:
         for run in list(self.runs.values()):
+            ended = self._groups.note(run, now)
+            if ended is not None:
+                self._ended(run, ended)
+                continue
             waits_for_earlier = not run.given and run.pod_attempt != run.attempt
             pod = self._seen.pod(self._key, self._pod_name(run))
             if waits_for_earlier and (now > run.expect_by or pod is None or is_leaving(pod, self._work.deleted)):
@@ -310,6 +420,11 @@ class Runs:
     def _ended(self, run: Run, ending: Ending) -> None:
         trial = run.trial
         if trial.running and trial.attempt == run.attempt:
+            if run.group is not None and run.given:
+                judged = run.group.judge_read(ending, self._clock())
+                if judged is None:
+                    return  # known when its workers have been looked at
+                ending = judged
             logger.info("attempt %d of %s ended: %s", run.attempt, trial.trial_id, ending.message)
             self._on_ending(trial, ending)
             self._hosted.meter.ended(trial.trial_id, run.attempt, ending.reason, ending.kind)
@@ -344,9 +459,21 @@ class Runs:
         return max(SILENT_S, waited / 4)
 
     async def _hear_complaints(self, now: float) -> None:
-        """Ask for the events of one pod that should have begun: what a volume lacks stands nowhere else."""
+        """Ask for the events of one pod that should have begun: what a volume lacks stands nowhere else.
+
+        Of the pods that wait in a queue, Kueue is asked about the first.
+        """
         if now - self._complaints_at < COMPLAINTS_EVERY_S:
             return
+        held = [
+            pod for pod in map(self._own_pod, self.runs.values()) if pod is not None and _waits_in_queue(pod, now)
+        ]
+        if held:
+            self._complaints_at = now
+            first = min(held, key=lambda pod: (pod["metadata"].get("creationTimestamp"), pod["metadata"]["name"]))
+            self._queue_says = await self._work.queue_words(first)
+        else:
+            self._queue_says = ""
         for run in self.runs.values():
             pod = self._seen.pod(self._key, self._pod_name(run))
             if pod is None or run.given or now - run.created_at < COMPLAINTS_AFTER_S or not node_of(pod):
@@ -372,19 +499,27 @@ class Runs:
         if now < self._work.refusals.until:
             return
         missing = [run for run in self.runs.values() if self._needs_pod(run) and now >= run.not_before]
-        trials = self._missing_trials()
+        first = self._groups.first_in_line(self.runs.values())
+        if first is None:
+            first = next((run for run in missing if run.group is not None), None)
+        late = {run.trial.trial_id for run in missing if run.group is not None and run is not first}
+        missing = [run for run in missing if run.trial.trial_id not in late]
+        trials = [each for each in self._missing_trials() if each.trial_id in late or each.trial_id not in self.runs]
         if not missing and not trials:
             return
         # The first alone: where the server refuses it, it would refuse them all.
         if missing and (self._work.refusals.count or len(missing) > 4) and not await self._create(missing.pop(0)):
             return
         waiting = [self._create(run) for run in missing]
-        waiting += [self._work.create_trial(trial) for trial in trials if trial.trial_id not in self.runs]
+        waiting += [self._work.create_trial(trial) for trial in trials]
         results = await asyncio.gather(*waiting)
         if all(results):
             self._work.refusals.clear()
 
     def _needs_pod(self, run: Run) -> bool:
+        return self._needs_head(run) or bool(self._groups.missing(run))
+
+    def _needs_head(self, run: Run) -> bool:
         if run.given or run.created_at or run.expect_by or (run.stop_at is not None):
             return False
         return self._seen.pod(self._key, self._pod_name(run)) is None
@@ -403,15 +538,26 @@ class Runs:
             return True
         if run.remade:
             await self._work.look_up_trial(run.trial)  # pods whose owner has gone unseen would go with it at once
-        uid = await self._work.create_pod(run.trial, run.attempt, run.resources)
-        if uid is None:
-            return False
-        run.pod_uid, run.created_at = uid, self._clock()
-        return True
+        if self._needs_head(run):
+            uid = await self._work.create_pod(run.trial, run.attempt, run.resources)
+            if uid is None:
+                return False
+            run.pod_uid, run.created_at = uid, self._clock()
+        ranks = self._groups.missing(run)
+        uids = await asyncio.gather(*(self._create_worker(run, rank) for rank in ranks))
+        return all(uids)
+
+    async def _create_worker(self, run: Run, rank: int) -> bool:
+        uid = await self._work.create_pod(run.trial, run.attempt, run.resources, rank)
+        if uid is not None:
+            self._groups.created(run, rank, uid)
+        return uid is not None
 
     async def _clear_away(self, now: float) -> None:
-        current = {self._pod_name(run) for run in self.runs.values() if run.stop_at is None or now < run.stop_at}
-        stopped = {self._pod_name(run) for run in self.runs.values()} - current
+        current, stopped = set[str](), set[str]()
+        for run in self.runs.values():
+            goes_on = run.stop_at is None or now < run.stop_at
+            (current if goes_on else stopped).update({self._pod_name(run)} | self._groups.names(run))
 
         def stays(pod: Object) -> bool:
             labels = pod["metadata"].get("labels") or {}
@@ -423,23 +569,27 @@ class Runs:
 
     # -- small parts --
 
-    def _observe_capacity(self) -> None:
-        """Without a limit of the user's, run ahead of what has found a place by a few pods only."""
-        engine = self._hosted.host.engine
-        if engine.state.settings is None or engine.settings.max_concurrent is not None:
-            return
-        placed = sum(
-            1 for run in self.runs.values() if run.given or node_of(self._seen.pod(self._key, self._pod_name(run)))
+    def observe_capacity(self, settings: Settings) -> None:
+        """Say how many attempts may be under way; before settings are applied, as they will be."""
+        pods = [(run, self._own_pod(run)) for run in self.runs.values()]
+        now, spec = self._clock(), self._experiment().spec
+        known = self._hosted.host.engine.state.flags.slots
+        found = slots(
+            known,
+            sum(1 for run, pod in pods if run.given or node_of(pod)),
+            settings.max_concurrent,
+            queued=bool(queues.queue_of(spec.template)) or any(pod and queues.queue_of(pod) for _, pod in pods),
+            waits=any(pod is not None and _waits_in_queue(pod, now) for _, pod in pods),
+            grouped=spec.workers is not None,
         )
-        slots = placed + AHEAD
-        if self._slots is None or slots > self._slots or slots < self._slots - AHEAD:
-            self._slots = slots
-            self._hosted.apply(CapacityObserved(slots=slots))
+        if found is not None:
+            self._hosted.apply(CapacityObserved(slots=found))
 
     def _next_look(self, looked: float) -> float | None:
         """Return when there is more to do. What was due at this look has been done, or waits for news."""
         times = [at for run in self.runs.values() for at in (run.stop_at, run.expect_by, run.not_before) if at]
         times += self._clearing.times()
+        times += self._groups.times(self.runs.values())
         times.append(self._work.refusals.until)
         times = [at for at in times if at > looked]
         if self.runs:
@@ -447,12 +597,20 @@ class Runs:
             times.append(looked + (COMPLAINTS_EVERY_S if idle else SILENT_S / 3))
         return max(0.2, min(times) - self._clock()) if times else None
 
+    def _own_pod(self, run: Run) -> Object | None:
+        return self._seen.pod(self._key, self._pod_name(run))
+
     def _pod_name(self, run: Run) -> str:
         return names.pod_name(self._name, run.trial.trial_id, run.pod_attempt)
 
     @property
     def _grace_s(self) -> float:
         return grace_seconds(self._experiment().spec)
+
+
+def _waits_in_queue(pod: Object, now: float) -> bool:
+    created = seconds(pod["metadata"].get("creationTimestamp"))
+    return queues.is_held(pod) and created is not None and now - created >= WAITS_AFTER_S
 
 
 def _must(ending: Ending | None) -> Ending:

@@ -15,9 +15,11 @@ import msgspec
 
 from trialpod_operator.api.status_models import (
     BestTrial,
+    ResourceHours,
     TrialCounts,
     TuneExperimentStatus,
     Waiting,
+    format_hours,
     format_time,
     format_value,
 )
@@ -25,17 +27,19 @@ from trialpod_operator.api.trial_models import LastDecision, TrialCheckpoint, Tu
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.conditions import Problem, cut, observe_experiment, observe_trial, update_conditions
 from trialpod_operator.cluster.json_values import bounded
+from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.reasons import told
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 from trialpod_operator.experiment.best import best_trial
 
 MAX_BEST_PARAMS = 8 * 1024
 MAX_EVIDENCE = 4 * 1024
+MAX_RESOURCES = 32
 
 Json = dict[str, Any]
 _NONE: Mapping[str, Any] = {}
-_DONE = {"stop": "stopped", "pause": "paused", "exploit": "replaced by a copy of a better one"}
 
 
 def experiment_status(
@@ -92,6 +96,7 @@ def experiment_status(
         failures=sum(trial.failures for trial in trials) if engine is not None else None,
         disruptions=sum(trial.disruptions for trial in trials) if engine is not None else None,
         best=_best(engine, name, uri_of) if engine is not None else None,
+        resources=_resources(engine) if engine is not None else {},
         waiting=waiting,
         start_time=before.get("startTime") or (_start(trials, now) if engine is not None else None),
         completion_time=_completion(before, trials, now) if flags is not None and flags.finished else None,
@@ -170,28 +175,6 @@ def same_status(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None)
     return (left or {}) == (right or {})
 
 
-def decision_message(kind: str, reason: Mapping[str, Any]) -> str:
-    """Return a decision with its evidence as one sentence."""
-    source = str(reason.get("source", ""))
-    done = _DONE.get(kind, kind)
-    match source:
-        case "user":
-            return f"{done} by the user"
-        case "suspend":
-            return f"{done} because the experiment is suspended"
-        case "time_budget":
-            return f"{done} because the time budget is used up"
-        case "":
-            return done
-    evidence = ", ".join(
-        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in reason.items()
-        if key != "source"
-    )
-    words = source.replace("_", " ")
-    return f"{done} by the {words}" + (f": {evidence}" if evidence else "")
-
-
 def _brief(waiting: Waiting | None) -> Waiting | None:
     return None if waiting is None else msgspec.structs.replace(waiting, message=cut(waiting.message))
 
@@ -210,6 +193,15 @@ def _counts(engine: Engine) -> TrialCounts:
         total=total,
         progress=str(done) if total is None else f"{done}/{total}",
     )
+
+
+def _resources(engine: Engine) -> dict[str, ResourceHours]:
+    flags = engine.state.flags
+    table = accounting.hours(flags.account, flags.spent)
+    return {
+        name: ResourceHours(**{part: format_hours(amount) for part, amount in parts.items()})
+        for name, parts in list(table.items())[:MAX_RESOURCES]
+    }
 
 
 def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> BestTrial | None:
@@ -258,7 +250,7 @@ def _last_decision(trial: Trial, before: Mapping[str, Any] | None, now: float) -
     return LastDecision(
         kind=kind,
         reason=source,
-        message=cut(decision_message(kind, reason)),
+        message=cut(told(kind, reason)),
         data=data,
         time=known.get("time") if same else format_time(now),
     )
@@ -268,13 +260,13 @@ def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
     if trial.status == ERROR:
         return trial.error or "failed without a message"
     if trial.status == TERMINATED:
-        return decision_message("stop", trial.stop_reason) if trial.stop_reason else "ended by itself"
+        return told("stop", trial.stop_reason) if trial.stop_reason else "ended by itself"
     if waiting is not None:
         return waiting.message
     if trial.status == RUNNING:
         return f"attempt {trial.attempt} is under way"
     if trial.status == PAUSED:
-        return decision_message("pause", trial.decision_reason)
+        return told("pause", trial.decision_reason)
     if trial.error:
         return f"to be tried again after: {trial.error}"
     return "waits for its turn" if trial.attempt == 0 else "waits to go on"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.conditions import Problem, cut
 from trialpod_operator.cluster.endings import Ending
-from trialpod_operator.cluster.events import KubernetesEvent, TrialEvents, transition_events
+from trialpod_operator.cluster.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.merge import merge_patch
@@ -84,6 +84,11 @@ class StatusWriter:
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
             name = names.trial_name(self._name, action.trial.trial_id)
             self._add(self._trial_events.failed(name, action.trial.error))
+
+    def note_change(self, message: str) -> None:
+        """Take in what was changed of the spec, "" for nothing, for the events."""
+        if message:
+            self._add(KubernetesEvent("Normal", "SpecChanged", cut(message, MAX_NOTE)))
 
     def note_ending(self, trial: Trial, ending: Ending) -> None:
         """Take in how a pod ended, for the events."""

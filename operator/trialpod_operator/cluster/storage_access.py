@@ -1,7 +1,14 @@
 """Where an experiment's data is, and the keys to it: for the operator itself, and for the pods of its trials.
 
-The keys come from the Secret that the experiment names. Pods mount it; the operator reads it and keeps the keys in
-files of its own, which the storage client reads again when they change. So rotated keys need no restart of anything.
+The keys come from the Secret that the experiment names. The operator reads it and keeps the keys in files of its own,
+which the storage client reads again when they change. So rotated keys need no restart of anything.
+
+Pods get them in one of two ways. Without `scopedCredentials` they mount the same Secret. With it they mount nothing,
+and ask the report service for short-lived keys (`key_issuer`).
+
+An operator may have keys of its own, in files that no user can read (`keys_dir`). They serve only experiments below
+one prefix for each namespace, the default storage's, only at its server, and never leave the operator: pods always
+get short-lived ones.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import binascii
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +26,13 @@ import msgspec
 
 from trialpod.errors import TrialpodError
 from trialpod.storage.options import StorageOptions
-from trialpod_operator.api.models import StorageSpec, TuneExperiment
+from trialpod_operator.api.models import ScopedCredentials, StorageSpec, TuneExperiment
 from trialpod_operator.cluster import names
 
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _OPTIONAL = ("AWS_SESSION_TOKEN", names.CA_KEY)
+NAMESPACE = "{namespace}"
+"""In the URI of the default storage: the experiment's namespace."""
 
 
 class StorageProblemError(TrialpodError):
@@ -41,14 +50,54 @@ class StoragePlace:
     uri: str  # of the experiment itself
     own: StorageOptions  # for the operator
     pods: StorageOptions  # for the trials
+    scoped: ScopedCredentials | None = None  # trials get short-lived keys, so
 
 
-def with_storage(experiment: TuneExperiment, default: StorageSpec | None) -> TuneExperiment:
+@dataclass(frozen=True, kw_only=True)
+class StorageRules:
+    """What the operator's settings say about storages.
+
+    Attributes:
+        default: for experiments whose manifest has none; ``{namespace}`` in its URI is the experiment's.
+        keys_dir: the operator's own keys for what is below the default's URI, as files; "" = it has none.
+        always_scoped: pods never mount a Secret with keys.
+        scoped: how short-lived keys are made where the manifest does not say, and always for the operator's own.
+    """
+
+    default: StorageSpec | None = None
+    keys_dir: str = ""
+    always_scoped: bool = False
+    scoped: ScopedCredentials = field(default_factory=ScopedCredentials)
+
+    def managed(self, storage: StorageSpec | None) -> bool:
+        """Return whether the operator's own keys open this storage of an experiment, see `with_storage`."""
+        return bool(self.keys_dir) and storage is not None and not storage.credentials_secret
+
+    def scoped_for(self, storage: StorageSpec | None) -> ScopedCredentials | None:
+        """Return how the pods' short-lived keys are made; None when pods mount the Secret."""
+        if storage is None:
+            return None
+        if self.managed(storage):
+            return self.scoped
+        if storage.scoped_credentials is not None:
+            return storage.scoped_credentials
+        return self.scoped if self.always_scoped and storage.credentials_secret else None
+
+
+def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules) -> TuneExperiment:
     """Return the experiment with the storage that holds for it.
 
+    Args:
+        experiment: a valid manifest.
+        namespace: that the experiment is in.
+        rules: the operator's settings.
+
     Raises:
-        StorageProblemError: it has none that trials in a cluster can use.
+        StorageProblemError: it has none that trials in a cluster can use, or none that it may use.
     """
+    default = rules.default
+    if default is not None:
+        default = msgspec.structs.replace(default, uri=default.uri.replace(NAMESPACE, namespace))
     storage = experiment.spec.storage or default
     if storage is None:
         raise StorageProblemError(
@@ -62,9 +111,36 @@ def with_storage(experiment: TuneExperiment, default: StorageSpec | None) -> Tun
             f"spec.storage.uri is {storage.uri!r}; in a cluster it has to be an s3:// URI, because no folder is seen "
             "by all pods",
         )
+    if rules.managed(storage):
+        storage = _within(storage, default)
+    elif storage.scoped_credentials is not None and not storage.credentials_secret:
+        raise StorageProblemError(
+            "ScopedCredentialsNeedSecret",
+            "spec.storage.scopedCredentials needs spec.storage.credentialsSecret: the Secret with the keys that the "
+            "operator derives the trials' keys from",
+        )
     if experiment.spec.storage is storage:
         return experiment
     return msgspec.structs.replace(experiment, spec=msgspec.structs.replace(experiment.spec, storage=storage))
+
+
+def _within(storage: StorageSpec, default: StorageSpec | None) -> StorageSpec:
+    """Return a storage that the operator's keys are used for, at the server that they are for."""
+    assert default is not None  # `OperatorOptions` sees to it
+    allowed = default.uri.rstrip("/")
+    if storage.uri != default.uri and not f"{storage.uri.rstrip('/')}/".startswith(f"{allowed}/"):
+        raise StorageProblemError(
+            "StorageNotAllowed",
+            f"spec.storage.uri is {storage.uri}, and the operator's keys open only {allowed} for this namespace; use "
+            "that, leave spec.storage out, or name a Secret of your own by spec.storage.credentialsSecret",
+        )
+    if storage.endpoint not in (None, default.endpoint):
+        raise StorageProblemError(
+            "StorageNotAllowed",
+            f"spec.storage.endpoint is {storage.endpoint}, and the operator's keys are for "
+            f"{default.endpoint or 'Amazon S3'}; leave it out, or name a Secret of your own by credentialsSecret",
+        )
+    return msgspec.structs.replace(storage, endpoint=default.endpoint)
 
 
 def secret_data(storage: StorageSpec, secret: Mapping[str, Any] | None) -> dict[str, bytes]:
@@ -124,16 +200,31 @@ def remove_secret(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def place(experiment: TuneExperiment, directory: Path, files: Mapping[str, bytes]) -> StoragePlace:
+def place(
+    experiment: TuneExperiment, directory: Path, files: Mapping[str, bytes], rules: StorageRules
+) -> StoragePlace:
     """Return where the experiment is and how to reach it.
 
     Args:
         experiment: with its storage, see `with_storage`.
         directory: the operator's copy of the keys.
         files: what is in it.
+        rules: the operator's settings.
+
+    Raises:
+        StorageProblemError: the operator's own keys are not there.
     """
     storage = experiment.spec.storage
     assert storage is not None
+    if rules.managed(storage):
+        directory = Path(rules.keys_dir)
+        files = read_secret(directory)
+        if not all(files.get(key) for key in KEYS):
+            raise StorageProblemError(
+                "OperatorKeysMissing",
+                f"the operator's own keys for the storage are incomplete: {' and '.join(KEYS)} have to be in its "
+                "Secret; an administrator has to put that right",
+            )
     common = StorageOptions(endpoint=storage.endpoint or "", create_bucket=storage.create_bucket)
     own, pods = common, common
     if files:
@@ -142,9 +233,17 @@ def place(experiment: TuneExperiment, directory: Path, files: Mapping[str, bytes
     if names.CA_KEY in files:
         own = msgspec.structs.replace(own, ca_file=str(directory / names.CA_KEY))
         pods = msgspec.structs.replace(pods, ca_file=f"{names.STORAGE_SECRET_DIR}/{names.CA_KEY}")
+    scoped = rules.scoped_for(storage)
+    if scoped is not None:
+        pods = StorageOptions(
+            endpoint=common.endpoint,
+            credentials_from="reports",
+            ca_pem=files.get(names.CA_KEY, b"").decode("utf-8", "replace"),
+        )
     return StoragePlace(
         uri=f"{storage.uri.rstrip('/')}/{experiment.name}",
         own=own.resolved({}),
         # A pod's own environment must not change where its checkpoints go.
         pods=pods.resolved({}),
+        scoped=scoped,
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trialpod_operator.api import status_models
+from trialpod_operator.cluster import queues
 from trialpod_operator.cluster.pod_reading import (
     Pod,
     condition,
@@ -32,8 +33,7 @@ PATIENCE_S = 30.0
 UNNOTICED_S = 10.0
 """How long a scheduler may take to look at a pod."""
 
-KUEUE_GATES = frozenset({"kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"})
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_LABEL = queues.QUEUE_LABEL
 
 _SHORT = re.compile(r"(\d+) Insufficient ([^,\s]+?)\.?(?:[,\s]|$)")
 _PREEMPTION = re.compile(r"\s*preemption: .*", re.DOTALL)
@@ -55,7 +55,7 @@ def why_waiting(pod: Pod, now: float, *, event: str = "") -> Waiting | None:
         pod: the pod.
         now: seconds since the epoch.
         event: message of the latest Warning event about the pod. Some reasons show only there (a volume whose Secret
-            is missing).
+            is missing). For a pod that waits in a queue of Kueue's, what that says.
     """
     metadata = pod.get("metadata") or {}
     status = status_of(pod)
@@ -66,7 +66,7 @@ def why_waiting(pod: Pod, now: float, *, event: str = "") -> Waiting | None:
     since = seconds(scheduled.get("lastTransitionTime")) or created
     gates = [str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
     if gates:
-        return _gated(pod, gates, since)
+        return _gated(pod, gates, since, event)
     if scheduled.get("status") == "False":
         return _unschedulable(scheduled, since)
     if not scheduled and not (pod.get("spec") or {}).get("nodeName"):
@@ -82,14 +82,15 @@ def why_waiting(pod: Pod, now: float, *, event: str = "") -> Waiting | None:
     return _on_its_node(pod, now, since, event)
 
 
-def _gated(pod: Pod, gates: list[str], since: float | None) -> Waiting:
-    if KUEUE_GATES.issuperset(gates):
-        queue = ((pod.get("metadata") or {}).get("labels") or {}).get(QUEUE_LABEL)
+def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> Waiting:
+    if queues.is_held(pod):
+        queue = queues.queue_of(pod)
         where = f"the queue {queue}" if queue else "its queue"
         return Waiting(
             reason="Queued",
-            message=f"Kueue has not admitted the pod from {where}",
-            remedy=f"`kubectl describe localqueue{f' {queue}' if queue else ''}` shows the quota in use",
+            message=f"Kueue has not admitted the pod from {where}{f': {said}' if said else ''}",
+            remedy=queues.remedy(said, queue),
+            severity="stuck" if queues.is_stuck(said) else "waiting",
             since=since,
         )
     return Waiting(

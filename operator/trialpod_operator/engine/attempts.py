@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.engine import exploits
+from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import (
@@ -45,6 +45,8 @@ def started(engine: Engine, event: AttemptStarted) -> None:
     trial = _current(engine, event.trial_id, event.attempt)
     if trial is not None:
         trial.pid, trial.hostname, trial.node_ip = event.pid, event.hostname, event.node_ip
+        trial.place = event.place
+        accounting.begin(engine, trial, event.resources)
 
 
 def checkpoints_changed(engine: Engine, event: CheckpointsChanged) -> None:
@@ -79,14 +81,20 @@ def ended(engine: Engine, event: AttemptEnded, now: float) -> None:
     trial.lost = end.cause == "lost"
     trial.released = ()
     if trial.decision == "stop" or trial.completion_told or end.cause in ("completed", "stopped"):
+        accounting.end_attempt(engine, trial, now, None)
         _complete(engine, trial, end, now)
     elif end.cause == "failed":
+        accounting.end_attempt(engine, trial, now, accounting.FAILED)
         _fail(engine, trial, end, now)
     elif trial.decision in ("pause", "exploit") or end.cause == "paused":
+        goes_on = trial.change is not None or accounting.saved_all(trial)
+        accounting.end_attempt(engine, trial, now, None if goes_on else accounting.LOST)
         _pause(engine, trial)
     elif end.cause == "damaged":
+        accounting.end_attempt(engine, trial, now, accounting.LOST)
         exploits.undo(engine, trial, end.error, now)
     else:
+        accounting.end_attempt(engine, trial, now, accounting.LOST)
         _disrupt(engine, trial, end, now)
 
 
@@ -220,6 +228,7 @@ def end_trial(engine: Engine, trial: Trial, status: str, now: float) -> None:
     """End a trial that does not run; one in ERROR keeps what it would go on from."""
     trial.ended_at = now
     trial.decision_reason = _NO_REASON
+    accounting.end_trial(engine, trial, status)
     engine.state.plant(trial, None, trial.planted if status == ERROR else None)
     engine.state.move(trial, status)
     if engine.on_trial_end is not None:

@@ -46,6 +46,14 @@ def note(trial: Trial, now: float, kind: DecisionName, reason: dict[str, Any], i
     trial.decided += 1
 
 
+def cut_short(reason: dict[str, Any]) -> bool:
+    """Return whether a trial that was stopped for this reason has not come to the end that it was meant to have.
+
+    A stopper's rule is such an end, and so is the scheduler's own limit of time.
+    """
+    return reason.get("source") != "stopper" and reason.get("rule") != "max_t"
+
+
 def decisions(trial: Trial) -> list[Decision]:
     """Return the decisions about a trial that are kept, oldest first."""
     return [_decoder.decode(entry) for entry in trial.decisions]

@@ -350,7 +350,7 @@ class Engine:
             self.ask(self._observe_time, self.active_s(now))
 
     def _settle(self, now: float) -> None:
-        outcome.enforce_time_budget(self, now)
+        outcome.enforce_budgets(self, now)
         if self._observe_time is not None or self._recorded is not None:
             results.stop_everything(self, 0, now)
         while True:

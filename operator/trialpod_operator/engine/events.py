@@ -30,13 +30,15 @@ class CapacityObserved(Event, frozen=True):
 
 
 class AttemptStarted(Event, frozen=True):
-    """A runner fetched its assignment."""
+    """A runner fetched its assignment; `resources` are what its process or pod was given, for the account."""
 
     trial_id: str
     attempt: int
     pid: int = 0
     hostname: str = ""
     node_ip: str = ""
+    resources: dict[str, float] = {}
+    place: str = ""  # which pod that is, when it was made for another attempt
 
 
 class ResultsReceived(Event, frozen=True):

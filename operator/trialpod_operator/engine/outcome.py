@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.engine import attempts, starts
+from trialpod_operator.engine import accounting, attempts, starts
 from trialpod_operator.engine.actions import ExperimentFinished, TrialRequeued, Warned
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import AttemptEnded, Recovered
@@ -19,7 +19,7 @@ RUNNING, SUSPENDED, SUCCEEDED, FAILED, STOPPED = "Running", "Suspended", "Succee
 
 
 def deadline(engine: Engine) -> float | None:
-    """Return when the time budget or a stopper's ends, in seconds since the epoch, while it is running down."""
+    """Return when a budget or a stopper's time ends, in seconds since the epoch, while it is running down."""
     flags, settings = engine.state.flags, engine.state.settings
     if settings is None or flags.active_since is None or flags.stopping:
         return None
@@ -29,20 +29,32 @@ def deadline(engine: Engine) -> float | None:
     left = getattr(engine.stopper, "remaining", None)
     if left is not None:
         ends.append(flags.now + left)
+    runs_out = accounting.runs_out_at(engine, flags.now)
+    if runs_out is not None:
+        ends.append(runs_out)
     return min(ends, default=None)
 
 
 def budget_left(engine: Engine, now: float) -> bool:
-    """Return whether some of the time budget is left; True when there is none."""
-    budget = engine.settings.time_budget_s
-    return budget is None or engine.active_s(now) < budget
+    """Return whether some of every budget is left, be it of time or of hours; True when there is none."""
+    return _budget_used_up(engine, now) is None
 
 
-def enforce_time_budget(engine: Engine, now: float) -> None:
-    """Stop everything once the time budget is used up."""
+def enforce_budgets(engine: Engine, now: float) -> None:
+    """Stop everything once a budget is used up."""
     flags = engine.state.flags
-    if flags.active_since is not None and not flags.stopping and not budget_left(engine, now):
-        stop_all(engine, {"source": "time_budget", "seconds": engine.settings.time_budget_s}, now)
+    if flags.active_since is None or flags.stopping:
+        return
+    reason = _budget_used_up(engine, now)
+    if reason is not None:
+        stop_all(engine, reason, now)
+
+
+def _budget_used_up(engine: Engine, now: float) -> dict[str, Any] | None:
+    budget = engine.settings.time_budget_s
+    if budget is not None and engine.active_s(now) >= budget:
+        return {"source": "time_budget", "seconds": budget}
+    return accounting.used_up(engine, now)
 
 
 def stop_all(engine: Engine, reason: dict[str, Any], now: float) -> None:
@@ -91,7 +103,7 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
     flags = engine.state.flags
     stopped_by = (flags.stopping or {}).get("source")
     if not flags.finished:
-        if stopped_by == "time_budget" and budget_left(engine, now):
+        if stopped_by in ("time_budget", "budget") and budget_left(engine, now):
             _open(engine, now)  # more time came before the last trial had heard of the end
         return
     recorded = engine.recorded
@@ -99,7 +111,7 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
     exhausted = not begun and starts.exhausted(engine)
     if exhausted or not budget_left(engine, now):
         return
-    if changed or stopped_by in (None, "user", "time_budget", "broken"):
+    if changed or stopped_by in (None, "user", "time_budget", "budget", "broken"):
         _open(engine, now)
 
 
@@ -109,7 +121,7 @@ def retry_errors(engine: Engine, from_scratch: bool, now: float) -> None:
     if not failed:
         return
     if not budget_left(engine, now):
-        engine.do(Warned("failed trials cannot be retried: the time budget is used up; raise it first"))
+        engine.do(Warned("failed trials cannot be retried: the budget is used up; raise it first"))
         return
     if engine.finished or engine.state.flags.stopping:
         _open(engine, now)
@@ -171,7 +183,7 @@ def finish_or_unblock(engine: Engine, now: float) -> bool:
             engine.warn_once("search", lambda: f"{starts.search_name(engine)} has no further suggestion")
     flags.finished = True
     _stand_still(engine, now)
-    flags.state, flags.message = _verdict(engine)
+    flags.state, flags.message = _verdict(engine, now)
     engine.do(ExperimentFinished(flags.state, flags.message))
     return False
 
@@ -194,13 +206,18 @@ def _stand_still(engine: Engine, now: float) -> None:
     flags.active_since = None
 
 
-def _verdict(engine: Engine) -> tuple[str, str]:
+def _verdict(engine: Engine, now: float) -> tuple[str, str]:
     stopping = engine.state.flags.stopping or {}
     counts = engine.state.counts
     failed, trials = counts.get(ERROR, 0), len(engine.state.trials)
     match stopping.get("source"):
         case "time_budget":
             return STOPPED, f"the time budget of {stopping.get('seconds'):g} s is used up"
+        case "budget":
+            kind, field = str(stopping.get("of")), stopping.get("budget")
+            used = f"{accounting.hours_used(engine, kind, now):.4g} were used"
+            limit = f"the budget of {stopping.get('hours'):g} {kind} hours is used up"
+            return STOPPED, f"{limit}: {used}; to go on, raise spec.{field}"
         case "user":
             return STOPPED, "stopped by the user"
         case "fail_fast":

@@ -1,7 +1,8 @@
 """Why something was decided about a trial, as a sentence with its evidence. One function for each source.
 
 A reason is data (`Decision.reason`, ``stop_reason``); what is not known here, of a plug-in for instance, is shown as
-``key=value``.
+``key=value``. Wherever a reason has a ``rank``, 1 is the best, and ``compared`` is how many were ranked, the trial
+itself among them: "rank 3 of 9".
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ _OWN_WORDS = ("retry", "disruption", "failure", "undo")
 
 def sentence(decision: Decision) -> str:
     """Return what was decided and why, without the trial's name: "stopped at iteration 3: ..."."""
-    verb = _VERBS.get(decision.kind, decision.kind)
-    if decision.kind == "exploit":
-        verb = f"told to go on from {_start(decision.reason)}"
-    at = f" at iteration {decision.iteration}" if decision.iteration else ""
-    why = explain(decision.reason)
-    if decision.kind == "continue":
-        return f"went on{at} instead of following another trial: {decision.reason.get('problem', '')}"
+    return told(decision.kind, decision.reason, decision.iteration)
+
+
+def told(kind: str, reason: Reason, iteration: int = 0) -> str:
+    """Return what was decided and why, where there is no `Decision`; without the iteration when that is 0."""
+    verb = _VERBS.get(kind, kind)
+    if kind == "exploit":
+        verb = f"told to go on from {_start(reason)}"
+    at = f" at iteration {iteration}" if iteration else ""
+    why = explain(reason)
+    if kind == "continue":
+        return f"went on{at} instead of following another trial: {reason.get('problem', '')}"
     return f"{verb}{at}: {why}" if why else f"{verb}{at}"
 
 
@@ -121,6 +127,10 @@ def _time_budget(reason: Reason) -> str:
     return f"the time budget of {_text(reason.get('seconds'))} s is used up"
 
 
+def _budget(reason: Reason) -> str:
+    return f"the budget of {_text(reason.get('hours'))} {reason.get('of')} hours is used up"
+
+
 def _fail_fast(reason: Reason) -> str:
     return f"trial {reason.get('trial_id')} failed, and failFast is set"
 
@@ -155,6 +165,7 @@ _SOURCES: dict[str, Callable[[Reason], str]] = {
     "stopper": _stopper,
     "user": _user,
     "time_budget": _time_budget,
+    "budget": _budget,
     "fail_fast": _fail_fast,
     "failure": _failure,
     "preempted": _disruption,
@@ -182,7 +193,7 @@ def _time(reason: Reason) -> str:
 def _rank(reason: Reason) -> str:
     if "rank" not in reason or "compared" not in reason:
         return ""
-    return f" (rank {reason['rank']}, compared with {reason['compared']})"
+    return f" (rank {reason['rank']} of {reason['compared']})"
 
 
 def _more(reason: Reason, before: str = "; ") -> str:

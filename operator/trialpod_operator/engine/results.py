@@ -2,7 +2,8 @@
 
 The order for one result: stopper, then the trial's own end (``done``), then the scheduler, then the searcher. Once a
 decision has fallen or the trial is done, later results of that attempt (it had reported them before it heard) are
-recorded and no more.
+recorded and no more. A suspended experiment has decided nothing about the trial: what it reports until it pauses is
+judged, or scheduler and searcher would never learn of it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import msgspec
 
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo, DecisionKind
-from trialpod.protocol.values import opaque_decoder
+from trialpod.protocol.values import OpaqueValue, opaque_decoder
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
-from trialpod_operator.engine import exploits
+from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
-from trialpod_operator.engine.decisions import note
+from trialpod_operator.engine.decisions import cut_short, note
 from trialpod_operator.engine.events import ResultsReceived
 from trialpod_operator.engine.outputs import Verdict
 from trialpod_operator.engine.trial import Trial
 
 if TYPE_CHECKING:
     from trialpod_operator.engine.engine import Engine
+
+_PLAIN = frozenset({float, int, str, bool, type(None)})
+_MAX_DEPTH = 64
 
 
 def decode_new(engine: Engine, event: ResultsReceived) -> list[dict[str, Any]]:
@@ -32,7 +36,7 @@ def decode_new(engine: Engine, event: ResultsReceived) -> list[dict[str, Any]]:
     A gap needs no error: the answer's `received` makes the attempt send what is missing.
 
     Raises:
-        msgspec.ValidationError: a result is not a MessagePack map.
+        msgspec.ValidationError: a result is not a MessagePack map from texts to plain data.
     """
     trial = engine.state.trials.get(event.trial_id)
     if trial is None or trial.attempt != event.attempt or not trial.running:
@@ -40,11 +44,40 @@ def decode_new(engine: Engine, event: ResultsReceived) -> list[dict[str, Any]]:
     known = trial.received + 1 - event.first
     if known < 0:
         return []
-    fresh = [opaque_decoder.decode(raw) for raw in event.results[known:]]
-    for result in fresh:
-        if type(result) is not dict:
-            raise msgspec.ValidationError(f"a result must be a map of metrics, not {type(result).__name__}")
-    return fresh
+    return [_decoded(raw) for raw in event.results[known:]]
+
+
+def _decoded(raw: msgspec.Raw) -> dict[str, Any]:
+    try:
+        result = opaque_decoder.decode(raw)
+    except UnicodeDecodeError as error:
+        raise msgspec.ValidationError("a text in a result is not UTF-8") from error
+    except RecursionError as error:
+        raise msgspec.ValidationError("a result is nested too deep") from error
+    if type(result) is not dict:
+        raise msgspec.ValidationError(f"a result must be a map of metrics, not {type(result).__name__}")
+    for key, value in result.items():
+        if type(key) is not str:
+            raise msgspec.ValidationError(f"the keys of a result must be text (str), not {key!r:.60}")
+        if value.__class__ not in _PLAIN:
+            _check(value, key, _MAX_DEPTH)
+    return result
+
+
+def _check(value: Any, key: str, depth: int) -> None:
+    """Refuse what the trial's log files have no form for."""
+    if depth == 0:
+        raise msgspec.ValidationError(f"'{key[:60]}' of a result is nested more than {_MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        value = (part for item in value.items() for part in item)
+    elif not isinstance(value, (list, tuple)):
+        if isinstance(value, (OpaqueValue, msgspec.msgpack.Ext)):
+            what = f"extension {value.code}" if isinstance(value, msgspec.msgpack.Ext) else "pickle"
+            raise msgspec.ValidationError(f"'{key[:60]}' of a result is no plain data, but a MessagePack {what}")
+        return
+    for item in value:
+        if item.__class__ not in _PLAIN:
+            _check(item, key, depth - 1)
 
 
 def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]], now: float) -> None:
@@ -52,6 +85,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
     trial = engine.state.trials[event.trial_id]
     metric = engine.settings.metric
     recorded = engine.recorded
+    accounting.begin(engine, trial, {})  # of an attempt whose beginning was noted by an older version
     silent = engine.silent and (recorded is None or not (recorded.verdicts or recorded.commands or recorded.stop_all))
     if event.committed:
         keep_checkpoints(engine, trial, event.committed)
@@ -61,7 +95,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
         trial.results += 1
         if metric is not None:
             _measure(engine, trial, result, metric)
-        if trial.decision is not None or trial.completion_told:
+        if trial.completion_told or (trial.decision is not None and not suspending(trial)):
             continue
         done = bool(result.get("done"))
         if not silent:
@@ -85,14 +119,15 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
 
 def keep_checkpoints(engine: Engine, trial: Trial, committed: list[CheckpointInfo]) -> None:
     """Note checkpoints that the trial's attempt committed."""
-    known = {checkpoint.name for checkpoint in trial.checkpoints}
-    fresh = [checkpoint for checkpoint in committed if checkpoint.name not in known]
+    # One behind the newest is known, or was known and is deleted since: this is a report that comes late once more.
+    fresh = [checkpoint for checkpoint in committed if checkpoint.index >= trial.next_checkpoint_index]
     if not fresh:
         return
     trial.checkpoints = sorted([*trial.checkpoints, *fresh], key=lambda checkpoint: checkpoint.index)
     for checkpoint in fresh:
         trial.next_checkpoint_index = max(trial.next_checkpoint_index, checkpoint.index + 1)
         advance(trial, checkpoint.iteration)
+    accounting.saved(engine, trial)
     engine.state.flags.sound = True
     if trial.planted is not None:
         engine.state.plant(trial, trial.change, None)
@@ -121,22 +156,19 @@ def decide(
     engine.stop_attempt(trial)
 
 
+def suspending(trial: Trial) -> bool:
+    """Return whether the running attempt ends only because the experiment is suspended."""
+    return trial.decision == "pause" and trial.decision_reason.get("source") == "suspend"
+
+
 def tell_completion(engine: Engine, trial: Trial, result: dict[str, Any]) -> None:
     """Tell scheduler and searcher, once, that the trial completed with `result`."""
     if not trial.completion_told:
         trial.completion_told = True
         engine.ask(engine.scheduler.on_trial_complete, engine.controller, trial, result)
-        stopped = trial.decision == "stop" and _cut_short(trial.decision_reason)
+        stopped = trial.decision == "stop" and cut_short(trial.decision_reason)
         tell = engine.search.on_trial_stopped if stopped else engine.search.on_trial_complete
         engine.tell(tell, trial.trial_id, result)
-
-
-def _cut_short(reason: dict[str, Any]) -> bool:
-    """Return whether a trial that was stopped for this reason has not come to the end that it was meant to have.
-
-    A stopper's rule is such an end, and so is the scheduler's own limit of time.
-    """
-    return reason.get("source") != "stopper" and reason.get("rule") != "max_t"
 
 
 def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was never reported") -> str:
@@ -183,8 +215,8 @@ def _judge(engine: Engine, trial: Trial, result: dict[str, Any], done: bool, now
         trial.completion_told = True
         if not dropped:  # a scheduler that stops a trial is done with it
             engine.ask(engine.scheduler.on_trial_complete, engine.controller, trial, result)
-        cut_short = verdict is not None and _cut_short(verdict.reason)
-        tell = engine.search.on_trial_stopped if cut_short else engine.search.on_trial_complete
+        early = verdict is not None and cut_short(verdict.reason)
+        tell = engine.search.on_trial_stopped if early else engine.search.on_trial_complete
         engine.tell(tell, trial.trial_id, result)
     elif not done and engine.search_listens:
         engine.tell(engine.search.on_trial_result, trial.trial_id, result)

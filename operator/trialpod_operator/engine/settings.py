@@ -9,7 +9,16 @@ import msgspec
 from trialpod.protocol.messages import CheckpointRules, StopRule
 
 BUDGET_FIELDS = frozenset(
-    {"num_samples", "max_concurrent", "time_budget_s", "max_failures", "fail_fast", "strict_metric"}
+    {
+        "num_samples",
+        "max_concurrent",
+        "time_budget_s",
+        "max_trial_hours",
+        "max_gpu_hours",
+        "max_failures",
+        "fail_fast",
+        "strict_metric",
+    }
 )
 """The settings that may change while an experiment runs, or when it is extended later."""
 
@@ -24,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_samples: int = 1  # times the grid; -1 = no limit
     max_concurrent: int | None = None
     time_budget_s: float | None = None
+    max_trial_hours: float | None = None  # of all attempts together, see `accounting`
+    max_gpu_hours: float | None = None
     max_failures: int = 0  # retries of one trial; -1 = no limit
     fail_fast: bool = False
     strict_metric: bool = True  # a trial that never reports `metric` has failed

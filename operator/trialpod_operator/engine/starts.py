@@ -239,6 +239,7 @@ def _start(engine: Engine, trial: Trial, now: float) -> None:
     trial.released = ()
     trial.started_at = now
     trial.pid = 0
+    trial.place = ""
     trial.decision = None
     trial.decision_reason = {}
     if engine.on_attempt_start is not None:

@@ -34,6 +34,8 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     now: float = 0.0  # of the latest event
     last_alive: float = 0.0  # of the latest event before this one
     results: int = 0
+    spent: dict[str, float] = {}  # resource-seconds that ended attempts took; see `accounting`
+    account: dict[str, dict[str, float]] = {}  # and what came of them, by outcome
     measured: bool = False  # some trial reported the metric at least once
     unmeasured: int = 0  # trials that ended without ever reporting the metric
     sound: bool = False  # the user's code has run: some attempt brought a result, or failed only later
@@ -75,6 +77,7 @@ class State:
         self.running: dict[str, Trial] = {}
         self.counts: dict[str, int] = {}
         self.pins: Counter[tuple[str, str]] = Counter()  # (trial_id, name): checkpoints that others start from
+        self.in_use: tuple[dict[str, float], dict[str, float]] | None = None  # kept by `accounting`
         self._ordered: list[Trial] = []
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
 

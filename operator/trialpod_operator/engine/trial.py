@@ -43,6 +43,11 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     pid: int = 0
     hostname: str = ""
     node_ip: str = ""
+    place: str = ""  # the pod of that attempt, when it was made for another one
+    began_at: float | None = None  # when that attempt took up its work, until it ends; see `accounting`
+    saved_at: float = 0.0  # when it last committed a checkpoint, or began
+    given: dict[str, float] = {}  # the resources that it has
+    held: dict[str, float] = {}  # resource-seconds that are kept, until the trial ends
     decision: DecisionKind | None = None  # for that attempt
     decision_reason: dict[str, Any] = {}
     change: Change | None = None  # an exploit that was decided, while the attempt before it has not ended

@@ -70,6 +70,7 @@ class ExperimentHost:
         self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn)
         self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
         self._clock = clock
+        self._ahead_s = 0.0  # of the experiment's time, since the clock was set back
         self._perform = perform
         self._heartbeat_s = heartbeat_s
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
@@ -88,7 +89,7 @@ class ExperimentHost:
         Raises:
             StorageError: the journal cannot be written; nothing has been carried out, and the host must be dropped.
         """
-        now = self._clock()
+        now = self.now()
         actions = self.engine.apply(event, now)
         outputs = self.engine.outputs
         named = {created.trial_id: self._name(created) for created in outputs.created} if self._names_itself else {}
@@ -104,6 +105,18 @@ class ExperimentHost:
             self.write_snapshot()
         if self._queued is not None:
             self._queued.release()
+
+    def now(self) -> float:
+        """Return the experiment's time, in seconds since the epoch.
+
+        It never goes back, also not from one process to the next, and it never stands still: when the clock was set
+        back it goes on from the latest time that the journal knows.
+        """
+        now, latest = self._clock() + self._ahead_s, self.engine.state.flags.now
+        if now < latest:
+            self._ahead_s += latest - now
+            return latest
+        return now
 
     @property
     def position(self) -> int:

@@ -6,6 +6,9 @@ copied from here: the attempts put them into the storage by themselves.
 * The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
   it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
   machines the second is stopped by the first object that it finds taken (`FencedError`).
+* A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
+  takes the place of its next growth. So nobody's records are replaced by a snapshot that does not know them. A mark
+  stays where a segment was removed: what is written there again counts nothing, and its writer finds that out.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
   quarter, and at its end; over a trial's life that is at most five times their size.
 * What cannot be copied now is copied later. Nothing here ever stops training.
@@ -61,6 +64,7 @@ _TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
 _POLICY_PREFIX = "pbt_"
 _SEGMENT = re.compile(r"(\d{8})\.log")
 _SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
+_REMOVED = ".removed"
 _JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
 
 
@@ -105,6 +109,9 @@ class Mirror:
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
         self._finishing = threading.Event()
         self._given_up = False
+        self.sealed = False
+        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+        self.errors = 0  # how often the storage did not take what was to be copied
         self._files_thread: threading.Thread | None = None
         self._journal_complete = threading.Event()  # with `commits`: the journal's thread has copied its last
 
@@ -125,7 +132,13 @@ class Mirror:
         """
         pieces = _pieces(self._storage.list(_JOURNAL))
         folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
-        remote = {name: self._segment_size(name, offsets) for name, offsets in pieces.segments.items()}
+        remote: dict[str, int] = {}
+        seals: set[str] = set()
+        for name, offsets in pieces.segments.items():
+            grown = len(self._storage.read(f"{_JOURNAL}/{name}/{offsets[-1]:012d}"))
+            remote[name] = offsets[-1] + grown
+            if not grown:
+                seals.add(name)
         local = _local_sizes(folder)
         numbers = [_number(name) for name in local]
         oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
@@ -133,6 +146,8 @@ class Mirror:
         ahead = [name for name, size in remote.items() if size > local.get(name, 0) and _number(name) >= oldest_here]
         newer = [name for name in pieces.snapshots if _number(name) > newest_here]
         self._check_history(pieces, local)
+        newest = max(remote, default="")
+        self.sealed = newest in seals and newest_here <= _number(newest)
         if ahead or newer:
             self._fetch(pieces, folder, journal_only=journal_only)
             local = _local_sizes(folder)
@@ -303,6 +318,7 @@ class Mirror:
             time.sleep(min(seconds, 0.5))
 
     def _failed(self, error: Exception, failures: int) -> None:
+        self.errors += 1
         logger.info("copying to %s failed (%d): %s", self.uri, failures, error)
         if failures == 1:
             self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
@@ -324,7 +340,7 @@ class Mirror:
         self._compare_unknown()
         with self._lock:
             # Taken out first: what grows while it is copied is put in again, and copied again.
-            ended, live = list(self._ended), list(self._live)
+            ended, live = sorted(self._ended), sorted(self._live)
             self._copying, self._ended = set(ended), set()
         try:
             self._copy_trials(ended)
@@ -405,10 +421,11 @@ class Mirror:
         if any(name not in self._snapshots for name in snapshots):
             # It says how long the trials' files are, and the records that they could be made from go away with it.
             with self._lock:
-                dirnames = [*self._ended, *self._copying, *self._live]
+                dirnames = sorted({*self._ended, *self._copying, *self._live})
             self._copy_trials(dirnames)
         for name in snapshots:
             if name not in self._snapshots:
+                self._seal_before(_number(name))
                 self._create(f"{_JOURNAL}/{name}", _read(folder / name, 0))
                 self._snapshots.add(name)
         for name in names:
@@ -417,10 +434,24 @@ class Mirror:
                 data = _whole_records(_read(folder / name, sent), at_start=sent == 0)
                 if data:
                     self._create(f"{_JOURNAL}/{name}/{sent:012d}", data)
+                    self._refuse_removed(name)
                     self._sent[name] = sent + len(data)
                     self._pieces[name] = self._pieces.get(name, 0) + 1
         if snapshots:
             self._forget_before(snapshots[-1])
+
+    def _seal_before(self, number: int) -> None:
+        """End the segments before this one where they end for this process, or find out that they do not."""
+        known = [_number(name) for name in (*self._sent, *self._snapshots)]
+        for each in range(max(known, default=1), number):
+            name = f"{each:08d}.log"
+            self._create(f"{_JOURNAL}/{name}/{self._sent.get(name, 0):012d}", b"")
+
+    def _refuse_removed(self, segment: str) -> None:
+        """Find out whether a segment that has just taken something had been replaced and removed before."""
+        with contextlib.suppress(KeyMissingError):
+            self._storage.read(f"{_JOURNAL}/{segment}{_REMOVED}")
+            raise FencedError(f"another process has gone on with this experiment in {self.uri}; stop one of them")
 
     def _create(self, key: str, data: bytes) -> None:
         try:
@@ -439,15 +470,12 @@ class Mirror:
             self._storage.delete(f"{_JOURNAL}/{name}")
             self._snapshots.discard(name)
         for name in [name for name in self._sent if _number(name) < number]:
+            self._storage.write(f"{_JOURNAL}/{name}{_REMOVED}", b"")
             self._storage.delete_tree(f"{_JOURNAL}/{name}")
             del self._sent[name]
             self._pieces.pop(name, None)
 
     # -- fetching --
-
-    def _segment_size(self, name: str, offsets: list[int]) -> int:
-        last = offsets[-1]
-        return last + len(self._storage.read(f"{_JOURNAL}/{name}/{last:012d}"))
 
     def _check_history(self, pieces: _Pieces, local: dict[str, int]) -> None:
         """Refuse when the same stretch of the journal has different bytes here and there."""
@@ -458,7 +486,9 @@ class Mirror:
                 continue
             theirs = self._storage.read(f"{_JOURNAL}/{name}/{last:012d}")
             ours = _read(folder / name, last)[: len(theirs)]
-            if not theirs.startswith(ours):
+            # Behind a seal there is nothing, unless the snapshot that it was for is here.
+            beyond = not theirs and max(map(_number, local)) == _number(name)
+            if beyond or not theirs.startswith(ours):
                 raise FencedError(
                     f"{self._directory} and {self.uri} hold different histories of this experiment; "
                     f"move {self._directory} away to go on with the one in the storage"

@@ -66,6 +66,8 @@ def plan_from_manifest(
         num_samples=spec.num_samples,
         max_concurrent=spec.max_concurrent_trials,
         time_budget_s=spec.time_budget_seconds,
+        max_trial_hours=spec.max_trial_hours,
+        max_gpu_hours=spec.max_gpu_hours,
         max_failures=spec.failure_policy.max_failures,
         fail_fast=spec.failure_policy.fail_fast,
         reuse=spec.reuse_pods,

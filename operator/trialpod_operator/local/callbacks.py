@@ -5,8 +5,12 @@ One step is one event of the engine. Within a step: ``on_step_begin``, then for 
 ``on_trial_save`` for each checkpoint, ``on_trial_recover``, ``on_trial_error`` or ``on_trial_complete``, and
 ``on_step_end``. Everything is in the journal before a callback hears of it.
 
-Invariants: a replay of the journal calls nothing, and what a callback was told once it is not told again, except for
-what happened between its last saved state and a crash of this process.
+Invariants:
+
+* A callback is told everything at most once: a replay of the journal calls nothing, so what it was told, or was about
+  to be told, when this process died is not told again.
+* What a callback remembers (`get_state`) is saved every `STATE_S` and at the end. After a crash it is given back what
+  was saved last, which may lack what it was told in these last seconds.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage, open_storage
+from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.lock import ExperimentLock
+from trialpod.tune.shipping import sweep_trainables
 from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
@@ -80,6 +82,8 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         mirror = Mirror(directory, storage) if storage is not None else None
         if mirror is not None and mirror.pull():
             plan = _checked_plan(make_plan, directory, slots)
+        # No process of an earlier run is left that could still read them.
+        sweep_trainables(directory / TRIALPOD_DIR, plan.trainable)
         fork_server = ForkServer(env={**os.environ, **slots.thread_env(plan.resources)}, keep_fd=lock.fileno())
         try:
             write_stored(directory, plan.document)
@@ -136,7 +140,7 @@ def _refuse_changes(directory: Path, stored: Mapping[str, Any], plan: Experiment
     if changed:
         raise InvalidInputError(
             f"{directory} holds an experiment of this name whose {', '.join(changed)} "
-            f"{'are' if len(changed) > 1 else 'is'} different; only its budget can change (numSamples, timeBudget, "
+            f"{'are' if len(changed) > 1 else 'is'} different; only its budget can change (numSamples, the budgets, "
             "maxConcurrentTrials, failurePolicy). Run the new one under another name (--name), or remove the "
             "directory"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import local_folder, open_storage
+from trialpod.storage.base import Storage, local_folder, open_storage
 from trialpod.storage.endpoints import plain
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
@@ -97,20 +97,25 @@ class ReadExperiment:
         return build_view(self.engine, settings, path=self.place, now=now, rows=rows, row=row)
 
 
-def read_view(place: str | Path, *, rows: int | None) -> ExperimentView:
+def read_view(place: str | Path, *, rows: int | None, storage: Storage | None = None) -> ExperimentView:
     """Return an experiment for display.
 
     Args:
         place: its directory, or the URI where it is kept ("s3://bucket/prefix/name").
         rows: at most so many trials; None = all.
+        storage: that of a URI, when it is open already.
     """
-    with reading(place) as experiment:
+    with reading(place, storage) as experiment:
         return experiment.view(rows, time.time())
 
 
 @contextlib.contextmanager
-def reading(place: str | Path) -> Iterator[ReadExperiment]:
+def reading(place: str | Path, storage: Storage | None = None) -> Iterator[ReadExperiment]:
     """Yield the experiment in a directory or at a URI.
+
+    Args:
+        place: the directory, or the URI.
+        storage: that of a URI, when it is open already; None opens it with this process's keys.
 
     Raises:
         InvalidInputError: there is none.
@@ -124,7 +129,7 @@ def reading(place: str | Path) -> Iterator[ReadExperiment]:
     from trialpod_operator.experiment.mirror import Mirror
 
     uri = place.rstrip("/")
-    storage = open_storage(uri)
+    storage = open_storage(uri) if storage is None else storage
     with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
         directory = Path(copy)
         if not Mirror(directory, storage).pull(journal_only=True):

@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,6 +25,7 @@ import msgspec
 
 from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
+from trialpod.storage.scratch import RUN_PREFIX, Scratch
 from trialpod.tune.callback_list import CallbackError
 from trialpod_operator.engine.actions import (
     Action,
@@ -219,9 +219,11 @@ class LocalShell:
         self._changed = asyncio.Event()
         env = {**os.environ, **self._slots.thread_env(self._plan.resources)}
         pool = ProcessPool(env=env, keep_fd=self._lock_fd, server=self._fork_server)
-        with tempfile.TemporaryDirectory(prefix="trialpod-") as folder:
+        folder = Scratch(None, RUN_PREFIX)
+        with contextlib.ExitStack() as stack:
+            stack.callback(folder.remove)
             server = ReportServer(self._handle)
-            socket_path = str(Path(folder, "reports.sock"))
+            socket_path = str(Path(folder.path, "reports.sock"))
             address = f"unix:{socket_path}"
             self._workers = Workers(self._plan, self._slots, pool, self, address=address, service=_SERVICE_NAME)
             await server.start_unix(socket_path)
@@ -237,6 +239,8 @@ class LocalShell:
                     heartbeat_s=HEARTBEAT_S,
                     deliver=self._deliver_into(asyncio.get_running_loop()),
                 )
+                if self._mirror is not None and self._mirror.sealed:
+                    self._host.write_snapshot()
                 self._start_mirror()
                 if self._callbacks is not None:
                     self._callbacks.begin(self._host)
@@ -380,6 +384,10 @@ class LocalShell:
             if "manifest" not in self._plan.document:
                 remedy = "to use a GPU in each trial: tune.with_resources(trainable, {'gpu': 1}), or a part of one"
             self._display.event(events.warning(fact, remedy))
+        workers = self._plan.document.get("manifest", {}).get("spec", {}).get("workers")
+        if workers:
+            fact = f"spec.workers: here each trial is one process, rank 0 of 1, not of {1 + workers['replicas']}"
+            self._display.event(events.warning(fact, "worker pods are made in a cluster only"))
 
     def _capacity(self) -> int:
         if self._plan.resources_of is not None:
@@ -448,7 +456,7 @@ class LocalShell:
             self._wakeup = None
         at = self._host.engine.next_wakeup()
         if at is not None:
-            delay = max(0.0, at - self._clock())
+            delay = max(0.0, at - self._host.now())
             self._wakeup = asyncio.get_running_loop().call_later(
                 delay, self.guarded, lambda: self.apply(TimerFired())
             )

@@ -251,6 +251,17 @@ class Slots:
         return {self.machine.gpus[min(room)[1]]: need} if room else None
 
 
+def given(request: Mapping[str, float]) -> dict[str, float]:
+    """Return what a trial that asks for this has, for the account: a cpu even if it names none.
+
+    Args:
+        request: amounts by the names that users give; may be empty.
+    """
+    usual = {"CPU": "cpu", "GPU": "gpu"}
+    amounts = {usual.get(name, name): float(amount) for name, amount in request.items()}
+    return {"cpu": DEFAULT_CPU, **amounts}
+
+
 def _units(amount: float) -> int:
     return round(amount * _UNIT)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS
+from trialpod_operator.local.account import account_text, is_worth_telling
 from trialpod_operator.local.display.progress import done
 from trialpod_operator.local.display.words import duration, number, one_line, plural
 from trialpod_operator.local.literals import python_literal, yaml_text
@@ -93,6 +94,8 @@ def _outcome(view: ExperimentView) -> str:
     if view.state != "Succeeded":
         message = one_line(view.message)
         lines.append(f"{view.state}: {message}" if message else view.state)
+    if is_worth_telling(view.resources):
+        lines.append(account_text(view.resources))
     lines.append(f"results: {one_line(view.path)}")
     return "\n".join(lines)
 
@@ -184,6 +187,9 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     used_up = view.state == "Stopped" and budget is not None and view.elapsed_s >= budget
     if used_up and budget is not None:
         lines.append(f"go on:   {command.text(timeBudget=f'{budget * 2:.0f}s')}")
+    elif view.state == "Stopped" and view.budget_used_up is not None:
+        name, hours = view.budget_used_up
+        lines.append(f"go on:   {command.text(**{name: f'{hours * 2:g}'})}")
     elif view.state not in ("Succeeded", "Failed"):
         lines.append(f"resume:  {command.text()}")
     if view.counts.get("ERROR"):

@@ -50,6 +50,8 @@ class ExperimentView:
     failures: dict[str, int]  # one-line error -> how many trials ended with it
     trials_per_minute: float | None
     eta_s: float | None
+    resources: dict[str, dict[str, float]] = field(default_factory=dict)  # hours, see `accounting.hours`
+    budget_used_up: tuple[str, float] | None = None  # field of the spec and hours, when that ended the experiment
 
 
 def best_first(view: ExperimentView) -> list[TrialRow]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outcome import RUNNING as EXPERIMENT_RUNNING
 from trialpod_operator.engine.settings import Settings
@@ -83,7 +85,14 @@ def build_view(
         failures=failures,
         trials_per_minute=rate,
         eta_s=eta,
+        resources=accounting.hours(flags.account, flags.spent),
+        budget_used_up=_budget_used_up(flags.stopping),
     )
+
+
+def _budget_used_up(reason: dict[str, Any] | None) -> tuple[str, float] | None:
+    ended = reason is not None and reason.get("source") == "budget"
+    return (str(reason["budget"]), float(reason["hours"])) if ended and reason is not None else None
 
 
 def _shown(trials: list[Trial], limit: int | None) -> list[Trial]:

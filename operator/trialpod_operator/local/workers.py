@@ -26,7 +26,7 @@ from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.exits import describe_exit
 from trialpod_operator.local.processes import ExitInfo, ProcessPool
-from trialpod_operator.local.slots import Slots
+from trialpod_operator.local.slots import Slots, given
 
 CLEANUP_GRACES = 2
 """A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
@@ -295,6 +295,7 @@ class Workers:
                     pid=request.pid,
                     hostname=request.hostname,
                     node_ip=request.node_ip,
+                    resources=given(worker.resources),
                 )
             )
         return AssignmentAnswer(assignment=self._shell.assignment(trial))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
 import msgspec
@@ -26,11 +26,16 @@ from trialpod.protocol.messages import (
     PROTOCOL_VERSION,
     AssignmentAnswer,
     AssignmentRequest,
+    AttemptEnd,
+    CredentialsAnswer,
+    CredentialsRequest,
     ErrorAnswer,
     ReportAnswer,
     ReportRequest,
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
+from trialpod_operator.reports.checked import MOST, BadRequestError, read
+from trialpod_operator.reports.spoken import unspoken
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +44,7 @@ Reply = tuple[int, bytes]
 _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(ReportRequest)
 _assignment_decoder = msgspec.msgpack.Decoder(AssignmentRequest)
+_credentials_decoder = msgspec.msgpack.Decoder(CredentialsRequest)
 
 
 class NotReadyError(TrialpodError):
@@ -99,6 +105,33 @@ class Experiments(Protocol):
         ...
 
 
+@runtime_checkable
+class Shared(Protocol):
+    """An experiment that another process may have gone on with."""
+
+    def prove(self) -> None:
+        """Have `committed` wait for a proof that none has."""
+        ...
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """An experiment whose runners may not all ask for the work of the trial that their name says."""
+
+    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
+        """Return "" if the caller is the runner of that name, else why not."""
+        ...
+
+
+@runtime_checkable
+class Locked(Protocol):
+    """An experiment whose storage its attempts need keys for."""
+
+    def credentials(self, trial_id: str, attempt: int) -> Awaitable[CredentialsAnswer]:
+        """Return keys to what the attempt needs, or why there are none now."""
+        ...
+
+
 class ReportService:
     """Answers the calls of all attempts of all experiments.
 
@@ -136,7 +169,7 @@ class ReportService:
             except UnicodeDecodeError:
                 return refuse(400, "the path is not UTF-8")
         parts = path.strip("/").split("/")
-        if len(parts) < 3 or parts[-1] not in ("assignment", "report"):
+        if len(parts) < 3 or parts[-1] not in ("assignment", "report", "credentials"):
             return refuse(404, f"unknown path {path}")
         if parts[0] != f"v{PROTOCOL_VERSION}":
             return refuse(404, f"protocol {parts[0]} is not spoken here, only v{PROTOCOL_VERSION}")
@@ -148,10 +181,14 @@ class ReportService:
             if experiment is None:
                 return refuse(404, f"there is no experiment '{name}' here")
             if parts[-1] == "report":
-                return self._report(experiment, _report_decoder.decode(body), caller)
-            return self._assign(experiment, _assignment_decoder.decode(body), caller)
-        except msgspec.MsgspecError as error:
-            return refuse(400, f"the request cannot be read: {error}")
+                return self._report(experiment, read(_report_decoder, body), caller)
+            if parts[-1] == "credentials":
+                return self._credentials(experiment, read(_credentials_decoder, body), caller)
+            return self._assign(experiment, read(_assignment_decoder, body), caller)
+        except BadRequestError as error:
+            return refuse(400, str(error))
+        except msgspec.ValidationError as error:
+            return refuse(400, f"the request cannot be taken: {error}")
         except NotReadyError as error:
             return refuse(503, str(error))
 
@@ -160,7 +197,7 @@ class ReportService:
     ) -> Reply | Awaitable[Reply]:
         trial_id, attempt = request.trial_id, request.attempt
         if caller is not None and (why := experiment.permits(caller, trial_id)):
-            return refuse(403, why)
+            return _send_away(experiment, why)
         began = self._timer()
         answer = _apply(experiment, request, experiment.answer(trial_id, attempt))
         committed = experiment.committed()
@@ -180,15 +217,44 @@ class ReportService:
         answer.durable = max(answer.durable, answer.received)
         return 200, _encoder.encode(answer)
 
+    def _credentials(
+        self, experiment: Experiment, request: CredentialsRequest, caller: Caller | None
+    ) -> Reply | Awaitable[Reply]:
+        if caller is not None and (why := experiment.permits(caller, request.trial_id)):
+            return refuse(403, why)
+        if caller is None or not isinstance(experiment, Locked):
+            return refuse(404, "no keys are handed out here")
+
+        async def answer(keys: Awaitable[CredentialsAnswer]) -> Reply:
+            try:
+                return 200, _encoder.encode(await keys)
+            except NotReadyError as error:
+                return refuse(503, str(error))
+
+        return answer(experiment.credentials(request.trial_id, request.attempt))
+
     def _assign(
         self, experiment: Experiment, request: AssignmentRequest, caller: Caller | None
     ) -> Reply | Awaitable[Reply]:
         if caller is not None:
             trial_id, slash, attempt = request.runner.rpartition("/")
-            if not (slash and trial_id and attempt.isascii() and attempt.isdigit()):
+            numbered = attempt.isascii() and attempt.isdigit() and len(attempt) <= len(str(MOST))
+            if not (slash and trial_id and numbered):
                 return refuse(400, f"the runner {request.runner[:100]!r} is not of the form trial/attempt")
-            if why := experiment.permits(caller, trial_id):
-                return refuse(403, why)
+            why = (
+                experiment.admits(caller, trial_id, int(attempt))
+                if isinstance(experiment, Guarded)
+                else experiment.permits(caller, trial_id)
+            )
+            if why:
+                return _send_away(experiment, why)
+            if why := unspoken(request):
+                # Said as the end of the attempt, it is where users look: in the trial's status and the events.
+                end = AttemptEnd(cause="failed", error=why, retry=False)
+                experiment.apply(AttemptEnded(trial_id=trial_id, attempt=int(attempt), end=end))
+                return _refuse_when(426, why, experiment.committed())
+        elif why := unspoken(request):
+            return refuse(426, why)
         answer = experiment.assign(request)
         if isinstance(answer, AssignmentAnswer):
             committed = experiment.committed()
@@ -216,8 +282,13 @@ def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer)
     trial_id, attempt = request.trial_id, request.attempt
     if answer.superseded:
         return answer
+    if request.first > answer.received + 1:
+        # A gap, which what follows has to wait for. Who took what is missing has died since, or works on.
+        if isinstance(experiment, Shared):
+            experiment.prove()
+        return answer
     last = request.first + len(request.results) - 1
-    if request.first <= answer.received + 1 <= last:
+    if answer.received + 1 <= last:
         experiment.apply(
             ResultsReceived(
                 trial_id=trial_id,
@@ -229,9 +300,6 @@ def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer)
         )
         request.checkpoints = []
         answer = experiment.answer(trial_id, attempt)
-    if request.results and answer.received < last:
-        # A gap: what follows the results that are missing has to wait for them.
-        return answer
     if request.checkpoints or request.deleted_checkpoints or request.unneeded_checkpoints:
         experiment.apply(
             CheckpointsChanged(
@@ -247,6 +315,24 @@ def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer)
         # The trial's next attempt may start at once; this one is told of its own end, not that it is superseded.
         experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
     return answer
+
+
+def _send_away(experiment: Experiment, why: str) -> Reply | Awaitable[Reply]:
+    """Refuse a caller, which ends its process: not before it is proven that what is known here is the latest."""
+    if isinstance(experiment, Shared):
+        experiment.prove()
+    return _refuse_when(403, why, experiment.committed())
+
+
+def _refuse_when(status: int, message: str, committed: Awaitable[None] | None) -> Reply | Awaitable[Reply]:
+    """Return an error answer once everything applied so far is durable."""
+    if committed is None:
+        return refuse(status, message)
+
+    async def later() -> Reply:
+        return await _outcome(committed) or refuse(status, message)
+
+    return later()
 
 
 async def _outcome(committed: Awaitable[None]) -> Reply | None:

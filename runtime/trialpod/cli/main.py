@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 
 GROUP = "trialpod.commands"
 BUILT_IN = {
-    "run": ("trialpod_operator.local.commands.run:command", "run an experiment on this machine, or go on with it"),
-    "validate": ("trialpod_operator.local.commands.validate:command", "check manifests without running anything"),
-    "operator": ("trialpod_operator.cluster.command:command", "run the Kubernetes operator"),
-    "why": ("trialpod_operator.cluster.commands.why:command", "say why an experiment in a cluster does not go on"),
-    "status": ("trialpod_operator.cluster.commands.status:command", "show how an experiment in a cluster stands"),
     "init": (
         "trialpod_operator.local.commands.init:command",
         "write a small working example: train.py and experiment.yaml",
     ),
-    "results": ("trialpod_operator.local.commands.results:command", "show the trials of an experiment directory"),
-    "best": ("trialpod_operator.local.commands.best:command", "show the best trial of an experiment directory"),
+    "run": ("trialpod_operator.local.commands.run:command", "run an experiment on this machine, or go on with it"),
+    "validate": ("trialpod_operator.local.commands.validate:command", "check manifests without running anything"),
+    "results": (
+        "trialpod_operator.cluster.commands.results:results_command",
+        "show the trials of an experiment: a directory, a URI, or by name in a cluster",
+    ),
+    "best": (
+        "trialpod_operator.cluster.commands.results:best_command",
+        "show the best trial of an experiment: a directory, a URI, or by name in a cluster",
+    ),
     "checkpoints": (
         "trialpod_operator.local.commands.checkpoints:command",
         "list the checkpoints of an experiment or a trial",
@@ -52,8 +55,40 @@ BUILT_IN = {
         "trialpod_operator.local.commands.download:command",
         "copy checkpoints to this machine, verified",
     ),
+    "check": (
+        "trialpod_operator.cluster.commands.check:command",
+        "find out whether experiments can run in a cluster",
+    ),
+    "submit": (
+        "trialpod_operator.cluster.commands.submit:command",
+        "start an experiment in a cluster: a manifest, or a script",
+    ),
+    "list": ("trialpod_operator.cluster.commands.listing:command", "list the experiments in a cluster"),
+    "status": ("trialpod_operator.cluster.commands.status:command", "show how an experiment in a cluster stands"),
+    "why": ("trialpod_operator.cluster.commands.why:command", "say why an experiment in a cluster does not go on"),
+    "logs": ("trialpod_operator.cluster.commands.logs:command", "show what a trial in a cluster printed"),
+    "suspend": (
+        "trialpod_operator.cluster.commands.control:suspend_command",
+        "have an experiment in a cluster checkpoint and stand still",
+    ),
+    "resume": (
+        "trialpod_operator.cluster.commands.control:resume_command",
+        "let a suspended experiment in a cluster go on",
+    ),
+    "stop": (
+        "trialpod_operator.cluster.commands.control:stop_command",
+        "end an experiment in a cluster, or one trial, in good order",
+    ),
+    "delete": (
+        "trialpod_operator.cluster.commands.control:delete_command",
+        "delete an experiment in a cluster, and say what becomes of its data",
+    ),
+    "operator": ("trialpod_operator.cluster.command:command", "run the Kubernetes operator"),
 }
 """The sub-commands of this distribution: entry point and help line."""
+
+FIRST_OF_CLUSTER = "check"
+"""In the help the sub-commands for clusters come under a heading of their own, from this one on."""
 
 INTERRUPTED = 130
 _USAGE = "usage: trialpod [--version] [-h] [-v] COMMAND ..."
@@ -178,13 +213,18 @@ def _entry_points() -> dict[str, EntryPoint]:
 
 def _print_help() -> None:
     others = sorted(_entry_points().keys() - BUILT_IN.keys())
+    names = list(BUILT_IN)
+    in_cluster = names[names.index(FIRST_OF_CLUSTER) :]
     lines = [
         _USAGE,
         "",
         "Hyperparameter tuning: trials as pods on Kubernetes, or as processes on this machine.",
         "",
         "commands:",
-        *(f"  {name:<12}{help_line}" for name, (_, help_line) in BUILT_IN.items()),
+        *(f"  {name:<12}{help_line}" for name, (_, help_line) in BUILT_IN.items() if name not in in_cluster),
+        "",
+        "commands for a cluster:",
+        *(f"  {name:<12}{BUILT_IN[name][1]}" for name in in_cluster),
         *(f"  {name:<12}(installed by {_distribution(name)})" for name in others),
         "",
         "options:",

@@ -103,6 +103,7 @@ class AttemptLink:
         self._first = 1
         self._last = 0
         self._next = 1  # to be sent
+        self._sent = 0  # the highest that was ever sent
         self._received = 0
         self._durable = 0
         self._bytes = 0
@@ -302,8 +303,7 @@ class AttemptLink:
             told = self._told
             final = request.end is not None
         try:
-            data = self._client.call("report", self._client.encode(request))
-            answer = self._decode(data)
+            answer = self._client.call("report", self._client.encode(request), self._read)
         except TransportError:
             # The server may have taken the batch or not, and may be another one next time: it will say.
             return
@@ -320,9 +320,6 @@ class AttemptLink:
                     f"attempt {self._attempt} of trial {self._trial_id} may not report any more: {error}"
                 )
             raise self._broken from error
-        except msgspec.DecodeError as error:
-            self._broken = RefusedError(f"the answer of the report service cannot be read: {error}", 400)
-            raise self._broken from error
         with self._lock:
             self._called_at = self._client.clock()
             self._take_in(answer, request, announced, deleted, final)
@@ -332,6 +329,17 @@ class AttemptLink:
             told(asked, [name for name in asked if name in allowed])
         if self._broken is not None:
             raise self._broken
+
+    def _read(self, data: bytes) -> ReportAnswer:
+        """Return an answer; raise ValidationError when it cannot be one to this attempt."""
+        answer = self._decode(data)
+        if not answer.superseded and not 0 <= answer.durable <= answer.received <= self._sent:
+            raise msgspec.ValidationError(
+                f"{answer.received} results received and {answer.durable} durable, of {self._sent} that were sent"
+            )
+        if any(horizon.at != horizon.at for horizon in answer.horizons):
+            raise msgspec.ValidationError("a horizon that is not a number")
+        return answer
 
     def _request(self) -> tuple[ReportRequest, list[_Announcement], int]:
         start = self._next - self._first
@@ -344,6 +352,7 @@ class AttemptLink:
                 del batch[count:]
                 break
         sent = self._next + len(batch) - 1
+        self._sent = max(self._sent, sent)
         announced = [item for item in self._announcements if not item.received and item.number <= sent]
         complete = sent >= self._last and len(announced) == sum(not item.received for item in self._announcements)
         request = ReportRequest(

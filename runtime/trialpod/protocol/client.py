@@ -6,6 +6,8 @@ Invariants:
   server is never the trial's error. A 4xx is final and carries the server's words, but for those that time heals:
   a token that is not accepted (401: the file is read again, and both tokens and servers come back) and too many
   calls (429).
+* An answer that is not the report service's (of a proxy, garbled, or one that cannot be true) is no answer: nothing of
+  it is taken in, and the call is repeated.
 * No call is made before the moment that the server asked to wait for (Retry-After).
 * One connection per process, used under one lock. Nobody sleeps while holding it.
 """
@@ -16,7 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -28,10 +30,13 @@ from trialpod.protocol.http import Connection, TransportError
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _UNAUTHENTICATED = 401
 _RETRIED = frozenset({_UNAUTHENTICATED, 408, 425, 429})
 _MAX_RETRY_AFTER_S = 300.0
 _UNESCAPED = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/")
+_CALLS: tuple[messages.Call, ...] = ("assignment", "report", "credentials")
 _ASSIGNMENT_TIMEOUT_S = 300.0
 _LOG_EVERY_S = 60.0
 
@@ -80,7 +85,7 @@ class ReportClient:
         self._backoff = Backoff(uniform=uniform)
         self._token = BearerToken(token_file) if token_file else None
         self._connection = connection or Connection(address, authorization=self._token, ca_file=ca_file)
-        self._paths = {call: messages.path(_escaped(experiment), call) for call in ("assignment", "report")}
+        self._paths = {call: messages.path(_escaped(experiment), call) for call in _CALLS}
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode_assignment = msgspec.msgpack.Decoder(messages.AssignmentAnswer).decode
         self._complained_at: float | None = None
@@ -96,15 +101,32 @@ class ReportClient:
             self.pause()
             try:
                 with self.lock:
-                    data = self.call("assignment", body, timeout_s=_ASSIGNMENT_TIMEOUT_S)
-                return self._decode_assignment(data)
+                    return self.call("assignment", body, self._read_assignment, timeout_s=_ASSIGNMENT_TIMEOUT_S)
             except TransportError:
                 continue
-            except msgspec.DecodeError as error:
-                raise RefusedError(f"the answer to the request for work cannot be read: {error}", 400) from error
 
-    def call(self, name: Literal["assignment", "report"], body: bytes, *, timeout_s: float | None = None) -> bytes:
+    def credentials(self, request: messages.CredentialsRequest) -> messages.CredentialsAnswer:
+        """Ask once for keys to the storage.
+
+        Raises:
+            TransportError: there is no usable answer now.
+            RefusedError: the server refuses.
+        """
+        with self.lock:
+            if self.not_before > self.clock():
+                raise TransportError("the report service could not be reached a moment ago")
+            return self.call("credentials", self._encode(request), _read_credentials)
+
+    def call(
+        self, name: messages.Call, body: bytes, read: Callable[[bytes], T], *, timeout_s: float | None = None
+    ) -> T:
         """Make one call; the caller holds `lock`.
+
+        Args:
+            name: of the call.
+            body: the request.
+            read: returns what an answer says; raises msgspec.DecodeError for one that cannot be.
+            timeout_s: seconds to wait for the answer.
 
         Raises:
             TransportError: no usable answer; `not_before` says when to try again.
@@ -116,6 +138,8 @@ class ReportClient:
                 self._token.refused()
             if status >= 500 or status in _RETRIED:
                 raise TransportError(f"the report service answered {status}: {_error_text(data)}")
+            refusal = None if 200 <= status < 300 else _refusal(status, data)
+            answer = _read_as(read, data) if refusal is None else None
         except TransportError as error:
             delay = max(self._backoff.failed(), min(self._connection.retry_after_s or 0.0, _MAX_RETRY_AFTER_S))
             self.not_before = self.clock() + delay
@@ -126,9 +150,18 @@ class ReportClient:
             self._complained_at = None
         self._backoff.succeeded()
         self.not_before = 0.0
-        if not 200 <= status < 300:
-            raise RefusedError(_error_text(data) or f"the report service answered {status}", status)
-        return data
+        if refusal is not None:
+            raise RefusedError(refusal or f"the report service answered {status}", status)
+        return cast("T", answer)
+
+    def _read_assignment(self, data: bytes) -> messages.AssignmentAnswer:
+        answer = self._decode_assignment(data)
+        work = answer.assignment
+        if work is not None and not (work.attempt >= 1 and work.heartbeat_s > 0 and 0 <= work.rank < work.world_size):
+            raise msgspec.ValidationError(
+                f"attempt {work.attempt}, heartbeat {work.heartbeat_s} s, rank {work.rank} of {work.world_size}"
+            )
+        return answer
 
     def encode(self, message: messages.Message) -> bytes:
         """Return the message's MessagePack."""
@@ -157,8 +190,32 @@ def _escaped(name: str) -> str:
     return "".join(chr(byte) if byte in _UNESCAPED else f"%{byte:02X}" for byte in name.encode())
 
 
+def _read_as(read: Callable[[bytes], T], data: bytes) -> T:
+    try:
+        return read(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TransportError(
+            f"the answer of the report service cannot be read ({error}); is there a proxy in between?"
+        ) from error
+
+
+def _read_credentials(data: bytes) -> messages.CredentialsAnswer:
+    return msgspec.msgpack.decode(data, type=messages.CredentialsAnswer)
+
+
+def _refusal(status: int, data: bytes) -> str:
+    """Return the words of a refusal; raise TransportError when they are not the report service's."""
+    try:
+        return msgspec.msgpack.decode(data, type=messages.ErrorAnswer).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TransportError(
+            f"something that is not the report service answered {status}: {_error_text(data)!r:.200}; is there a "
+            "proxy in between?"
+        ) from error
+
+
 def _error_text(data: bytes) -> str:
     try:
         return msgspec.msgpack.decode(data, type=messages.ErrorAnswer).error
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return data[:500].decode("utf-8", "replace").strip()

@@ -23,6 +23,8 @@ from trialpod.errors import InvalidInputError, TrialpodError
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_MAX_DIGITS = 18
+_MAX_INTERIM = 16
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
 
 
@@ -171,7 +173,7 @@ class Connection:
             raise
         if not data:
             raise _DroppedError
-        while True:
+        for _ in range(_MAX_INTERIM):
             while (end := data.find(b"\r\n\r\n")) < 0:
                 if len(data) > MAX_HEAD_BYTES:
                     raise TransportError(f"{self.address} answered with a head of over {MAX_HEAD_BYTES} bytes")
@@ -180,6 +182,8 @@ class Connection:
             data = data[end + 4 :]
             if status >= 200:
                 break
+        else:
+            raise TransportError(f"{self.address} sent {_MAX_INTERIM} interim answers and no other")
         if length > self._max_answer_bytes:
             raise TransportError(
                 f"{self.address} answered with {length} bytes; the limit is {self._max_answer_bytes}"
@@ -207,7 +211,7 @@ class Connection:
         """Return status, length of the body, and whether the connection stays open."""
         first, *lines = head.decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
-        if version not in {"HTTP/1.1", "HTTP/1.0"} or not rest[:3].isdigit():
+        if version not in {"HTTP/1.1", "HTTP/1.0"} or not _is_number(rest[:3]):
             raise TransportError(f"{self.address} does not speak HTTP/1.1: its answer begins with {first[:80]!r}")
         status = int(rest[:3])
         length: int | None = 0 if status == 204 or status < 200 else None
@@ -223,16 +227,21 @@ class Connection:
                     "(is a proxy between the trial and the report service?)"
                 )
             if name == "content-length":
-                if not value.isdigit() or (length is not None and length != int(value)):
+                if not _is_number(value) or (length is not None and length != int(value)):
                     raise TransportError(f"{self.address} sent the Content-Length {value[:40]!r}")
                 length = int(value)
-            elif name == "retry-after" and value.isascii() and value.isdigit():
+            elif name == "retry-after" and _is_number(value):
                 self.retry_after_s = float(value[:9])
             elif name == "connection":
                 keep = value.lower() != "close" and (keep or value.lower() == "keep-alive")
         if length is None:
             raise TransportError(f"{self.address} answered {status} without a Content-Length")
         return status, length, keep
+
+
+def _is_number(text: str) -> bool:
+    # Some characters are digits to `isdigit` that `int` does not know; and it refuses thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def _is_dropped(error: OSError) -> bool:

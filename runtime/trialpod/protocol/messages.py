@@ -9,6 +9,9 @@ The attempt always calls out. It knows three calls, all ``POST`` below ``/v1/{ex
     Results in order, committed checkpoints, and at last how the attempt ended. A call without any of them is a
     heartbeat. The answer says what was received and what is durable, up to where the attempt may go on without
     asking (its horizons), and the decision, if there is one.
+``credentials``
+    Asks for short-lived keys to the storage, where pods have none of their own: before the first use of the storage,
+    and again before they expire.
 
 Invariants:
 
@@ -148,6 +151,9 @@ class Assignment(Message):
     saves_at_horizon: bool = False  # class Trainables: a checkpoint with each result that meets a horizon
     pinned: list[str] = []  # checkpoints of the trial that others start from: they stay, known or not
     asks_to_delete: bool = False  # checkpoints are removed only when an answer allows it
+    rank: int = 0  # of this process among those that run the attempt together; only 0 reports
+    world_size: int = 1  # how many they are
+    master_addr: str = ""  # where rank 0 can be reached by the others
 
 
 class AssignmentRequest(Message):
@@ -158,9 +164,11 @@ class AssignmentRequest(Message):
     hostname: str
     node_ip: str = "127.0.0.1"
     version: int = PROTOCOL_VERSION
+    rank: int = 0  # of this process among those that run the attempt together
     oldest: int = 0  # the versions of the protocol that the runner speaks; 0 = a release that knew only version 1
     newest: int = 0
     release: str = ""  # of its trialpod
+    afresh: bool = False  # a fresh process runs each trial, and a line in the output names it
 
 
 class AssignmentAnswer(Message):
@@ -168,6 +176,33 @@ class AssignmentAnswer(Message):
 
     assignment: Assignment | None = None
     reason: str = ""
+
+
+class CredentialsRequest(Message):
+    """Asks for keys to the storage, for the attempt that `Assignment.storage_options` told to ask for them."""
+
+    trial_id: str
+    attempt: int
+
+
+class CredentialsAnswer(Message):
+    """Short-lived keys to what the attempt needs of the storage, and to nothing else.
+
+    They are kept in memory only. No representation shows them.
+    """
+
+    access_key: str = ""
+    secret_key: str = ""
+    token: str = ""
+    lifetime_s: float = 0.0  # from now on: the two clocks need not agree
+    problem: str = ""  # why there are none now; they are asked for again
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"CredentialsAnswer({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in ("access_key", "lifetime_s", "problem")]
 
 
 EndCause = Literal[
@@ -188,7 +223,7 @@ class AttemptEnd(Message):
     error: str = ""  # one line, "ValueError: learning rate must be positive"
     traceback: str = ""
     retry: bool = True  # False: running it again cannot help (a broken entry point)
-    asks: bool = False  # the same runner asks for the trial's next attempt, and goes on in place
+    asks: bool = False  # the same runner asks again: for the trial's next attempt, or with reuse for any other
 
 
 class ReportRequest(Message):
@@ -225,6 +260,9 @@ class ErrorAnswer(Message):
     error: str
 
 
-def path(experiment: str, call: Literal["assignment", "report"]) -> str:
+Call = Literal["assignment", "report", "credentials"]
+
+
+def path(experiment: str, call: Call) -> str:
     """Return the URL path of a call for an experiment (a DNS label, or "namespace/name" in a cluster)."""
     return f"/v{PROTOCOL_VERSION}/{experiment}/{call}"

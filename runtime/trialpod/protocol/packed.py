@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ FORMAT = 1
 _PYTHON = "{}.{}.{}".format(*sys.version_info)
 
 
-def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "") -> bytes:
+def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "", objects: Sequence[str] = ()) -> bytes:
     """Return the file's contents.
 
     Args:
@@ -30,8 +31,9 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "") -> by
         name: the Trainable's name, for messages.
         cloudpickle: version of the cloudpickle that wrote `pickled`.
         compat: aliases that the code in it needs, as the variable TRIALPOD_COMPAT names them.
+        objects: checksums of the objects that are stored beside it (`trialpod.tune.stored_objects`).
     """
-    header = {
+    header: dict[str, Any] = {
         "format": FORMAT,
         "python": _PYTHON,
         "cloudpickle": cloudpickle,
@@ -39,6 +41,8 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "") -> by
     }
     if compat:
         header["compat"] = compat
+    if objects:
+        header["objects"] = list(objects)
     return msgspec.json.encode(header) + b"\n" + pickled
 
 

@@ -98,6 +98,8 @@ class Attempt:
             experiment_tag=assignment.experiment_tag,
             trial_dir=assignment.trial_dir,
             resources=assignment.resources,
+            rank=assignment.rank,
+            world_size=assignment.world_size,
         )
         self.preempted = False
         """Whether the process is being taken away (SIGTERM)."""
@@ -240,7 +242,7 @@ class Attempt:
 
     def _clear_away(self, names: set[str]) -> None:
         assignment = self.assignment
-        for name in self._store.sweep(names):
+        for name in self._store.sweep(names, attempt=assignment.attempt):
             log.info("removed the unfinished checkpoint %s", name)
         if self._index is None:
             self._index = self._store.reserve(assignment.next_checkpoint_index, assignment.attempt)
@@ -371,7 +373,7 @@ class Attempt:
 
             at_least = self.assignment.next_checkpoint_index
             try:
-                self._index = self._store.first_free_index(at_least)
+                self._index = self._store.reserve(at_least, self.assignment.attempt)
             except StorageUnavailableError:
                 # Training goes on; whoever has that index already makes the commit fail.
                 self._index = at_least

@@ -223,13 +223,14 @@ def _read_pickle(uri: str, storage_options: dict[str, Any] | None) -> bytes:
                 return stream.read()
         except OSError as error:
             raise TrainableError(f"the pickled trainable {uri} cannot be read: {error}") from error
-    from trialpod.storage.base import StorageUnavailableError, open_storage
+    from trialpod.storage.base import StorageUnavailableError
     from trialpod.storage.options import StorageOptions
+    from trialpod.storage.s3 import open_to_read
 
     options = msgspec.convert(storage_options, StorageOptions) if storage_options else None
     folder, _, name = path.rpartition("/")
     try:
-        return open_storage(folder, options).read(name)
+        return open_to_read(folder, options).read(name)
     except StorageUnavailableError:
         raise
     except (InvalidInputError, StorageError) as error:
@@ -241,6 +242,8 @@ def _from_pickle(uri: str, sha256: str | None, storage_options: dict[str, Any] |
     import pickle
 
     from trialpod.protocol.packed import read_packed, version_mismatch
+    from trialpod.storage.base import StorageUnavailableError
+    from trialpod.tune.stored_objects import reading_from
 
     data = _read_pickle(uri, storage_options)
     if sha256 is not None and (actual := hashlib.sha256(data).hexdigest()) != sha256:
@@ -255,7 +258,10 @@ def _from_pickle(uri: str, sha256: str | None, storage_options: dict[str, Any] |
             raise TrainableError(f"the pickled trainable {uri} cannot be loaded: {mismatch}")
         _activate(str(header.get("compat", "")))
     try:
-        return pickle.loads(data)
+        with reading_from(uri.rpartition("/")[0], storage_options):
+            return pickle.loads(data)
+    except (TrainableError, StorageUnavailableError):
+        raise  # of an object that is stored beside it
     except ModuleNotFoundError as error:
         raise TrainableError(
             f"the pickled trainable {uri} needs the module {error.name!r}, which is not installed here"

@@ -20,16 +20,26 @@ from typing import Any, Literal, TypeGuard
 
 import msgspec
 
+from trialpod import __version__
 from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
-from trialpod.protocol.messages import Assignment, AssignmentRequest, AttemptEnd, TrainableRef
+from trialpod.protocol.messages import (
+    OLDEST_PROTOCOL,
+    PROTOCOL_VERSION,
+    Assignment,
+    AssignmentRequest,
+    AttemptEnd,
+    TrainableRef,
+)
+from trialpod.protocol.output import attempt_mark
 from trialpod.protocol.values import params_decoder
 from trialpod.runner.attempt import Attempt, SourceLostError
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import check_signature, run_function
 from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
+from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
 from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
@@ -66,8 +76,8 @@ def run(
         node_ip: address of the machine, where it is known.
         on_end: told how each attempt ended, before the report service is.
         restart: puts a fresh process in the place of this one, which calls `run` with the same runner; used when the
-            trial is to follow another one and cannot do so in place. None: this process ends, and whoever started it
-            starts another.
+            trial is to follow another one and cannot do so in place, and with reuse for the next trial, unless a
+            class takes a new config. None: this process ends, and whoever started it starts another.
 
     Returns:
         The exit status: 0 when every attempt has said how it ended, or there was no work; else 1.
@@ -80,9 +90,18 @@ def run(
         watch.install()
     client = ReportClient(address, experiment, token_file=token_file, ca_file=ca_file)
     process = _Process(client, watch, on_end, restarts=restart is not None)
-    request = AssignmentRequest(runner=runner, pid=os.getpid(), hostname=socket.gethostname())
+    request = AssignmentRequest(
+        runner=runner,
+        pid=os.getpid(),
+        hostname=socket.gethostname(),
+        oldest=OLDEST_PROTOCOL,
+        newest=PROTOCOL_VERSION,
+        release=__version__,
+    )
     if node_ip:
         request.node_ip = node_ip
+    request.rank = rank_of(os.environ)
+    request.afresh = restart is not None
     try:
         while True:
             assignment = process.client.assignment(request).assignment
@@ -123,15 +142,26 @@ class _Process:
     def carry_out(self, assignment: Assignment) -> Literal["", "here", "afresh"]:
         """Run one attempt and report how it ended; return where the next one is to run, "" for nowhere."""
         pid = os.getpid()
-        link = AttemptLink(
-            self.client,
-            assignment.trial_id,
-            assignment.attempt,
-            horizons=assignment.horizons,
-            heartbeat_s=assignment.heartbeat_s,
-            on_superseded=_leave_superseded,
-        )
-        attempt = Attempt(assignment, link)
+        if self._shares_pod(assignment):
+            sys.stdout.write(attempt_mark(assignment.trial_id, assignment.attempt))
+            sys.stdout.flush()
+        if assignment.storage_options.get("credentials_from"):
+            _supply_keys(self.client, assignment)
+        set_environment(assignment, os.environ)
+        link: AttemptLink
+        if assignment.rank:
+            link = silent = SilentLink(self.client, assignment)
+            attempt: Attempt = WorkerAttempt(assignment, silent)
+        else:
+            link = AttemptLink(
+                self.client,
+                assignment.trial_id,
+                assignment.attempt,
+                horizons=assignment.horizons,
+                heartbeat_s=assignment.heartbeat_s,
+                on_superseded=_leave_superseded,
+            )
+            attempt = Attempt(assignment, link)
         self._watch.begin(attempt)
         link.start()
         try:
@@ -148,11 +178,20 @@ class _Process:
                 _leave_child(None)
             end = attempt.complete(end, spare_s=1.25 * margin_s(assignment.grace_s))
             attempt.ending.set()
+            if self._shares_pod(assignment):
+                # What failed may have left the pod unfit for others.
+                end.asks = end.cause in ("completed", "stopped", "paused") and not (
+                    attempt.cut_off or attempt.preempted
+                )
             if self._on_end is not None:
                 self._on_end(end)
             link.finish(end)
             if attempt.cut_off:
                 leave(0)
+            if assignment.rank:
+                return ""
+            if self._shares_pod(assignment):
+                return self._go_on(assignment) if end.asks else ""
             if assignment.reuse or self._kept is not None:
                 return "here"
             return "afresh" if end.asks else ""
@@ -162,6 +201,21 @@ class _Process:
                 link.close()
                 attempt.close()
                 self._watch.end()
+
+    def _shares_pod(self, assignment: Assignment) -> bool:
+        """Return whether other trials may follow in this container."""
+        return self._restarts and assignment.reuse and not assignment.rank
+
+    def _go_on(self, assignment: Assignment) -> Literal["here", "afresh"]:
+        if self._kept is not None:
+            return "here"
+        if assignment.checkpoint_uri:
+            # The next trials need the room, and all that counts of this one is stored.
+            import shutil
+
+            os.chdir(os.environ.get(ORIGINAL_DIR_VARIABLE, "/"))
+            shutil.rmtree(assignment.trial_dir, ignore_errors=True)
+        return "afresh"
 
     def discard_kept(self) -> None:
         """Stop the object that was kept for another trial."""
@@ -194,7 +248,8 @@ class _Process:
         keeps = False
         try:
             outcome = runner.run(trainable)
-            keeps = assignment.reuse or (outcome == "exploited" and runner.takes_over)
+            reuses = assignment.reuse and (runner.takes_over or not self._shares_pod(assignment))
+            keeps = reuses or (outcome == "exploited" and runner.takes_over)
         finally:
             if keeps:
                 self._kept = (ref, runner)
@@ -233,6 +288,28 @@ class _Process:
         if self._log_dir is not None and self._log_dir != local:
             _move_log(os.path.join(self._log_dir, "log.txt"), os.path.join(local, "log.txt"))
         self._log_dir = local
+
+
+def _supply_keys(client: ReportClient, assignment: Assignment) -> None:
+    """Have the storage's keys for this attempt come from the report service."""
+    from trialpod.protocol.http import TransportError
+    from trialpod.protocol.messages import CredentialsRequest
+    from trialpod.storage.base import StorageUnavailableError
+    from trialpod.storage.credentials import Credentials
+    from trialpod.storage.supplied import SuppliedCredentials, Supply, supply
+
+    request = CredentialsRequest(trial_id=assignment.trial_id, attempt=assignment.attempt)
+
+    def ask() -> Supply:
+        try:
+            answer = client.credentials(request)
+        except (TransportError, RefusedError) as error:
+            raise StorageUnavailableError(f"there are no keys to the storage: {error}") from error
+        if answer.problem or not answer.secret_key:
+            raise StorageUnavailableError(f"there are no keys to the storage: {answer.problem}")
+        return Supply(Credentials(answer.access_key, answer.secret_key, answer.token), answer.lifetime_s)
+
+    supply(SuppliedCredentials(ask))
 
 
 def _is_class(trainable: Loaded) -> TypeGuard[type[Trainable]]:

@@ -9,15 +9,18 @@ Invariants:
 * What is wrong with the container's set-up is one sentence and exit status 2, before anything of the user's runs.
 * A stop signal reaches the runner alone: the user's other processes are needed until the last checkpoint is taken.
 * stdout and stderr stay the container's.
-* A runner that asks for a fresh process in its place gets one, unless the pod is being stopped.
+* A runner that asks for a fresh process in its place gets one, unless the pod is being stopped. Nothing that the one
+  before had started runs beside it.
 * Why the last attempt failed stands in the termination message, where ``kubectl describe pod`` shows it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -38,6 +41,7 @@ TERMINATION_VARIABLE = "TRIALPOD_TERMINATION_LOG"
 _TERMINATION_LOG = "/dev/termination-log"
 _MAX_TERMINATION_BYTES = 4096
 _UNUSABLE = 2
+_ORPHANS_END_S = 5.0
 # Images may name another stop signal than SIGTERM, and a terminal sends SIGINT or SIGHUP: all mean the same.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -83,6 +87,7 @@ def main() -> int:
         code, stopped = _watch(child, signals)
         if stopped or not _asked(again):
             return _status(code, message)
+        _end_orphans()
 
 
 class TerminationMessage:
@@ -245,6 +250,21 @@ def _watch(child: int, signals: set[signal.Signals]) -> tuple[int, bool]:
                 break
             if pid == child:
                 return os.waitstatus_to_exitcode(status), stopped
+
+
+def _end_orphans() -> None:
+    """Kill what the runner's trial has left behind: it may hold memory, of a GPU too, that the next trial needs."""
+    from trialpod.runner.zygote_system import children
+
+    deadline = time.monotonic() + _ORPHANS_END_S
+    while (left := children()) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
 
 
 def _status(code: int, message: TerminationMessage) -> int:

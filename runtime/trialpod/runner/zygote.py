@@ -9,6 +9,8 @@ Invariants:
   and only then is the trial reported as `Exited`.
 * When the parent is gone (end of the control socket, or its death as such), every trial is killed and this process
   ends. When this process is gone, the kernel kills the trials.
+* Trials that are killed because somebody else ends this process (SIGTERM) are not reported: to the parent they were
+  lost with it, which is not their own doing.
 * Descriptors given as ``--keep-fd`` stay open here and in every trial: a lock held through them is free only when all
   of these processes are gone.
 """
@@ -54,6 +56,10 @@ class _ParentGoneError(Exception):
     """Nobody is left to work for."""
 
 
+class _ToldToEndError(Exception):
+    """Somebody else ends this process."""
+
+
 class Zygote:
     """The fork server's state and its loop.
 
@@ -94,6 +100,10 @@ class Zygote:
                 self._step()
         except (_ParentGoneError, ConnectionError):
             self._end_everything()
+        except _ToldToEndError:
+            with contextlib.suppress(ConnectionError):
+                self._release()  # these had ended before
+            self._end_everything(report=False)
 
     def send(self, event: Event) -> None:
         """Tell the parent."""
@@ -110,7 +120,7 @@ class Zygote:
             received = os.read(self._wake_read, 4096)
             self._reap()
             if signal.SIGTERM in received or signal.SIGHUP in received:
-                raise _ParentGoneError
+                raise _ToldToEndError
         if self._withheld and time.monotonic() >= self._withheld_until:
             self._release()
         if self._control.fileno() in ready:
@@ -237,7 +247,7 @@ class Zygote:
         for event in withheld:
             self.send(event)
 
-    def _end_everything(self) -> None:
+    def _end_everything(self, *, report: bool = True) -> None:
         self._own.clear()
         for pid in self._trials:
             zygote_system.kill_group(pid)
@@ -255,8 +265,9 @@ class Zygote:
         except ChildProcessError:
             pass  # All are gone, which is what we wait for.
         # After an orderly close the parent still listens.
-        with contextlib.suppress(ConnectionError):
-            self._release()
+        if report:
+            with contextlib.suppress(ConnectionError):
+                self._release()
 
 
 def _ignore(_signum: int, _frame: object) -> None:

@@ -207,11 +207,18 @@ class CheckpointStore:
         """Return the checkpoints whose manifest is there and readable, oldest first; damaged ones are logged."""
         raise NotImplementedError
 
-    def sweep(self, known: Collection[str]) -> list[str]:
+    def sweep(self, known: Collection[str], *, attempt: int | None = None) -> list[str]:
         """Remove what attempts that are gone left behind, and return the names of what was removed.
 
         That is everything but this store's own uploads and the checkpoints in `known`. A known one stays, even if it
         is damaged. Call it only when no other attempt of the trial is the current one.
+
+        Args:
+            known: names of the checkpoints that the trial has.
+            attempt: who asks; it may no longer be the current one without knowing.
+
+        Raises:
+            CheckpointError: a later attempt has begun.
         """
         raise NotImplementedError
 
@@ -223,6 +230,7 @@ class CheckpointStore:
         """Return an index as of `first_free_index` that no other attempt can commit any more.
 
         Raises:
+            CheckpointError: a later attempt has begun.
             StorageError: the storage refuses.
             StorageUnavailableError: the storage cannot be reached for now.
         """

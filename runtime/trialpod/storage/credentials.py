@@ -176,12 +176,16 @@ class FileCredentials:
 
 
 def provider_for(options: StorageOptions, environment: Mapping[str, str] | None = None) -> CredentialsProvider:
-    """Return the source of keys that resolved options name: a directory, a file, else the environment.
+    """Return the source of keys that resolved options name: who supplies them, a directory, a file, the environment.
 
     Keys in the environment go before a credentials file that only the environment names, as in other S3 tools; when
     neither is there, ``~/.aws/credentials`` is used if it exists.
     """
     env = os.environ if environment is None else environment
+    if options.credentials_from:
+        from trialpod.storage.supplied import supplier
+
+        return supplier()
     if options.credentials_dir:
         return FileCredentials(options.credentials_dir, None)
     if options.credentials_file and not (

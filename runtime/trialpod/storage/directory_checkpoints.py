@@ -138,8 +138,15 @@ class DirectoryCheckpoints(CheckpointStore):
                     logger.warning("skipped a damaged checkpoint: %s", error)
         return sorted(found, key=lambda info: info.index)
 
-    def sweep(self, known: Collection[str]) -> list[str]:
+    def sweep(self, known: Collection[str], *, attempt: int | None = None) -> list[str]:
         """Remove staging folders and checkpoint directories that are not known."""
+        if attempt is not None:
+            later = [info for info in self.committed() if info.attempt > attempt and info.name not in known]
+            if later:
+                raise CheckpointError(
+                    f"{self._path(later[0].name)} was written by attempt {later[0].attempt}; attempt {attempt} has "
+                    "been superseded"
+                )
         own = {os.path.basename(path) for path in self._begun.values()}
         removed = []
         for name in self._names():

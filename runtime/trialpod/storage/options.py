@@ -29,6 +29,8 @@ class StorageOptions(Message):
     credentials_file: str = ""  # in AWS's format, with `profile`; read again when it changes
     credentials_dir: str = ""  # a mounted Secret: files AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
     profile: str = ""  # of the credentials file; "" = default
+    credentials_from: Literal["", "reports"] = ""  # reports: the report service hands out short-lived keys
+    ca_pem: str = ""  # certificates to trust, themselves; goes before `ca_file`
     create_bucket: bool = False  # make the bucket when it is missing
     connect_timeout_s: float = 5.0
     timeout_s: float = 60.0  # for one send or one wait for data
@@ -54,7 +56,7 @@ class StorageOptions(Message):
         amazon = not endpoint
         endpoint = (endpoint or f"https://s3.{region}.amazonaws.com").rstrip("/")
         credentials_file = self.credentials_file
-        if not credentials_file and not self.credentials_dir:
+        if not credentials_file and not self.credentials_dir and not self.credentials_from:
             credentials_file = env.get("AWS_SHARED_CREDENTIALS_FILE", "")
         addressing: Addressing = self.addressing
         if addressing == "auto":
@@ -67,6 +69,8 @@ class StorageOptions(Message):
             credentials_file=credentials_file,
             credentials_dir=self.credentials_dir,
             profile=self.profile or env.get("AWS_PROFILE", "") or "default",
+            credentials_from=self.credentials_from,
+            ca_pem=self.ca_pem,
             create_bucket=self.create_bucket or env.get("TRIALPOD_CREATE_BUCKET", "") == "1",
             connect_timeout_s=self.connect_timeout_s,
             timeout_s=self.timeout_s,
@@ -95,8 +99,8 @@ class StorageOptions(Message):
             )
         if self.addressing not in ("path", "virtual"):
             raise InvalidInputError(f"addressing is auto, path or virtual, not {self.addressing!r}")
-        if self.credentials_file and self.credentials_dir:
-            raise InvalidInputError("give credentials_file or credentials_dir, not both")
+        if sum(map(bool, (self.credentials_file, self.credentials_dir, self.credentials_from))) > 1:
+            raise InvalidInputError("give one of credentials_file, credentials_dir and credentials_from, not more")
         if self.parallelism < 1 or self.connect_timeout_s <= 0 or self.timeout_s <= 0 or self.retry_s < 0:
             raise InvalidInputError("parallelism is 1 or more, timeouts are above 0 and retry_s is 0 or more")
         if not 5 * _MEBIBYTE <= self.part_bytes <= 5 * 1024 * _MEBIBYTE:

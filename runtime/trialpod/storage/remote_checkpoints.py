@@ -298,8 +298,8 @@ class RemoteCheckpoints(SnapshotStore):
                 owner = claim.attempt if claim is not None else 0
             if owner > attempt:
                 raise CheckpointError(
-                    f"{name} in {self.uri} was written by attempt {owner}; attempt {attempt} has been superseded and "
-                    "may not delete anything"
+                    f"{name} in {self.uri} was begun by attempt {owner}; attempt {attempt} has been superseded and "
+                    "may not change anything"
                 )
 
     def committed(self) -> list[CheckpointInfo]:
@@ -315,9 +315,12 @@ class RemoteCheckpoints(SnapshotStore):
         run_all([partial(look, name) for name in names], _THREADS)
         return sorted(found, key=lambda info: info.index)
 
-    def sweep(self, known: Collection[str]) -> list[str]:
+    def sweep(self, known: Collection[str], *, attempt: int | None = None) -> list[str]:
         """Put tombstones on what is not known, then remove its objects; old tombstones go too."""
         keys = self._keys()
+        if attempt is not None:
+            # All that goes is in this listing, so nothing of an attempt that begins from now on does.
+            self._refuse_superseded({name: keys[name] for name in keys if name not in known}, attempt)
         doomed = {name for name in keys if name not in known and checkpoint_index(name) not in self._claimed}
         needed = self._needed(keys, without=doomed)
         removed = []
@@ -364,18 +367,21 @@ class RemoteCheckpoints(SnapshotStore):
 
     def first_free_index(self, at_least: int) -> int:
         """Return the lowest index above that of every object there is."""
-        used = [index for name in self._keys() if (index := checkpoint_index(name)) is not None]
+        return self._first_free(self._keys(), at_least)
+
+    def _first_free(self, keys: Mapping[str, set[str]], at_least: int) -> int:
+        used = [index for name in keys if (index := checkpoint_index(name)) is not None]
         return max([at_least, *(index + 1 for index in [*used, *self._claimed])])
 
     def reserve(self, at_least: int, attempt: int) -> int:
         """Claim the first free index, so that a superseded attempt ends when it comes to it."""
-        index = self.first_free_index(at_least)
         while True:
-            try:
+            keys = self._keys()
+            # Before it claims anything: behind the index at which its successor stops it, it would stop that one.
+            self._refuse_superseded(keys, attempt)
+            index = self._first_free(keys, at_least)
+            with contextlib.suppress(CheckpointError):
                 self._claim(index, attempt, [])
-            except CheckpointError:
-                index += 1
-            else:
                 return index
 
     def _keys(self) -> dict[str, set[str]]:

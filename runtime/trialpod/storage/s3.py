@@ -18,8 +18,8 @@ from urllib.parse import unquote
 import msgspec
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.base import KeyMissingError, Storage, checked_key, storage_error
-from trialpod.storage.endpoints import endpoint_of
+from trialpod.storage.base import KeyMissingError, Storage, checked_key, local_folder, storage_error
+from trialpod.storage.endpoints import endpoint_of, plain
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3_client import Rejection, S3Client, settled
 from trialpod.storage.s3_errors import not_s3
@@ -227,7 +227,9 @@ class S3Storage(Storage):
             doing = f"cannot end unfinished uploads of {self._uri(prefix)}"
             try:
                 # With only one page of them: the others are found the next time.
-                answer = self._client.call("GET", "", doing, query={"uploads": "", "prefix": full})
+                answer = self._client.call(
+                    "GET", "", doing, query={"uploads": "", "prefix": full}, refusal_patience_s=0.0
+                )
                 found = re.findall(
                     r"<Upload>.*?<Key>([^<]*)</Key>.*?<UploadId>([^<]*)</UploadId>",
                     answer.body.decode("utf-8", "replace"),
@@ -238,6 +240,8 @@ class S3Storage(Storage):
             except Rejection as rejection:
                 if rejection.failure.code in ("NoSuchUpload", "NotImplemented"):
                     continue
+                if rejection.failure.code == "AccessDenied":
+                    raise StorageError(f"{doing}: the keys may not list and abort multipart uploads") from rejection
                 raise settled(rejection) from rejection
             count += len(found)
         return count
@@ -356,6 +360,27 @@ class S3Storage(Storage):
         for code in re.findall(r"<Error>.*?<Code>([^<]*)</Code>", answer.body.decode("utf-8", "replace"), re.DOTALL):
             if code != "NoSuchKey":
                 raise StorageError(f"{doing}: the server answers {code} for some; try again")
+
+
+def open_to_read(uri: str, options: StorageOptions | None = None) -> S3Storage:
+    """Return the storage that ``s3://bucket/prefix`` names without asking the server: the keys may not list it.
+
+    Args:
+        uri: the bucket and, optionally, a prefix.
+        options: how to reach the server; None takes all from the environment.
+
+    Raises:
+        StorageError: the scheme is another one.
+        InvalidInputError: the URI or the options cannot be meant.
+    """
+    uri = plain(uri)
+    if local_folder(uri) is not None:
+        raise InvalidInputError(f"storage {uri!r} is a folder, not a bucket")
+    bucket, prefix = parse_uri(uri)
+    given = options or StorageOptions()
+    if not given.endpoint:
+        given = msgspec.structs.replace(given, endpoint=endpoint_of(uri))
+    return S3Storage(S3Client(bucket, given.resolved()), prefix)
 
 
 def parse_uri(uri: str) -> tuple[str, str]:

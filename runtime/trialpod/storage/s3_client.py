@@ -84,6 +84,7 @@ class S3Client:
             ca_file=options.ca_file,
             timeout_s=options.timeout_s,
             connect_timeout_s=options.connect_timeout_s,
+            ca_pem=options.ca_pem,
         )
         parts = urlsplit(options.endpoint)
         host = parts.hostname or ""

@@ -69,14 +69,17 @@ class HttpPool:
         ca_file: certificates to trust for https; "" for the system's.
         timeout_s: seconds for one send or one wait for data.
         connect_timeout_s: seconds until a connection must stand.
+        ca_pem: certificates to trust for https, themselves; goes before `ca_file`.
 
     Raises:
         InvalidInputError: the file of certificates cannot be used.
     """
 
-    def __init__(self, endpoint: str, *, ca_file: str, timeout_s: float, connect_timeout_s: float) -> None:
+    def __init__(
+        self, endpoint: str, *, ca_file: str, timeout_s: float, connect_timeout_s: float, ca_pem: str = ""
+    ) -> None:
         parts = urlsplit(endpoint)
-        self._tls: ssl.SSLContext | None = _context(ca_file) if parts.scheme == "https" else None
+        self._tls: ssl.SSLContext | None = _context(ca_file, ca_pem) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -312,12 +315,15 @@ class _Connection:
             self._line()
 
 
-def _context(ca_file: str) -> ssl.SSLContext:
+def _context(ca_file: str, ca_pem: str) -> ssl.SSLContext:
     import ssl
 
     try:
+        if ca_pem:
+            return ssl.create_default_context(cadata=ca_pem)
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:  # ssl.SSLError is one
         raise InvalidInputError(
-            f"cannot use the certificates in {ca_file}: {error.strerror or error}; it must be a PEM file"
+            f"cannot use the certificates in {'ca_pem' if ca_pem else ca_file}: {error.strerror or error}; "
+            "it must be a PEM file"
         ) from error

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 for requests to S3.
+"""AWS Signature Version 4 for requests to S3, and to the service that hands out short-lived keys.
 
 Source: "Authenticating Requests: Using the Authorization Header (AWS Signature Version 4)", Amazon S3 API Reference.
 """
@@ -27,10 +27,16 @@ def query_string(query: dict[str, str]) -> str:
 
 
 class Signer:
-    """Signs requests for one region; keeps the day's key, whose making costs four hashes."""
+    """Signs requests for one region; keeps the day's key, whose making costs four hashes.
 
-    def __init__(self, region: str) -> None:
+    Args:
+        region: of the server.
+        service: Amazon's name of the service that the requests go to.
+    """
+
+    def __init__(self, region: str, service: str = "s3") -> None:
         self._region = region
+        self._service = service
         self._made: tuple[Credentials, str, bytes] | None = None
 
     def sign(
@@ -63,7 +69,7 @@ class Signer:
         canonical = "\n".join(
             (method, path, query, *(f"{name}:{value}" for name, value in lines), "", names, payload_hash)
         )
-        scope = f"{stamp[:8]}/{self._region}/s3/aws4_request"
+        scope = f"{stamp[:8]}/{self._region}/{self._service}/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.new(self._key(credentials, stamp[:8]), text.encode(), hashlib.sha256).hexdigest()
         signed["Authorization"] = (
@@ -77,7 +83,7 @@ class Signer:
         if made is not None and made[0] == credentials and made[1] == day:
             return made[2]
         key = f"AWS4{credentials.secret_key}".encode()
-        for part in (day, self._region, "s3", "aws4_request"):
+        for part in (day, self._region, self._service, "aws4_request"):
             key = hmac.new(key, part.encode(), hashlib.sha256).digest()
         self._made = (credentials, day, key)
         return key

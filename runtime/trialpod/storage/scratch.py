@@ -1,4 +1,4 @@
-"""Folders on the local disk for copies of checkpoints, which do not outlive their process for long.
+"""Folders on the local disk, for copies of checkpoints and for sockets, which do not outlive their process for long.
 
 A folder is held by a lock (``flock``) on a file in it, which ends with the process however that ends; whoever makes
 the next folder beside it removes those that nobody holds. Process ids would not do: containers that share the disk do
@@ -22,6 +22,8 @@ from trialpod.storage.base import storage_error
 logger = logging.getLogger(__name__)
 
 PREFIX = "trialpod-checkpoints-"
+RUN_PREFIX = "trialpod-run-"
+"""Of the folder with the socket of a run on this machine."""
 _UNFINISHED = ".trialpod-new-"
 _LOCK = ".lock"
 
@@ -31,21 +33,22 @@ class Scratch:
 
     Args:
         parent: where to make it; None for the system's temporary folder.
+        prefix: what its name begins with, and those of the folders that are removed beside it.
 
     Raises:
         StorageError: it cannot be made.
     """
 
-    def __init__(self, parent: Path | None) -> None:
+    def __init__(self, parent: Path | None, prefix: str = PREFIX) -> None:
         place = os.fspath(parent) if parent is not None else tempfile.gettempdir()
-        remove_left_behind(place)
+        remove_left_behind(place, prefix)
         try:
             new = tempfile.mkdtemp(prefix=_UNFINISHED, dir=place)
             self._lock = os.open(os.path.join(new, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             # A file system without locks: nobody can hold one there, nor take the folder for left behind.
             with contextlib.suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.path = os.path.join(place, PREFIX + os.path.basename(new).removeprefix(_UNFINISHED))
+            self.path = os.path.join(place, prefix + os.path.basename(new).removeprefix(_UNFINISHED))
             os.rename(new, self.path)
         except OSError as error:
             raise storage_error(error, "cannot make a folder in", place) from error
@@ -63,11 +66,11 @@ class Scratch:
         os.close(self._lock)
 
 
-def remove_left_behind(place: str) -> list[str]:
-    """Remove the folders in `place` whose process is gone, and return their names."""
+def remove_left_behind(place: str, prefix: str = PREFIX) -> list[str]:
+    """Remove the folders in `place` whose names begin so and whose process is gone, and return their names."""
     removed = []
     try:
-        names = [name for name in os.listdir(place) if name.startswith(PREFIX)]
+        names = [name for name in os.listdir(place) if name.startswith(prefix)]
     except OSError:
         return []
     for name in names:

@@ -23,6 +23,14 @@ from trialpod.tune.search.searcher import Searcher
 
 UNUSABLE = (None, "0.5", True, [1.0], math.nan, math.inf, -math.inf)
 
+BOWL = {"a": uniform(-1.0, 1.0), "b": uniform(-1.0, 1.0), "c": uniform(-1.0, 1.0), "d": uniform(-1.0, 1.0)}
+
+
+def bowl(config: dict[str, Any]) -> float:
+    """Return the squared distance from a point that is neither in the middle nor at an edge."""
+    best = {"a": 0.3, "b": 0.4, "c": 0.5, "d": 0.6}
+    return float(sum((config[name] - best[name]) ** 2 for name in BOWL))
+
 
 class SearcherContract:
     """Tests for a searcher; subclasses say how to make it."""
@@ -37,7 +45,15 @@ class SearcherContract:
     """Seeds of the random histories."""
 
     trials_to_learn = 40
-    """How many trials it may have to become better than random search; 0 when that is not expected of it."""
+    """How many trials, of a space with choices and logarithms, it may have until it suggests better ones than chance;
+    0 when that is not expected of it."""
+
+    trials_to_win = 40
+    """With how many trials, of a space of four numbers, it finds a better one than as many random trials do; 0 when
+    that is not expected of it."""
+
+    seeds_to_win: tuple[int, ...] = (0,)
+    """Seeds of the experiments for that, of which the median counts."""
 
     def make(self) -> Searcher:
         """Return a new searcher, always with the same arguments, without metric, mode, space and seed."""
@@ -70,9 +86,10 @@ class SearcherContract:
         for suggestion in self._run(0).suggestions:
             config = suggestion.config
             flat.encode(config)
-            assert config["constant"] == {"deep": [1, 2]}
-            assert type(config["model"]["layers"]) is int
-            assert type(config["x"]) is float
+            assert config.get("constant") == self.space.get("constant")
+            if "model" in self.space:
+                assert type(config["model"]["layers"]) is int
+                assert type(config["x"]) is float
             assert suggestion.tag.startswith(str(int(suggestion.trial_id.rpartition("_")[2])))
 
     def test_the_same_seed_gives_the_same_trials(self) -> None:
@@ -165,6 +182,28 @@ class SearcherContract:
             by_chance = [self.loss(flat.build(point, rng)[0]) for point in points]
             late = losses[-(self.trials_to_learn // 4) :]
             assert sum(late) / len(late) < 0.85 * sum(by_chance) / len(by_chance), mode
+
+    def test_its_best_trial_is_better_than_that_of_random_search(self) -> None:
+        """Its best of `trials_to_win` is better than nine tenths of the bests of as many random trials are."""
+        if not self.trials_to_win:
+            return
+        bests = []
+        rng = random.Random(0)
+        for _ in range(200):
+            points = ({name: rng.uniform(-1, 1) for name in BOWL} for _ in range(self.trials_to_win))
+            bests.append(min(bowl(point) for point in points))
+        by_chance = sorted(bests)[len(bests) // 10]
+        found = []
+        for seed in self.seeds_to_win:
+            search = prepare(self.make(), space=BOWL, num_samples=-1, metric="loss", mode="min", seed=seed)
+            losses = []
+            for _ in range(self.trials_to_win):
+                suggestion = search.next_suggestion()
+                assert suggestion is not None
+                losses.append(bowl(suggestion.config))
+                search.on_trial_complete(suggestion.trial_id, self._result(losses[-1], 1))
+            found.append(min(losses))
+        assert sorted(found)[len(found) // 2] < by_chance, f"{found} against {by_chance}"
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class ExperimentRequest:
     max_failures: int = 0  # -1 = without limit
     fail_fast: bool = False
     resources: dict[str, float] = field(default_factory=dict)  # of one trial; "cpu", "gpu", "memory" (bytes), ...
+    bundles: list[dict[str, float]] = field(default_factory=list)  # their parts, where each may be a pod of its own
     resources_fn: Callable[[dict[str, Any]], dict[str, float]] | None = None  # of a config; instead of `resources`
     reuse: bool = False
     trial_name: TrialNamer | None = None

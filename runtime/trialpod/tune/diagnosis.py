@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trialpod.tune.parameters import BoundParameters
+
 MAX_DEPTH = 12
 MAX_OBJECTS = 2_000
 MAX_CULPRITS = 10
@@ -116,6 +118,9 @@ def _children(obj: Any, expression: str) -> Iterator[_Child]:
         yield from _attributes(obj, expression)
     elif isinstance(obj, type):
         yield from _of_class(obj)
+    elif isinstance(obj, BoundParameters):
+        for key, value in obj.items():
+            yield f"argument '{key}' of tune.with_parameters", key, value
     elif isinstance(obj, Mapping):
         for key, value in list(obj.items()):
             yield "", f"key {key!r} of {expression}", key

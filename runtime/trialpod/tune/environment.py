@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.config import check_name
+
+if TYPE_CHECKING:
+    from trialpod.tune.callback import Callback
 
 RUN_NAME = "TRIALPOD_RUN_NAME"
 STORAGE = "TRIALPOD_STORAGE"
@@ -19,6 +23,10 @@ MAX_CONCURRENT = "TRIALPOD_MAX_CONCURRENT"
 RESUME = "TRIALPOD_RESUME"
 NOT_STRICT = "TUNE_DISABLE_STRICT_METRIC_CHECKING"
 """Ray Tune's name for it."""
+CALLBACKS = "TRIALPOD_CALLBACKS"
+RAY_CALLBACKS = "RAY_TUNE_CALLBACKS"
+RESULT_DIR = "TUNE_RESULT_DIR"
+"""Ray Tune's name for where experiments are stored that do not say it."""
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("", "0", "false", "no", "off")
@@ -34,6 +42,8 @@ class Overrides:
         max_concurrent: the most trials that run at once.
         resume: go on with the experiment of that name if there is one.
         strict_metric: whether a trial that never reports the experiment's metric has failed.
+        default_storage: where experiments are stored that do not say it.
+        callbacks: classes, "module.Class", of which an object each is told what happens, after the script's own.
     """
 
     run_name: str | None = None
@@ -41,6 +51,8 @@ class Overrides:
     max_concurrent: int | None = None
     resume: bool = False
     strict_metric: bool = True
+    default_storage: str | None = None
+    callbacks: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Overrides:
@@ -58,7 +70,42 @@ class Overrides:
             max_concurrent=_positive(MAX_CONCURRENT, environ.get(MAX_CONCURRENT, "")),
             resume=_yes(RESUME, environ.get(RESUME, "")),
             strict_metric=not _yes(NOT_STRICT, environ.get(NOT_STRICT, "")),
+            default_storage=environ.get(RESULT_DIR) or None,
+            callbacks=tuple(dict.fromkeys([*_listed(environ, CALLBACKS), *_listed(environ, RAY_CALLBACKS)])),
         )
+
+    def made_callbacks(self) -> list[Callback]:
+        """Return an object of each class in `callbacks`.
+
+        Raises:
+            InvalidInputError: a class cannot be imported or made, or is no `Callback`.
+        """
+        return [_made(path) for path in self.callbacks]
+
+
+def _listed(environ: Mapping[str, str], variable: str) -> list[str]:
+    return [part.strip() for part in environ.get(variable, "").split(",") if part.strip()]
+
+
+def _made(path: str) -> Callback:
+    from importlib import import_module
+
+    from trialpod.tune.callback import Callback
+
+    where = f"variable {CALLBACKS} or {RAY_CALLBACKS}: {path!r}"
+    module, _, name = path.replace(":", ".").rpartition(".")
+    if not module:
+        raise InvalidInputError(f'{where} must name a class as "module.Class"')
+    try:
+        cls = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(f"{where} cannot be imported: {error}") from error
+    if not isinstance(cls, type) or not issubclass(cls, Callback):
+        raise InvalidInputError(f"{where} must be a subclass of tune.Callback")
+    try:
+        return cls()
+    except TypeError as error:
+        raise InvalidInputError(f"{where} must be a class that can be made without arguments: {error}") from error
 
 
 def _positive(variable: str, text: str) -> int | None:

@@ -9,7 +9,7 @@ from trialpod.errors import InvalidInputError, nearest
 from trialpod.tune.run_arguments import OLDER, RunArguments, translated
 from trialpod.tune.trial import Trial
 
-__all__ = ["Experiment", "Trial"]
+__all__ = ["Experiment", "Trial", "_convert_to_experiment_list"]
 
 if TYPE_CHECKING:
     from trialpod.tune.config import CheckpointConfig
@@ -116,3 +116,26 @@ class Experiment:
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {self.run_identifier!r})"
+
+
+def _convert_to_experiment_list(experiments: Any) -> list[Experiment]:
+    """Return experiments as a list of objects: one, several, or dicts that describe them.
+
+    Raises:
+        InvalidInputError: they are neither.
+    """
+    if experiments is None:
+        return []
+    if isinstance(experiments, Experiment):
+        return [experiments]
+    if isinstance(experiments, Mapping):
+        return [
+            spec if isinstance(spec, Experiment) else Experiment.from_json(name, spec)
+            for name, spec in experiments.items()
+        ]
+    if isinstance(experiments, (list, tuple)) and all(isinstance(each, Experiment) for each in experiments):
+        return list(experiments)
+    raise InvalidInputError(
+        f"experiments must be a tune.Experiment, a list of them, or a dict of names and descriptions, not "
+        f"{type(experiments).__name__}: {experiments!r}"
+    )

@@ -1,18 +1,48 @@
 """`tune.with_parameters`: hands large or unusual objects to every trial of a Trainable.
 
-The objects are stored once, together with the Trainable, and not once for each trial as a value in the search space
-would be.
+The objects are stored once for the experiment, and not once for each trial as a value in the search space would be:
+small ones in the Trainable's pickle, large ones by themselves (`trialpod.tune.stored_objects`).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.registry import resolve_trainable
+from trialpod.tune.stored_objects import Stored
 from trialpod.tune.trainable.function_call import legacy_arguments
+
+
+class BoundParameters(dict[str, Any]):
+    """The arguments that a Trainable has been given, by name."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel with the large ones stored by themselves."""
+        return BoundParameters, ({name: Stored(value) for name, value in self.items()},)
+
+
+class BoundFunction(functools.partial[Any]):
+    """A function with further arguments; it is recognised as what it wraps, as any partial is."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        # A partial of a partial without attributes would take this one's arguments over, and store them inside.
+        self.stores = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with the large arguments stored by themselves."""
+        return _bound, (self.func, self.args, BoundParameters(self.keywords), dict(self.__dict__))
+
+
+def _bound(
+    function: Any, args: tuple[Any, ...], keywords: dict[str, Any], attributes: dict[str, Any]
+) -> BoundFunction:
+    bound = BoundFunction(function, *args, **keywords)
+    bound.__dict__.update(attributes)
+    return bound
 
 
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:
@@ -22,7 +52,8 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:
 
     Args:
         trainable: a function or a subclass of `tune.Trainable`.
-        **kwargs: objects that can be pickled.
+        **kwargs: objects that can be pickled. NumPy arrays and the like are mapped into the trials' memory, so that
+            trials of one machine share what none of them changes.
 
     Raises:
         InvalidInputError: the function, or the class's `setup`, does not take these arguments.
@@ -35,7 +66,7 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:
             f"tune.with_parameters(trainable={trainable!r}): must be a function or a subclass of tune.Trainable"
         )
     _check_takes(trainable, ({},), {**kwargs, **legacy_arguments(trainable)}, _name(trainable))
-    return functools.partial(trainable, **kwargs)
+    return BoundFunction(trainable, **kwargs)
 
 
 def _class_with_parameters(trainable: type, kwargs: dict[str, Any]) -> type:
@@ -47,8 +78,10 @@ def _class_with_parameters(trainable: type, kwargs: dict[str, Any]) -> type:
         )
     _check_takes(setup_of_base, (None, {}), kwargs, f"{trainable.__name__}.setup")
 
+    bound_parameters = BoundParameters(kwargs)
+
     def setup(self: Any, config: dict[str, Any], **more: Any) -> None:
-        setup_of_base(self, config, **{**kwargs, **more})
+        setup_of_base(self, config, **{**bound_parameters, **more})
 
     body = {"setup": setup, "__doc__": trainable.__doc__, "__module__": trainable.__module__}
     make: Any = type(trainable)

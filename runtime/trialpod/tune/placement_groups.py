@@ -3,8 +3,9 @@
 The plain form is a dict of names to numbers: ``cpu`` and ``gpu`` (counts, fractions allowed), ``memory`` (bytes), and
 any other name as it stands (an extended resource of the cluster, for instance).
 
-Invariant: a trial is one process, or one pod. What it and the workers that it starts need lies in one place, so
-several bundles, and the ``extra_`` amounts of old, count together.
+Invariant: on one machine a trial is one process. What it and the workers that it starts need lies in one place, so
+several bundles, and the ``extra_`` amounts of old, count together. In a cluster, bundles beside the first are pods of
+their own (`bundles_of_group`), unless they are to be together on one node in any case.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def _add(resources: dict[str, float], name: str, amount: float) -> None:
 class PlacementGroupFactory:
     """The resources of one trial as bundles; the first bundle is for the Trainable itself.
 
-    A trial is one process or one pod, which is given the sum of the bundles: they are packed in any case.
+    On one machine a trial is one process, which is given the sum of the bundles. In a cluster each bundle is a pod:
+    the pods start together and all run the Trainable, with a rank each (``tune.get_context().get_world_rank()``), and
+    only what rank 0 reports counts. With STRICT_PACK a trial is one pod with the sum.
 
     Args:
         bundles: dicts such as ``{"CPU": 1, "GPU": 0.5, "memory": 2e9}``; the first may be empty.
@@ -275,6 +278,13 @@ class TrialResources(dict[str, float]):
     def head_bundle_is_empty(self) -> bool:
         """True when the trial was granted nothing."""
         return not self
+
+
+def bundles_of_group(given: Any, where: str = "resources") -> list[dict[str, float]]:
+    """Return the bundles, in the plain form, of a trial that is a group of pods in a cluster; else an empty list."""
+    if not isinstance(given, PlacementGroupFactory) or len(given.bundles) < 2 or given.strategy == "STRICT_PACK":
+        return []
+    return [plain_resources(bundle, where) for bundle in given.bundles]
 
 
 def to_resources(

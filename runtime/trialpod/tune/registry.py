@@ -4,8 +4,8 @@ The names of schedulers and the like that come with trialpod are looked up first
 through the entry-point groups ``trialpod.schedulers``, ``trialpod.searchers`` and ``trialpod.stoppers``. Nothing is
 imported before it is asked for.
 
-Invariant: a registered Trainable is known in the process that registered it; what travels to the trials is the
-Trainable itself.
+Invariant: what was registered before an experiment starts is known in its trials, too: it travels with the Trainable
+(`shipped`), whether the trials are forked here or run elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 from trialpod.errors import InvalidInputError, nearest
 
 log = logging.getLogger(__name__)
+
+LARGEST = 1024 * 1024
+"""Bytes of something registered that still travels with every Trainable of the script."""
 
 _trainables: dict[str, Any] = {}
 _environments: dict[str, Callable[..., Any]] = {}
@@ -89,10 +92,82 @@ def is_registered(name: str) -> bool:
     return name in _trainables
 
 
-def register_env(name: str, env_creator: Callable[..., Any]) -> None:
-    """Give a function that makes an environment a name, for code of this process that asks `get_env` for it.
+class Shipped:
+    """A Trainable with the names that were registered where it comes from; it is unpickled as the Trainable.
 
-    Trials do not know it: there is no RLlib here. Pass the function in the config, or with `tune.with_parameters`.
+    Args:
+        trainable: the Trainable.
+    """
+
+    def __init__(self, trainable: Any) -> None:
+        self.func = trainable
+        others = {name: other for name, other in _trainables.items() if not _is_made_from(trainable, other)}
+        self.trainables = _that_travel(others, "Trainable")
+        self.environments = _that_travel(_environments, "environment")
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel as the Trainable."""
+        return _arrived, (self.func, self.trainables, self.environments)
+
+
+def _is_made_from(trainable: Any, other: Any) -> bool:
+    """Return whether a Trainable is `other`, or that with a name, resources or arguments."""
+    if isinstance(trainable, type):
+        return other in trainable.__mro__
+    while trainable is not None and trainable is not other:
+        trainable = getattr(trainable, "func", None)
+    return trainable is not None
+
+
+def shipped(trainable: Any) -> Any:
+    """Return what to pickle for a Trainable: itself, or with the registered names where there are any."""
+    found = Shipped(trainable)
+    return found if found.trainables or found.environments else trainable
+
+
+def _that_travel(named: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what can be pickled and is not large; the rest is known here only."""
+    import cloudpickle
+
+    kept = {}
+    for name, value in named.items():
+        try:
+            cloudpickle.dump(value, _Limit())
+        except Exception as error:  # noqa: BLE001 - whatever user code raises there; trials may never ask for it
+            # A trial rarely asks for another Trainable than its own.
+            log.log(
+                logging.INFO if kind == "Trainable" else logging.WARNING,
+                "the %s that is registered as %r is not known in trials: it cannot be sent (%s: %s)",
+                kind, name, type(error).__name__, error,
+            )  # fmt: skip
+        else:
+            kept[name] = value
+    return kept
+
+
+class _Limit:
+    """Takes up to `LARGEST` bytes and keeps nothing."""
+
+    def __init__(self) -> None:
+        self._left = LARGEST
+
+    def write(self, data: Any) -> int:
+        """Count the bytes."""
+        self._left -= len(memoryview(data).cast("B"))
+        if self._left < 0:
+            raise ValueError(f"it is larger than {LARGEST:,} bytes")
+        return LARGEST
+
+
+def _arrived(trainable: Any, trainables: dict[str, Any], environments: dict[str, Any]) -> Any:
+    for known, more in ((_trainables, trainables), (_environments, environments)):
+        for name, value in more.items():
+            known.setdefault(name, value)
+    return trainable
+
+
+def register_env(name: str, env_creator: Callable[..., Any]) -> None:
+    """Give a function that makes an environment a name, for code here and in trials that asks `get_env` for it.
 
     Raises:
         InvalidInputError: it cannot be called.

@@ -11,10 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.placement_groups import DEFAULT_RESOURCES, PlacementGroupFactory, Resources, to_resources
+from trialpod.tune.placement_groups import (
+    DEFAULT_RESOURCES,
+    PlacementGroupFactory,
+    Resources,
+    bundles_of_group,
+    to_resources,
+)
 from trialpod.tune.registry import resolve_trainable
 
-__all__ = ["PlacementGroupFactory", "Resources", "resources_of", "with_resources"]
+__all__ = ["PlacementGroupFactory", "Resources", "bundles_of", "resources_of", "with_resources"]
 
 ResourceFunction = Callable[[dict[str, Any]], Mapping[str, Any] | PlacementGroupFactory | Resources]
 ATTRIBUTE = "_trialpod_resources"
@@ -77,6 +83,11 @@ def resources_of(trainable: Any) -> tuple[dict[str, float], Callable[[dict[str, 
         return to_resources(answer, f"the resources that {_name(given)} returned for {config!r}")
 
     return dict(DEFAULT_RESOURCES), for_config
+
+
+def bundles_of(trainable: Any) -> list[dict[str, float]]:
+    """Return the bundles of a Trainable whose trials are groups of pods in a cluster, in the plain form; else []."""
+    return bundles_of_group(_declared(trainable), _WHERE)
 
 
 def _declared(trainable: Any) -> Any:

@@ -62,7 +62,16 @@ class Channel(Protocol):
 class TrialInfo:
     """Who the trial is; what `TuneContext` and class Trainables show."""
 
-    __slots__ = ("experiment", "experiment_tag", "resources", "trial_dir", "trial_id", "trial_name")
+    __slots__ = (
+        "experiment",
+        "experiment_tag",
+        "rank",
+        "resources",
+        "trial_dir",
+        "trial_id",
+        "trial_name",
+        "world_size",
+    )
 
     def __init__(
         self,
@@ -73,6 +82,8 @@ class TrialInfo:
         experiment_tag: str = "",
         trial_dir: str = "",
         resources: dict[str, float] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         self.experiment = experiment
         self.trial_name = trial_name
@@ -80,6 +91,8 @@ class TrialInfo:
         self.experiment_tag = experiment_tag
         self.trial_dir = trial_dir
         self.resources = resources or {}
+        self.rank = rank
+        self.world_size = world_size
 
 
 class Session:
@@ -317,24 +330,24 @@ class TuneContext:
         )
 
     def get_world_size(self) -> int:
-        """Return 1: a trial is one process."""
-        return 1
+        """Return how many processes run the trial together: 1, or in a cluster 1 + ``spec.workers.replicas``."""
+        return self._session.info.world_size if self._session else 1
 
     def get_world_rank(self) -> int:
-        """Return 0: a trial is one process."""
-        return 0
+        """Return which of them this is; only what rank 0 reports counts."""
+        return self._session.info.rank if self._session else 0
 
     def get_local_rank(self) -> int:
-        """Return 0: a trial is one process."""
+        """Return 0: the processes of a trial have a pod each."""
         return 0
 
     def get_local_world_size(self) -> int:
-        """Return 1: a trial is one process."""
+        """Return 1: the processes of a trial have a pod each."""
         return 1
 
     def get_node_rank(self) -> int:
-        """Return 0: a trial is one process."""
-        return 0
+        """Return the world rank: the processes of a trial have a pod each."""
+        return self.get_world_rank()
 
     @property
     def preempted(self) -> bool:
@@ -427,25 +440,25 @@ def is_session_enabled() -> bool:
 
 
 def get_world_size() -> int:
-    """Return 1: a trial is one process."""
-    return 1
+    """Return how many processes run the trial together."""
+    return get_context().get_world_size()
 
 
 def get_world_rank() -> int:
-    """Return 0: a trial is one process."""
-    return 0
+    """Return which of them this is."""
+    return get_context().get_world_rank()
 
 
 def get_local_rank() -> int:
-    """Return 0: a trial is one process."""
+    """Return 0: the processes of a trial have a pod each."""
     return 0
 
 
 def get_local_world_size() -> int:
-    """Return 1: a trial is one process."""
+    """Return 1: the processes of a trial have a pod each."""
     return 1
 
 
 def get_node_rank() -> int:
-    """Return 0: a trial is one process."""
-    return 0
+    """Return the world rank: the processes of a trial have a pod each."""
+    return get_world_rank()

@@ -14,6 +14,7 @@ import hashlib
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from trialpod.errors import InvalidInputError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
 from trialpod.tune.diagnosis import diagnose
+from trialpod.tune.registry import Shipped, shipped
+from trialpod.tune.stored_objects import RESTING_S, ObjectSet, collecting, sweep
 
 FILE = "trainable.pkl"
 _NOT_OWN = frozenset({"__main__", "trialpod", "trialpod_operator"})
@@ -36,7 +39,9 @@ class NotPicklableError(InvalidInputError, TypeError):
     """Something that has to travel to the trials cannot be pickled."""
 
 
-def pickled(obj: Any, what: str, name: str | None = None, *, own_code: bool = False) -> bytes:
+def pickled(
+    obj: Any, what: str, name: str | None = None, *, own_code: bool = False, objects: ObjectSet | None = None
+) -> bytes:
     """Return `obj` as a cloudpickle.
 
     Args:
@@ -44,6 +49,7 @@ def pickled(obj: Any, what: str, name: str | None = None, *, own_code: bool = Fa
         what: how to call it in an error ("the Trainable train").
         name: the expression that names it ("config"), where the culprits are listed; None takes its own name.
         own_code: take along the code of the modules that are not installed, for a machine that does not have them.
+        objects: takes the large objects in it, which the pickle then refers to; None leaves them in the pickle.
 
     Raises:
         NotPicklableError: it cannot be pickled; the message lists the culprits and what to do.
@@ -51,10 +57,10 @@ def pickled(obj: Any, what: str, name: str | None = None, *, own_code: bool = Fa
     import cloudpickle
 
     try:
-        with _own_modules() if own_code else contextlib.nullcontext(), _by_value(obj):
+        with _own_modules() if own_code else contextlib.nullcontext(), _by_value(obj), collecting(objects):
             data: bytes = cloudpickle.dumps(obj)
     except Exception as error:
-        culprits = diagnose(obj, name)
+        culprits = diagnose(obj.func if isinstance(obj, Shipped) else obj, name)
         lines = "".join(f"\n  - {culprit}" for culprit in culprits) or f"\n  - {type(error).__name__}: {error}"
         raise NotPicklableError(
             f"{what} cannot be sent to the trials, because it holds what cannot be pickled:{lines}\n{_REMEDY}."
@@ -74,24 +80,37 @@ def pack_trainable(trainable: Any, directory: Path, *, name: str | None = None) 
     Raises:
         NotPicklableError: it cannot be pickled; nothing has been written.
     """
-    return write_trainable(packed_trainable(trainable, name=name), directory)
+    objects = ObjectSet()
+    return write_trainable(packed_trainable(trainable, name=name, objects=objects), directory, objects)
 
 
-def packed_trainable(trainable: Any, *, name: str | None = None, own_code: bool = False) -> bytes:
-    """Return the contents of a Trainable's file; see `pack_trainable`, and `pickled` for `own_code`."""
+def packed_trainable(
+    trainable: Any, *, name: str | None = None, own_code: bool = False, objects: ObjectSet | None = None
+) -> bytes:
+    """Return the contents of a Trainable's file; see `pack_trainable`, and `pickled` for `own_code` and `objects`."""
     import cloudpickle
 
     called = name or getattr(trainable, "__name__", None) or type(trainable).__name__
+    body = pickled(shipped(trainable), f"the Trainable {called}", own_code=own_code, objects=objects)
     return pack(
-        pickled(trainable, f"the Trainable {called}", own_code=own_code),
+        body,
         name=called,
         cloudpickle=cloudpickle.__version__,
         compat=os.environ.get(compat.VARIABLE, ""),
+        objects=objects.digests if objects is not None else (),
     )
 
 
-def write_trainable(data: bytes, directory: Path) -> TrainableRef:
-    """Write the contents of a Trainable's file, on stable storage, and return the reference to it."""
+def write_trainable(data: bytes, directory: Path, objects: ObjectSet | None = None) -> TrainableRef:
+    """Write the contents of a Trainable's file, on stable storage, and return the reference to it.
+
+    Args:
+        data: what `packed_trainable` returned.
+        directory: an existing folder.
+        objects: what `packed_trainable` has put the large objects into; written first.
+    """
+    if objects is not None:
+        objects.write(directory)
     digest = hashlib.sha256(data).hexdigest()
     file = directory / FILE
     if file.exists() and file.read_bytes() != data:
@@ -99,6 +118,34 @@ def write_trainable(data: bytes, directory: Path) -> TrainableRef:
     if not file.exists():
         write_atomically(file, data)
     return TrainableRef(pickle=str(file), sha256=digest, path=import_path())
+
+
+def stored_objects(file: Path) -> list[str]:
+    """Return the checksums of the objects that a Trainable's file refers to.
+
+    Raises:
+        TrainableError: it is no such file.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as stream:
+        header, _ = read_packed(stream.readline() + b"-")
+    return [str(digest) for digest in header.get("objects", [])]
+
+
+def sweep_trainables(directory: Path, current: TrainableRef) -> None:
+    """Remove what earlier Trainables of an experiment have left in its folder, when none of its processes is alive.
+
+    Args:
+        directory: the folder that `write_trainable` wrote into.
+        current: the Trainable that the experiment goes on with.
+    """
+    if current.pickle is None or Path(current.pickle).parent != directory:
+        return
+    kept = Path(current.pickle)
+    for file in directory.glob("trainable*.pkl"):
+        if file != kept and time.time() - file.stat().st_mtime >= RESTING_S:
+            file.unlink(missing_ok=True)
+    sweep(directory, stored_objects(kept))
 
 
 def write_atomically(file: Path, data: bytes) -> None:

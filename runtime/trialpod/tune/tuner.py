@@ -35,10 +35,11 @@ from trialpod.tune.environment import Overrides
 from trialpod.tune.experiment_names import RunNames, claim, default_name
 from trialpod.tune.places import DEFAULT_STORAGE, Place, experiment_place, resolve
 from trialpod.tune.registry import resolve_trainable
-from trialpod.tune.resources import resources_of
+from trialpod.tune.resources import bundles_of, resources_of
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.result_grid import ResultGrid
 from trialpod.tune.shipping import packed_trainable, pickled, unpickled, write_atomically, write_trainable
+from trialpod.tune.stored_objects import ObjectSet
 from trialpod.tune.trainable_checks import checkpoint_rules, inspect_trainable
 from trialpod.tune.tuner_arguments import (
     check_same_keys,
@@ -227,7 +228,8 @@ class Tuner:
         overrides = Overrides.read()
         backend = open_backend(self._backend)
         own_code = getattr(backend, "ships_code", False)
-        code = packed_trainable(self._trainable, name=self._facts.name, own_code=own_code)
+        objects = ObjectSet()
+        code = packed_trainable(self._trainable, name=self._facts.name, own_code=own_code, objects=objects)
         state = self._state()
         place, resume = self._place(overrides, backend)
         place.check_directory()
@@ -235,7 +237,7 @@ class Tuner:
             place = claim(place, exact=self._is_named(overrides))
         os.makedirs(os.path.join(place.directory, OUR_FOLDER), exist_ok=True)
         write_atomically(Path(place.directory, TUNER_FILE), state)
-        outcome = backend.run(self._request(place, code, overrides, resume))
+        outcome = backend.run(self._request(place, code, objects, overrides, resume))
         self._grid = self._results(outcome)
         if outcome.broken:
             raise ExperimentFailedError(f"the experiment in {outcome.path} was ended: {outcome.broken}")
@@ -280,7 +282,7 @@ class Tuner:
     def _parent(self, overrides: Overrides) -> Place:
         sync = self._run_config.sync_config
         storage = self._run_config.storage_path or (sync.upload_dir if sync is not None else None)
-        return resolve(overrides.storage_path or storage or DEFAULT_STORAGE)
+        return resolve(overrides.storage_path or storage or overrides.default_storage or DEFAULT_STORAGE)
 
     def _is_named(self, overrides: Overrides) -> bool:
         return bool(overrides.run_name or self._run_config.name)
@@ -311,7 +313,9 @@ class Tuner:
             "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...), or remove it"
         )
 
-    def _request(self, place: Place, code: bytes, overrides: Overrides, resume: _Resume | None) -> ExperimentRequest:
+    def _request(
+        self, place: Place, code: bytes, objects: ObjectSet, overrides: Overrides, resume: _Resume | None
+    ) -> ExperimentRequest:
         tuning, running, facts = self._tune_config, self._run_config, self._facts
         resources, resources_fn = resources_of(self._trainable)
         stop: Any = running.stop
@@ -333,7 +337,7 @@ class Tuner:
             name=os.path.basename(place.directory),
             storage_path=os.path.dirname(place.directory),
             storage_uri=place.uri,
-            trainable=write_trainable(code, Path(place.directory, OUR_FOLDER)),
+            trainable=write_trainable(code, Path(place.directory, OUR_FOLDER), objects),
             trainable_name=facts.name,
             is_class=facts.is_class,
             param_space=self._param_space,
@@ -351,6 +355,7 @@ class Tuner:
             max_failures=self._failure.max_failures,
             fail_fast=bool(self._failure.fail_fast),
             resources=resources,
+            bundles=bundles_of(self._trainable),
             resources_fn=resources_fn,
             reuse=tuning.reuse_actors,
             trial_name=trial_namer(tuning.trial_name_creator, facts.name, "trial_name_creator"),
@@ -358,7 +363,7 @@ class Tuner:
             log_files=log_files(running.log_to_file),
             verbose=1 if running.verbose is None else int(running.verbose),
             strict_metric=overrides.strict_metric,
-            callbacks=list(running.callbacks or ()),
+            callbacks=[*(running.callbacks or ()), *overrides.made_callbacks()],
             progress_reporter=running.progress_reporter,
             **again,
         )

@@ -176,6 +176,7 @@ def test_what_can_change_is_what_a_local_run_lets_change() -> None:
         ".spec.storage",
         ".spec.storage.uri",
         ".spec.storage.endpoint",
+        ".spec.storage.scopedCredentials",
     }
 
 

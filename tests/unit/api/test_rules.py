@@ -73,3 +73,19 @@ def test_whether_changing_resources_needs_a_metric_depends_on_what_it_wraps() ->
     assert found() == found(base_scheduler="fifo") == []
     assert found(base_scheduler="asha") == ["spec.scheduler.name"]
     assert found(resources_allocation_function="distribute_to_top_job") == ["spec.scheduler.name"]
+
+
+def test_a_budget_of_gpu_hours_without_gpus_is_a_warning() -> None:
+    def warned(**more: object) -> list[str]:
+        spec = {"trainable": {"entrypoint": "a:b"}, "maxGpuHours": 3, **more}
+        return [warning.path for warning in check_rules(Document({"spec": spec}), set()).warnings]
+
+    assert warned() == warned(resources={"cpu": 1}) == ["spec.maxGpuHours"]
+    assert warned(resources={"nvidia.com/gpu": 1}) == []
+    container = {"name": "trial", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}
+    assert warned(template={"spec": {"containers": [container]}}) == []
+
+
+def test_samples_without_limit_are_no_warning_beside_a_budget_of_hours() -> None:
+    spec = {"trainable": {"entrypoint": "a:b"}, "numSamples": -1, "maxTrialHours": 3}
+    assert check_rules(Document({"spec": spec}), set()).warnings == []

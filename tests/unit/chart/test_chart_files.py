@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,25 @@ from typing import Any
 import pytest
 import yaml
 
-from trialpod_operator.cluster import authority, names, operator
+from trialpod_operator.cluster import authority, names, operator, standby
 
-CHART = Path(__file__).parents[3] / "charts" / "trialpod"
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "trialpod"
 VALUES_TEXT = (CHART / "values.yaml").read_text()
 VALUES = yaml.safe_load(VALUES_TEXT)
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATES = {file.name: file.read_text() for file in (CHART / "templates").rglob("*") if file.is_file()}
-RULES = yaml.safe_load(
-    re.search(r'define "trialpod.rules" -}}\n(.*?){{- end }}', TEMPLATES["_helpers.tpl"], re.DOTALL)[1]
-)
+
+
+def rules(name: str) -> list[dict[str, Any]]:
+    """Return the rules of one of the chart's templates."""
+    found = re.search(rf'define "trialpod.{name}" -}}}}\n(.*?){{{{- end }}}}', TEMPLATES["_helpers.tpl"], re.DOTALL)
+    assert found
+    made: list[dict[str, Any]] = yaml.safe_load(found[1])
+    return made
+
+
+RULES = rules("rules")
 
 
 def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -102,22 +113,26 @@ def test_the_rights_are_those_of_the_names_that_the_operator_uses() -> None:
 
 
 def test_in_its_own_namespace_the_operator_has_its_secret_and_its_lease() -> None:
-    for name in (authority.SECRET, operator.LEASE_NAME):
-        assert f"resourceNames: [{name}]\n  verbs: [get, update]\n" in TEMPLATES["rbac.yaml"]
+    named = {name: rule["verbs"] for rule in rules("ownRules") for name in rule.get("resourceNames", [])}
+    assert named == {authority.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
+    assert f"{standby.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
 
 
-def test_the_table_of_rights_in_the_readme_is_that_of_the_chart() -> None:
-    rows = []
-    for rule in RULES:
-        group = rule["apiGroups"][0] or "core"
-        cells = [group, *(", ".join(rule.get(key, [])) for key in ("resources", "resourceNames", "verbs"))]
-        rows.append(cells)
-    text = (CHART / "README.md").read_text()
-    table = text.split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
-    shown = [[cell.strip() for cell in line.strip("|").split("|")][:4] for line in table.splitlines()]
-    assert shown == rows
+def test_the_tables_of_rights_are_those_of_the_chart() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/make_rights", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_network_policy_and_trials_agree_on_the_label_of_a_trial() -> None:
     assert f"{names.NAME_LABEL}: {names.TRIAL_POD_NAME}" in TEMPLATES["networkpolicy.yaml"]
     assert names.STORAGE_FINALIZER in (CHART / "README.md").read_text()
+
+
+def test_the_test_of_the_chart_runs_with_the_standard_library_alone() -> None:
+    text = (CHART / "files/check.py").read_text()
+    assert "{{" not in text
+    imported = set(re.findall(r"^import (\w+)", text, re.MULTILINE))
+    assert imported <= set(sys.stdlib_module_names)
+    compile(text, "check.py", "exec")

@@ -1,6 +1,7 @@
 """What the chart makes for Prometheus and Grafana, rendered by Helm where there is one.
 
-Helm is $TRIALPOD_HELM, that of the test cluster (`make cluster` builds it), or the one on PATH.
+Helm is $TRIALPOD_HELM, that of the test cluster (`make cluster` builds it), or the one on PATH. Prometheus' own
+promtool is $TRIALPOD_PROMTOOL, that of `tools/build_go promtool` (five minutes, once), or the one on PATH.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,10 @@ from trialpod_operator.cluster.options import OperatorOptions
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"
-DASHBOARD = json.loads((CHART / "dashboards" / "trialpod.json").read_text())
+DASHBOARDS = {
+    f"trialpod-{name}.json": json.loads((CHART / "dashboards" / f"{name}.json").read_text())
+    for name in ("operator", "fleet")
+}
 RUNBOOK = (ROOT / "docs" / "monitoring.md").read_text()
 EVERYTHING = {
     "metrics.serviceMonitor.enabled": True,
@@ -113,9 +118,16 @@ def test_alerts_look_at_this_release_alone_and_their_brackets_close() -> None:
 def test_the_rules_label_what_grafana_and_prometheus_look_for() -> None:
     documents = render(EVERYTHING | {"metrics.prometheusRule.labels": {"role": "alert-rules"}})
     assert documents["PrometheusRule", "tp-trialpod"]["metadata"]["labels"]["role"] == "alert-rules"
-    board = documents["ConfigMap", "tp-trialpod-dashboard"]
-    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(board["data"]["trialpod.json"]) == DASHBOARD
+    boards = documents["ConfigMap", "tp-trialpod-dashboards"]
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name: json.loads(text) for name, text in boards["data"].items()} == DASHBOARDS
+
+
+def test_how_long_trials_may_wait_is_a_value() -> None:
+    alerts = {
+        alert["alert"]: alert["expr"] for alert in rules(EVERYTHING | {"metrics.prometheusRule.pendingMinutes": 5})
+    }
+    assert alerts["TrialpodTrialsPending"].endswith(" > 300")
 
 
 def test_network_policies_let_prometheus_in_when_there_are_metrics() -> None:
@@ -134,6 +146,7 @@ def test_network_policies_let_prometheus_in_when_there_are_metrics() -> None:
     [
         ({"metrics.serviceMonitor.interval": "often"}, "interval"),
         ({"metrics.prometheusRule.runbookUrl": "docs#x"}, "runbookUrl"),
+        ({"metrics.prometheusRule.pendingMinutes": 0}, "pendingMinutes"),
         ({"metrics.port": 1}, "port"),
     ],
     ids=str,
@@ -144,10 +157,11 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], fault: str)
     assert fault in result.stderr
 
 
-def test_the_panels_of_the_dashboard_have_places_of_their_own_and_known_variables() -> None:
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_the_panels_of_a_dashboard_have_places_of_their_own_and_known_variables(board: Document) -> None:
     taken: set[tuple[int, int]] = set()
-    variables = {each["name"] for each in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
-    for panel in DASHBOARD["panels"]:
+    variables = {each["name"] for each in board["templating"]["list"]} | {"__rate_interval", "__range"}
+    for panel in board["panels"]:
         grid = panel["gridPos"]
         cells = {
             (x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])
@@ -158,4 +172,96 @@ def test_the_panels_of_the_dashboard_have_places_of_their_own_and_known_variable
         for target in panel["targets"]:
             assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables
             assert 'job=~"$job"' in target["expr"]
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def find_promtool() -> str | None:
+    where = [sys.executable, str(ROOT / "tools/build_go"), "--where", "promtool"]
+    built = Path(subprocess.run(where, capture_output=True, text=True, check=True).stdout.strip())
+    return os.environ.get("TRIALPOD_PROMTOOL") or (str(built) if built.exists() else shutil.which("promtool"))
+
+
+def check_rules(groups: list[Document], folder: Path) -> None:
+    """Have Prometheus' own tool read rules."""
+    promtool = find_promtool()
+    if promtool is None:
+        pytest.skip("there is no promtool here: set TRIALPOD_PROMTOOL, or run tools/build_go promtool once")
+    file = folder / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": groups}))
+    words = [promtool, "check", "rules", "--lint=all", "--lint-fatal", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_prometheus_takes_the_alerts(tmp_path: Path) -> None:
+    check_rules(render(EVERYTHING)["PrometheusRule", "tp-trialpod"]["spec"]["groups"], tmp_path)
+
+
+def test_alerts_fire_for_what_they_are_made_for_and_not_before(tmp_path: Path) -> None:
+    check_rules(groups := render(EVERYTHING)["PrometheusRule", "tp-trialpod"]["spec"]["groups"], tmp_path)
+    job = 'job="tp-trialpod-metrics"'
+    ours = f'{job}, namespace="tuning"'
+    series = {
+        f"trialpod_active{{{ours}}}": "1x120",
+        f'trialpod_experiments{{{ours}, condition="Stalled"}}': "0x30 1x90",
+        f'trialpod_experiments{{{ours}, condition="StorageUnavailable"}}': "0x30 2x90",
+        f'trialpod_pending_seconds{{{job}, namespace="team", experiment="digits"}}': "0+60x120",
+        f"trialpod_queue_depth{{{ours}}}": "3x30 60x90",
+        f"trialpod_storage_errors_total{{{ours}}}": "0x30 0+2x90",
+        f"trialpod_reconcile_errors_total{{{ours}}}": "0x30 0+2x90",
+        f'trialpod_result_durable_seconds_bucket{{{ours}, le="5.0"}}': "0+10x30 310x90",
+        f'trialpod_result_durable_seconds_bucket{{{ours}, le="30.0"}}': "0+10x120",
+        f'trialpod_result_durable_seconds_bucket{{{ours}, le="+Inf"}}': "0+10x120",
+    }
+    names = {rule["alert"] for group in groups for rule in group["rules"]}
+    quiet = [{"eval_time": "25m", "alertname": name, "exp_alerts": []} for name in sorted(names)]
+    fires = sorted(names - {"TrialpodOperatorDown"})
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": quiet,
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
+                        "eval_time": "100m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                    for name in fires
+                ],
+            },
+            {
+                "interval": "1m",
+                "input_series": [{"series": f"trialpod_active{{{ours}}}", "values": "1x10 0x20"}],
+                "promql_expr_test": [
+                    {
+                        "expr": 'count(ALERTS{alertname="TrialpodOperatorDown", alertstate="firing"})',
+                        "eval_time": "20m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                ],
+            },
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    words = [str(find_promtool()), "test", "rules", "test.yaml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_prometheus_takes_the_expressions_of_the_dashboards_and_of_the_documentation(tmp_path: Path) -> None:
+    concrete = {"__rate_interval": "5m", "__range": "6h", "job": "x", "namespace": ".*", "experiment": ".*"}
+    expressions = [
+        re.sub(r"\$(\w+)", lambda match: concrete.get(match[1], "namespace"), target["expr"])
+        for board in DASHBOARDS.values()
+        for panel in board["panels"]
+        for target in panel["targets"]
+    ]
+    for block in re.findall(r"```promql\n(.*?)```", RUNBOOK, re.DOTALL):
+        expressions += [part for part in re.split(r"^#.*\n", block, flags=re.MULTILINE) if part.strip()]
+    assert len(expressions) > 30
+    rules = [{"record": f"check:number_{index}", "expr": each} for index, each in enumerate(expressions)]
+    check_rules([{"name": "expressions", "rules": rules}], tmp_path)

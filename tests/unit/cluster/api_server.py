@@ -23,6 +23,9 @@ class ApiServer:
         self.authorizations: list[str | None] = []
         self.installed = True
         self.refuse: Json | None = None
+        self.routes: dict[tuple[str, str], Json | bytes] = {}
+        """Answers by method and path, before all else; {"code": ...} is a refusal, bytes are text."""
+        self.bodies: list[Any] = []
         self.before_get: Callable[[str, str], None] = lambda _resource, _name: None
         self._versions = 0
         outer = self
@@ -39,13 +42,13 @@ class ApiServer:
                 body = json.loads(self.rfile.read(length)) if length else None
                 outer.authorizations.append(self.headers.get("Authorization"))
                 status, answer = outer._answer(self.command, self.path, body)
-                data = json.dumps(answer).encode()
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PATCH = _serve  # noqa: N815
+            do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -83,18 +86,28 @@ class ApiServer:
     def experiment(self, name: str) -> Json:
         return self.objects["tuneexperiments", name]
 
-    def _answer(self, method: str, target: str, body: Any) -> tuple[int, Json]:
+    def _answer(self, method: str, target: str, body: Any) -> tuple[int, Json | bytes]:
         parts = urlsplit(target)
         self.requests.append((method, parts.path))
+        self.bodies.append(body)
         query = parse_qs(parts.query)
+        if (routed := self.routes.get((method, parts.path))) is not None:
+            return (routed.get("code", 200) if isinstance(routed, dict) else 200), routed
         if self.refuse is not None:
             return self.refuse["code"], self.refuse
         if parts.path.startswith(GROUP) and not self.installed:
             return 404, {"reason": "NotFound", "message": "the server could not find the requested resource"}
-        tail = parts.path.rpartition("/namespaces/")[2].split("/")[1:]
+        inside, _, rest = parts.path.rpartition("/namespaces/")
+        tail = rest.split("/")[1:] if inside else [rest.rpartition("/")[2]]
         resource, name = tail[0], tail[1] if len(tail) > 1 else ""
         if method == "GET":
             self.before_get(resource, name)
+        if method == "DELETE":
+            gone = self.objects.pop((resource, name), None)
+            return (200, {}) if gone else (404, {"message": f'{resource} "{name}" not found'})
+        if method == "PATCH" and query.get("fieldManager") and (resource, name) not in self.objects:
+            self.put(resource, body)
+            return 201, body
         if method == "POST":
             name = body["metadata"]["name"]
             if (resource, name) in self.objects:
@@ -115,11 +128,15 @@ class ApiServer:
         if found is None:
             return 404, {"reason": "NotFound", "message": f'{resource}.trialpod.dev "{name}" not found'}
         if method == "PATCH":
-            for key, value in body["spec"].items():
+            before = json.dumps(found.get("spec"))
+            for key, value in body.get("spec", {}).items():
                 found["spec"][key] = value
                 if value is None:
                     del found["spec"][key]
-            found["metadata"]["generation"] += 1
+            notes = found["metadata"].setdefault("annotations", {})
+            for key, value in body.get("metadata", {}).get("annotations", {}).items():
+                notes[key] = value
+            found["metadata"]["generation"] += json.dumps(found.get("spec")) != before
         return 200, found
 
 
@@ -138,8 +155,9 @@ def trial_object(experiment: str, index: int, state: str, **status: Any) -> Json
     """A TuneTrial as the server has it."""
     trial_id = f"d75de_{index:05d}"
     name = f"{experiment}-{trial_id.replace('_', '-')}"
+    labels = {"trialpod.dev/experiment": experiment, "trialpod.dev/trial-id": trial_id}
     return {
-        "metadata": {"name": name, "labels": {"trialpod.dev/experiment": experiment}},
+        "metadata": {"name": name, "labels": labels},
         "spec": {"experiment": experiment, "trialId": trial_id, "index": index, "params": {"lr": index / 10}},
         "status": {"state": state, "attempt": 1, "iteration": 3, "failures": 0, "disruptions": 0, **status},
     }

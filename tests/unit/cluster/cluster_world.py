@@ -141,6 +141,7 @@ class World:
         self.loop = loop
         self.random = random.Random(seed)
         self.watch_delay_s = watch_delay_s
+        self.began = loop.now()
         self.api = FakeApi()
         self.pods = FakePods(self.api, self.random)
         self.storage = MemoryStorage()

@@ -26,7 +26,7 @@ from trialpod.protocol.messages import (
     ReportAnswer,
     ReportRequest,
 )
-from trialpod_operator.cluster import names
+from trialpod_operator.cluster import names, queues
 from trialpod_operator.reports.service import ReportService
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -53,6 +53,8 @@ class Behaviour:
         comes_back: False: a pod that said that it goes on in place never asks.
         fails_at: {(trial index, iteration): times} in which the attempt raises an error instead.
         obeys: False: SIGTERM is ignored.
+        room: so many pods run at once.
+        hangs: how often, of 1, a head that lost a worker waits for it for ever instead of failing.
     """
 
     starts: bool = True
@@ -62,6 +64,8 @@ class Behaviour:
     comes_back: bool = True
     fails_at: dict[tuple[str, int], int] = field(default_factory=dict)
     obeys: bool = True
+    room: int = 1000
+    hangs: float = 0.5
 
 
 class ExitedError(Exception):
@@ -91,8 +95,14 @@ class FakePods:
         self.running: dict[tuple[str, int], set[str]] = defaultdict(set)
         self.begun: Counter[tuple[str, int]] = Counter()
         self.safe: Counter[tuple[str, int]] = Counter()
+        self.workers: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+        """Uids of the pods that run the ranks above 0 of an attempt now."""
         self.told_ends: dict[tuple[str, int], EndCause] = {}
         self.problems: list[str] = []
+        self.held: set[str] = set()  # ends of the names of pods that find no place
+        self.told: list[str] = []
+        self._placed: set[str] = set()
+        self._met: dict[str, set[int]] = defaultdict(set)  # attempts that once had all their workers, by trial
         self._random = random
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._terminated: dict[str, asyncio.Event] = {}
@@ -161,8 +171,14 @@ class FakePods:
         task = self._tasks.pop(pod["metadata"]["uid"], None)
         if task is not None:
             task.cancel()
+        self._left(pod["metadata"]["uid"])
+
+    def _left(self, uid: str) -> None:
         for pods in self.running.values():
-            pods.discard(pod["metadata"]["uid"])
+            pods.discard(uid)
+        for ranks in self.workers.values():
+            for rank in [rank for rank, each in ranks.items() if each == uid]:
+                del ranks[rank]
 
     def _exit(self, pod: Object, code: int, reason: str) -> None:
         current = self.api.get("pods", pod["metadata"]["name"])
@@ -178,12 +194,19 @@ class FakePods:
         if edited["metadata"].get("deletionTimestamp"):
             asyncio.get_running_loop().call_later(0.1, self._remove, edited)
 
+    def _has_room(self) -> bool:
+        return len(self._placed & self._tasks.keys()) < self.behaviour.room
+
     async def _live(self, pod: Object) -> None:
-        uid = pod["metadata"]["uid"]
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         code = 1
         try:
-            while not self.behaviour.starts:  # noqa: ASYNC110 - tests flip a plain attribute
+            if queues.queue_of(pod):
+                gates = [{"name": "kueue.x-k8s.io/admission"}]
+                self.api.edit(pod, lambda each: each["spec"].update(schedulingGates=gates))
+            while not self.behaviour.starts or name.endswith(tuple(self.held)) or not self._has_room():  # noqa: ASYNC110 - tests
                 await asyncio.sleep(0.5)
+            self._placed.add(uid)
             await asyncio.sleep(self._random.uniform(0.1, 0.5))
             self._place(pod)
             await asyncio.sleep(self._random.uniform(0.5, 1.0) * self.behaviour.begin_s)
@@ -193,8 +216,7 @@ class FakePods:
         except asyncio.CancelledError:
             return
         self._tasks.pop(uid, None)
-        for pods in self.running.values():
-            pods.discard(uid)
+        self._left(uid)
         self._exit(pod, code, "Error" if code else "Completed")
 
     def _place(self, pod: Object) -> None:
@@ -202,8 +224,10 @@ class FakePods:
         assert current is not None
 
         def mark(each: Object) -> None:
+            each["spec"].pop("schedulingGates", None)
             each["spec"]["nodeName"] = "node-1"
             each["status"]["phase"] = "Running"
+            each["status"]["podIP"] = address_of(each)
             each["status"]["conditions"] = [
                 *(each["status"].get("conditions") or []),
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(self.api.now())},
@@ -219,22 +243,58 @@ class FakePods:
         caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
         runner, experiment = str(env[names.RUNNER_VARIABLE]), str(env[names.EXPERIMENT_VARIABLE])
         while True:
-            request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name)
+            rank = int(env.get(names.RANK_VARIABLE) or 0)
+            request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank)
             answer = await self._call(experiment, "assignment", request, caller, AssignmentAnswer)
             if answer.assignment is None:
                 return 0
+            if answer.assignment.rank != rank:
+                self.problems.append(f"{caller.pod_name} has rank {answer.assignment.rank}")
+            if rank:
+                return await self._worker(pod, answer.assignment)
             if not await self._attempt(pod, experiment, answer.assignment, caller):
                 return 0
             if not self.behaviour.comes_back:
                 await asyncio.sleep(1e6)
 
+    async def _worker(self, pod: Object, work: Assignment) -> int:
+        """Be a rank above 0 until the head is done, or another rank is missed; SIGTERM changes nothing."""
+        key = (work.trial_id, work.attempt)
+        head = self.api.get("pods", pod["metadata"]["name"].rpartition("-w")[0])
+        if head is not None and work.master_addr != address_of(head):
+            self.problems.append(f"{key}: {work.master_addr} is not the head's address")
+        self.workers[key][work.rank] = pod["metadata"]["uid"]
+        came = False
+        while True:
+            await asyncio.sleep(self._random.uniform(0.1, 0.5))
+            came = came or bool(self.running[key])
+            if key in self.told_ends:
+                return int(self.told_ends[key] != "completed")
+            lost = came and not self.running[key]
+            if lost and self._random.random() < 0.5:
+                return 1
+
+    async def _missed(self, work: Assignment) -> bool:
+        """Return whether a worker of this attempt is not there; new ones are waited for a little."""
+        key = (work.trial_id, work.attempt)
+        for _ in range(50):
+            if len(self.workers[key]) == work.world_size - 1:
+                return False
+            if work.attempt in self._met[work.trial_id]:
+                return True
+            await asyncio.sleep(0.1)
+        return True
+
     async def _attempt(self, pod: Object, experiment: str, work: Assignment, caller: Caller) -> bool:
         """Run one attempt; return whether to ask for the next."""
         key = (work.trial_id, work.attempt)
-        uid = pod["metadata"]["uid"]
+        uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         terminated = self._terminated[uid]
         self.begun[key] += 1
         self.running[key].add(uid)
+        workers = len([each for each in self.api.all("pods") if each["metadata"]["name"].startswith(f"{name}-w")])
+        if workers < work.world_size - 1:
+            self.told.append(f"{key} began with {workers} workers")
         if len(self.running[key]) > 1:
             self.problems.append(f"{key} runs twice at once: {sorted(self.running[key])}")
         try:
@@ -247,6 +307,15 @@ class FakePods:
                 if stopped:
                     await self._end(experiment, work, caller, "preempted")
                     return False
+                if work.world_size > 1 and await self._missed(work):
+                    if self._random.random() < self.behaviour.hangs:
+                        await terminated.wait()
+                        await asyncio.sleep(1.0 if self.behaviour.obeys else 1e6)
+                        await self._end(experiment, work, caller, "preempted")
+                    else:
+                        await self._end(experiment, work, caller, "failed", error="ConnectionResetError: a rank")
+                    return False
+                self._met[work.trial_id].add(work.attempt)
                 iteration += 1
                 self.api.logs[uid] = self.api.logs.get(uid, "") + f"attempt {work.attempt} step {iteration}\n"
                 left = self.behaviour.fails_at.get((work.trial_id.rpartition("_")[2], iteration), 0)
@@ -288,7 +357,7 @@ class FakePods:
                     if answer.decision is not None:
                         break
                 self.safe[key] = max(self.safe[key], answer.durable)
-                if answer.decision is not None:
+                if answer.decision is not None and not done:
                     cause: EndCause = "stopped" if answer.decision == "stop" else "paused"
                     asks = answer.decision == "exploit"
                     await self._end(experiment, work, caller, cause, asks=asks)
@@ -335,6 +404,11 @@ class FakePods:
     async def _answer(self, service: ReportService, path: str, body: bytes, caller: Caller) -> tuple[int, bytes]:
         reply = service.handle(path, body, caller)
         return await reply if isinstance(reply, Awaitable) else reply
+
+
+def address_of(pod: Object) -> str:
+    """Return the IP address of a pod that runs."""
+    return f"10.0.0.{pod['metadata']['uid']}"
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

@@ -100,6 +100,29 @@ def test_the_code_is_in_the_bucket_and_the_resource_names_it_with_its_checksum(w
     assert not (tmp_path / "work" / "climb").exists()
 
 
+def test_large_parameters_are_in_the_bucket_once_and_nowhere_else(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trialpod.tune.registry._trainables", {})
+    world.statuses = [{"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}]
+    tuner = world.tuner()
+    bound = tune.with_parameters(lambda config, a, b: None, a=b"x" * 100_000, b=b"x" * 100_000)
+    tune.Tuner(
+        bound,
+        tune_config=tuner.tune_config,
+        run_config=tuner.run_config,
+        param_space={"lr": 1},
+        backend=world.backend(),
+    ).fit()
+    ours = world.bucket / "runs/climb/.trialpod"
+    (stored,) = (ours / "objects").iterdir()
+    (code,) = ours.glob("trainable-*.pkl")
+    assert read_packed(code.read_bytes())[0]["objects"] == [stored.name]
+    assert hashlib.sha256(stored.read_bytes()).hexdigest() == stored.name
+    assert code.stat().st_size < 10_000
+    assert not (tmp_path / "work" / "climb").exists()
+
+
 def test_progress_is_told_from_the_status_and_the_trials(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def trials(number: int, state: str, **status: Any) -> None:
         world.server.put("tunetrials", trial_object("climb", number, state, nodeName="a", **status))
@@ -153,7 +176,7 @@ def test_an_operator_that_never_looks_is_told(world: World, capsys: pytest.Captu
 def test_an_invalid_spec_ends_the_wait_at_once_and_what_may_be_put_right_later(world: World) -> None:
     stalled = {"conditions": [condition_of("Stalled", "True", "InvalidSpec", "spec.stop is wrong")]}
     world.statuses = [stalled] * 10
-    with pytest.raises(TrialpodError, match=r"has stalled: spec.stop is wrong.*kubectl -n team delete te climb"):
+    with pytest.raises(TrialpodError, match=r"has stalled: spec.stop is wrong.*trialpod delete climb -n team"):
         world.tuner().fit()
     assert world.slept < 10
     world.server.objects.clear()
@@ -202,7 +225,7 @@ def test_ctrl_c_leaves_it_running_and_says_how_to_come_back(world: World, capsys
         world.tuner(backend=KubernetesBackend(credentials_secret="", environ={}, sleep=interrupt)).fit()
     shown = capsys.readouterr().out
     assert "goes on in the cluster" in shown
-    assert "kubectl -n team delete te climb" in shown
+    assert "trialpod delete climb -n team" in shown
     assert ("tuneexperiments", "climb") in world.server.objects
 
 

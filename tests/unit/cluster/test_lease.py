@@ -162,3 +162,24 @@ def test_a_request_that_is_refused_ends_the_wait_with_the_reason() -> None:
             await first.acquire()
 
     virtual_time.run(test)
+
+
+def test_a_holder_that_was_stopped_may_not_act_when_it_wakes_up_until_it_has_renewed() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        loop = asyncio.get_running_loop()
+        asleep = 0.0
+        lease = Lease(FakeKube(api), "team", "operator", "one", lambda: loop.time() + asleep)
+        assert not lease.may_act()
+        await lease.acquire()
+        keeping = asyncio.ensure_future(lease.keep())
+        await asyncio.sleep(60.0)
+        assert lease.may_act()
+        asleep = DURATION_S + 1.0
+        assert lease.held
+        assert not lease.may_act()
+        await asyncio.sleep(10.0)
+        assert lease.may_act(), "nobody had taken it, so it was renewed"
+        keeping.cancel()
+
+    virtual_time.run(test)

@@ -295,11 +295,12 @@ def test_rules_dashboard_and_documentation_name_metrics_that_exist_and_explain_a
     chart = ROOT / "charts/trialpod"
     texts = [
         (chart / "templates/prometheusrule.yaml").read_text(),
-        (chart / "dashboards/trialpod.json").read_text(),
+        (chart / "dashboards/operator.json").read_text(),
+        (chart / "dashboards/fleet.json").read_text(),
         (ROOT / "docs/monitoring.md").read_text(),
     ]
     pattern = re.compile(r"\b(?:trialpod|process)_[a-z_]+")
     for text in texts:
         named = {suffix.sub("", name) for name in pattern.findall(text)} - {"trialpod_operator"}
         assert named <= there
-    assert {name for name in there if f"`{name}" in texts[2]} == there
+    assert {name for name in there if f"`{name}" in texts[-1]} == there

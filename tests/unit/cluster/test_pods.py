@@ -197,3 +197,43 @@ def test_building_changes_no_argument_and_is_repeatable() -> None:
     assert json.dumps(pod_for(manifest)) == json.dumps(pod_for(manifest))
     assert json.dumps(pod_for(manifest)) != json.dumps(pod_for(manifest, 4))
     assert OPTIONS.address == "https://trialpod.trialpod-system.svc:8443"
+
+
+WORKERS = {"replicas": 2, "resources": {"nvidia.com/gpu": 8}}
+
+
+def test_a_worker_differs_from_its_head_in_name_rank_and_resources() -> None:
+    manifest = experiment(workers=WORKERS, resources={"cpu": 2})
+    head, worker = pod_for(manifest), pod_for(manifest, rank=2)
+    assert (head["metadata"]["name"], worker["metadata"]["name"]) == (
+        "digits-d75de-00001-3",
+        "digits-d75de-00001-3-w2",
+    )
+    assert head["metadata"]["labels"]["trialpod.dev/rank"] == "0"
+    assert worker["metadata"]["labels"]["trialpod.dev/rank"] == "2"
+    assert "TRIALPOD_RANK" not in _env(head)
+    assert _env(worker)["TRIALPOD_RANK"]["value"] == "2"
+    assert _container(head)["resources"]["limits"] == {"cpu": "2"}
+    assert _container(worker)["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert worker["metadata"]["ownerReferences"] == head["metadata"]["ownerReferences"]
+
+
+def test_workers_get_what_the_head_gets_unless_they_have_resources_of_their_own() -> None:
+    manifest = experiment(workers={"replicas": 1}, resources={"cpu": 2})
+    assert _container(pod_for(manifest, rank=1))["resources"] == _container(pod_for(manifest))["resources"]
+    assert manifest.spec.resource_amounts == {"cpu": 4.0}
+
+
+def test_the_pods_of_a_trial_in_a_queue_are_a_pod_group_of_kueue() -> None:
+    template = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}}
+    for rank in range(3):
+        metadata = pod_for(experiment(workers=WORKERS, template=template), rank=rank)["metadata"]
+        assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "digits-d75de-00001-3"
+        assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "3"
+    assert "kueue.x-k8s.io/pod-group-name" not in pod_for(experiment(template=template))["metadata"]["labels"]
+
+
+def test_the_longest_names_of_workers_are_host_names() -> None:
+    manifest = experiment(workers={"replicas": 999})
+    name = pod_for(manifest, rank=999)["metadata"]["name"]
+    assert len(name) - len("digits") + 40 + len("99") <= 63

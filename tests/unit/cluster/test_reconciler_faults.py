@@ -42,7 +42,8 @@ SCHEDULERS: list[dict[str, Any] | None] = [
 class Story:
     """One experiment, what is done to it, and what that explains."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, **more: Any) -> None:
+        self.more = more  # of the experiment's spec
         self.world = world
         self.random = random.Random(seed)
         self.harmed: Counter[str] = Counter()  # by the trial's id: how often it failed by its own fault
@@ -62,6 +63,7 @@ class Story:
             failurePolicy={"maxFailures": MAX_FAILURES},
             **({"maxConcurrent": limit} if limit else {}),
             **spec,
+            **self.more,
         )
         faults = [getattr(self, name) for name in dir(self) if name.startswith("fault_")]
         for _ in range(self.random.randint(2, 9)):
@@ -234,6 +236,29 @@ def test_an_experiment_ends_as_its_history_explains(
             delay_s = random.Random(seed).choice([0.01, 0.2, 3.0])
             world = World(monkeypatch, tmp_path, seed, delay_s)
             story = Story(world, seed)
+            try:
+                await story.run()
+                await world.close()
+            except BaseException as error:
+                error.add_note(f"seed {seed}: {', '.join(story.told)}")
+                raise
+
+        virtual_time.run(test)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_trials_of_several_pods_end_as_their_history_explains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: int
+) -> None:
+    for seed in range(part, SEEDS // 2, 4):
+
+        async def test(seed: int = seed) -> None:
+            chance = random.Random(seed + 1000)
+            world = World(monkeypatch, tmp_path, seed, chance.choice([0.01, 0.2, 3.0]))
+            world.pods.behaviour.hangs = chance.choice([0.0, 0.5, 1.0])
+            world.pods.behaviour.room = chance.choice([3, 5, 1000])
+            workers = {"replicas": chance.choice([1, 2]), "startTimeout": chance.choice(["30s", "10m"])}
+            story = Story(world, seed, workers=workers)
             try:
                 await story.run()
                 await world.close()

@@ -166,6 +166,10 @@ class OwnScheduler(FIFOScheduler):
     pass
 
 
+class FileLoggers(tune.Callback):
+    logger_classes = (object,)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -176,7 +180,7 @@ class OwnScheduler(FIFOScheduler):
         ({"param_space": {"a": float("inf")}}, "inf has no form"),
         ({"param_space": {"a": 2**70}}, "too large"),
         ({"scheduler": OwnScheduler()}, "OwnScheduler is a class of your own"),
-        ({"callbacks": [object()]}, r"RunConfig\(callbacks"),
+        ({"callbacks": [FileLoggers()]}, r"RunConfig\(callbacks=\[FileLoggers.*into the trial's directory"),
         ({"trial_name": lambda a, b: a}, "trial_name_creator"),
         ({"resources_fn": lambda config: {}}, "with_resources"),
         ({"resources": {"gpu": 0.5}}, "whole devices only"),
@@ -195,10 +199,21 @@ def test_what_cannot_be_said_is_refused_with_the_arguments_name(changes: dict[st
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(InvalidInputError, match="nothing was started") as caught:
-        spec(callbacks=[object()], name="A_B", storage_uri="", stop=[lambda trial_id, result: True])
+        spec(callbacks=[FileLoggers()], name="A_B", storage_uri="", stop=[lambda trial_id, result: True])
     assert str(caught.value).count("\n  - ") == 4
 
 
 @given(st.text(max_size=80))
 def test_any_text_becomes_a_name_that_is_allowed(text: str) -> None:
     assert build_manifest(request(name=resource_name(text)), SETTINGS, URI)["metadata"]["name"]
+
+
+def test_the_bundles_of_a_placement_group_are_a_head_and_its_workers() -> None:
+    made = spec(resources={"cpu": 5.0, "gpu": 2.0}, bundles=[{"cpu": 1.0}, *[{"cpu": 2.0, "gpu": 1.0}] * 2])
+    assert made["resources"] == {"cpu": "1"}
+    assert made["workers"] == {"replicas": 2, "resources": {"cpu": "2", "gpu": 1}}
+
+
+def test_workers_that_differ_are_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidInputError, match="make them equal, or use strategy='STRICT_PACK'"):
+        spec(bundles=[{"cpu": 1.0}, {"cpu": 2.0}, {"gpu": 1.0}])

@@ -13,8 +13,9 @@ from cluster_objects import Run, at
 from trialpod_operator.api import status_models
 from trialpod_operator.api.status_models import TuneExperimentStatus
 from trialpod_operator.api.trial_models import TuneTrialStatus
-from trialpod_operator.cluster.status import decision_message, experiment_status, same_status, trial_status
+from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
 from trialpod_operator.engine import events
+from trialpod_operator.engine.reasons import told
 
 
 def _status(run: Run, **more: Any) -> dict[str, Any]:
@@ -149,9 +150,11 @@ def test_a_decision_carries_its_evidence_and_keeps_its_time() -> None:
     run.end(0, "stopped")
     after = _trial(run, previous=before)
     assert after["lastDecision"] == before["lastDecision"]
-    assert after["message"] == "stopped by the user"
+    assert after["message"] == "stopped: asked for by the user"
 
 
-def test_decisions_are_told_with_rung_value_and_cutoff() -> None:
-    reason = {"source": "scheduler", "rung": 1, "value": 0.123456789, "cutoff": 0.5}
-    assert decision_message("stop", reason) == "stopped by the scheduler: rung=1, value=0.123457, cutoff=0.5"
+def test_a_decision_is_told_in_the_words_of_trialpod_explain() -> None:
+    run = Run(1)
+    run.result(0, 0.5)
+    run.apply(events.StopRequested(trial_id=run.trial(0).trial_id))
+    assert _trial(run)["lastDecision"]["message"] == told("stop", {"source": "user"})

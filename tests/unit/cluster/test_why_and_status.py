@@ -68,7 +68,8 @@ def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiSe
     assert "2 attempts ended by the cluster; no trial fails by that" in text
     assert "Warning Waiting: no trial runs" in text
     assert "next: kubectl -n team get pods -l trialpod.dev/experiment=climb" in text
-    assert "next: trialpod results s3://tune/runs/climb --failed" in text
+    assert "next: trialpod logs climb d75de_00002 -n team" in text
+    assert "next: trialpod results climb -n team --failed" in text
 
 
 def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: ApiServer, trialpod: Run) -> None:
@@ -94,7 +95,7 @@ def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: Api
         ),
         (
             experiment_object("climb", conditions=[condition_of("Suspended", "True", "Suspended", "suspended")]),
-            """patch te climb --type=merge -p '{"spec":{"suspend":false}}'""",
+            "next: trialpod resume climb -n team",
         ),
         (
             experiment_object("climb", conditions=[condition_of("Ready", "True", "Running", "trials are running")]),
@@ -129,12 +130,14 @@ def test_status_shows_the_trials_and_the_best_one(server: ApiServer, trialpod: R
         best={"trial": "climb-d75de-00001", "trialId": "d75de_00001", "value": "0.25", "iteration": 3},
         startTime="2026-11-21T10:00:00Z",
         storageUri="s3://tune/runs/climb",
+        resources={"trial": {"used": "2", "useful": "1.5", "lost": "0.5"}, "cpu": {"used": "4", "useful": "4"}},
     )
     server.put("tuneexperiments", item)
     for index in range(2):
         server.put("tunetrials", trial_object("climb", index, "TERMINATED", value=str(0.5 / (index + 1))))
     server.put("tunetrials", trial_object("climb", 2, "RUNNING", nodeName="a"))
     text = trialpod("status", "climb")
+    assert "\ntrial time: 2 h 00 min (75% useful, 25% lost to interruptions)\n" in text
     assert text.startswith("climb: Running, 2/4 trials, 1 running")
     assert "d75de_00001  TERMINATED     3  0.25" in text
     assert "best trial: climb-d75de-00001 with loss=0.25 at iteration 3" in text
@@ -155,3 +158,28 @@ def test_a_pod_that_does_not_run_yet_is_no_running_trial(server: ApiServer, tria
 def test_an_experiment_that_is_not_there_is_status_2(trialpod: Run) -> None:
     assert "there is no TuneExperiment nope in the namespace team" in trialpod("why", "nope", status=2)
     assert "there is no TuneExperiment nope in the namespace x" in trialpod("status", "nope", "-n", "x", status=2)
+
+
+def test_why_shows_how_full_the_queue_is_and_who_is_before(server: ApiServer, trialpod: Run) -> None:
+    gated = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    labels = {"trialpod.dev/experiment": "climb", "kueue.x-k8s.io/queue-name": "research"}
+    pod = {"metadata": {"name": "climb-1", "uid": "u1", "namespace": "team", "labels": labels}, "spec": gated}
+    server.put("pods", pod)
+    server.put("tuneexperiments", waiting_experiment())
+    why = {"reason": "Queued", "message": "Kueue has not admitted the pod from the queue research"}
+    server.put("tunetrials", trial_object("climb", 0, "RUNNING", waiting=why))
+    kueue, team = "/apis/kueue.x-k8s.io/v1beta2", "namespaces/team"
+    pending = f"/apis/visibility.kueue.x-k8s.io/v1beta2/{team}/localqueues/research/pendingworkloads"
+    used = [{"name": "default", "resources": [{"name": "cpu", "total": "3"}]}]
+    local = {"admittedWorkloads": 3, "pendingWorkloads": 2, "flavorsReservation": used}
+    server.routes["GET", f"{kueue}/{team}/localqueues/research"] = {"spec": {"clusterQueue": "all"}, "status": local}
+    for path in (f"{kueue}/clusterqueues/all", pending):
+        server.routes["GET", path] = {"code": 403, "reason": "Forbidden", "message": "no"}
+    line = "queue research: 3 admitted, 2 waiting; ClusterQueue all: in use cpu 3 (default)\n"
+    assert line in trialpod("why", "climb")  # who may not see more
+    owner = {"name": "w1", "ownerReferences": [{"uid": "u1"}]}
+    server.routes["GET", f"{kueue}/{team}/workloads"] = {"items": [{"metadata": owner}]}
+    waiting = [{"metadata": {"name": "w1"}, "positionInClusterQueue": 4}]
+    server.routes["GET", pending] = {"items": waiting}
+    assert line.replace("\n", "; 4 before the first of these\n") in trialpod("why", "climb")
+    assert json.loads(trialpod("why", "climb", "--json"))["queues"][0].startswith("research: 3 admitted")

@@ -101,6 +101,25 @@ def test_a_function_that_uses_the_alias_travels_by_its_name() -> None:
     assert ran.stdout.decode().strip() == str((table.VERSION, "ray.tune"))
 
 
+@pytest.mark.usefixtures("_alias")
+@pytest.mark.parametrize(
+    ("statement", "guess"),
+    [
+        ("from ray.train import ScalingConfg", "ray.train.ScalingConfig"),
+        ("from ray.train import Chekpoint", "ray.train.Checkpoint"),
+        ("from ray.air import RunConfg", "ray.air.RunConfig"),
+        ("from ray.air.session import reprot", "ray.air.session.report"),
+        ("from ray.tune import Tunner", "ray.tune.Tuner"),
+        ("from ray.tune.logger import JsonLoger", "ray.tune.logger.JsonLogger"),
+        ("import ray.train.torhc", "ray.train.torch"),
+        ("from ray.util import ActorPol", "ray.util.ActorPool"),
+    ],
+)
+def test_a_misspelt_name_is_an_import_error_with_the_nearest(statement: str, guess: str) -> None:
+    with pytest.raises(ImportError, match=f"did you mean '{guess}'"):
+        exec(statement, {})
+
+
 def test_installing_imports_nothing_of_tune_and_undoing_leaves_nothing() -> None:
     program = (
         "import sys; from trialpod.compat.ray import install, uninstall; install(replace=True); import ray.tune; "

@@ -17,7 +17,7 @@ from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
-from trialpod_operator.engine import events
+from trialpod_operator.engine import accounting, events
 from trialpod_operator.engine.actions import ExperimentFinished, StartAttempt, TrialCreated
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outputs import Outputs
@@ -71,6 +71,8 @@ class Experiment(RuleBasedStateMachine):
         max_failures=st.sampled_from((0, 1, 2, -1)),
         fail_fast=st.sampled_from((False, False, False, True)),
         budget=st.sampled_from((None, None, 300.0)),
+        max_trial_hours=st.sampled_from((None, None, None, 0.05)),
+        max_gpu_hours=st.sampled_from((None, None, None, 0.02)),
     )
     def begin(self, kind: str, at_once: int | None, stopper: str, budget: float | None, **spec: Any) -> None:
         self.how = (kind, at_once, stopper)
@@ -88,6 +90,9 @@ class Experiment(RuleBasedStateMachine):
         self.iteration: dict[str, int] = {}
         self.checkpoints: Counter[str] = Counter()
         self.gone: set[tuple[str, str]] = set()  # checkpoints that vanished although they may be needed
+        self.began: dict[tuple[str, int], float] = {}  # when the attempts that run took up their work
+        self.taken = 0.0  # by those that have ended
+        self.account: dict[str, float] = dict.fromkeys(accounting.OUTCOMES, 0.0)  # as it was last seen
         self.settings = settings(time_budget_s=budget, **spec)
         self.apply(events.SettingsObserved(settings=self.settings))
 
@@ -99,7 +104,10 @@ class Experiment(RuleBasedStateMachine):
             again = {trial_id for trial_id in self.ended if self.engine.state.trials[trial_id].status == ERROR}
         else:
             again = set()
+        trials = self.engine.state.trials
+        running = {key for key in self.received if self.is_current(*key)}
         actions = self.engine.apply(event, self.now)
+        self.note_time(event, running, trials)
         outputs = msgspec.msgpack.decode(msgspec.msgpack.encode(self.engine.outputs), type=Outputs)
         same = self.twin.apply(event, self.now)
         assert stored(same) == stored(actions)
@@ -136,6 +144,18 @@ class Experiment(RuleBasedStateMachine):
         else:
             assert finishes <= 1
 
+    def note_time(self, event: events.AnyEvent, running: set[tuple[str, int]], trials: Any) -> None:
+        """Keep the time that attempts take, from what is said of them."""
+        flags = self.engine.state.flags
+        for trial_id, attempt in running:
+            trial, key = trials[trial_id], (trial_id, attempt)
+            heard = (trial.received and trial.attempt == attempt) or isinstance(event, events.AttemptStarted)
+            if heard and getattr(event, "trial_id", None) == trial_id:
+                self.began.setdefault(key, flags.now)
+            if not self.is_current(*key) and key in self.began:
+                ended = flags.last_alive if isinstance(event, events.Recovered) else flags.now
+                self.taken += max(0.0, ended - self.began.pop(key))
+
     def attempts(self, trial_id: str) -> int:
         return max((attempt for known, attempt in self.received if known == trial_id), default=0)
 
@@ -148,6 +168,15 @@ class Experiment(RuleBasedStateMachine):
         return bool(self.engine.state.running)
 
     # -- what attempts say --
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), cpus=st.sampled_from((1.0, 2.0)), gpus=st.sampled_from((0.0, 0.25, 1.0)))
+    def take_up_the_work(self, data: st.DataObject, cpus: float, gpus: float) -> None:
+        trial_id, attempt = self.running(data)
+        resources = {"cpu": cpus, "nvidia.com/gpu": gpus}
+        event = events.AttemptStarted(trial_id=trial_id, attempt=attempt, pid=7, resources=resources)
+        for _ in range(2):
+            self.apply(event)
 
     @precondition(lambda self: self.runs)
     @rule(
@@ -392,6 +421,32 @@ class Experiment(RuleBasedStateMachine):
         for trial in self.engine.state.trials.values():
             assert trial.disruptions == self.disruptions[trial.trial_id]
             assert trial.failures == self.failures[trial.trial_id]
+
+    @invariant()
+    def what_was_taken_is_in_the_account_once(self) -> None:
+        state = self.engine.state
+        flags = state.flags
+        assert abs(flags.spent.get("trial", 0.0) - self.taken) < 1e-6
+        for name, spent in flags.spent.items():
+            decided = sum(flags.account.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES)
+            still_open = sum(trial.held.get(name, 0.0) for trial in state.trials.values())
+            assert abs(decided + still_open - spent) < 1e-6
+        for trial in state.trials.values():
+            assert not (trial.ended and trial.held)
+            assert trial.running or trial.began_at is None
+        for outcome, before in self.account.items():
+            self.account[outcome] = flags.account.get(outcome, {}).get("trial", 0.0)
+            assert self.account[outcome] >= before
+
+    @invariant()
+    def a_budget_of_hours_is_kept(self) -> None:
+        flags = self.engine.state.flags
+        if flags.active_since is None or flags.stopping:
+            return
+        assert accounting.used_up(self.engine, flags.now) is None
+        runs_out = accounting.runs_out_at(self.engine, flags.now)
+        wakeup = self.engine.next_wakeup()
+        assert runs_out is None or (wakeup is not None and wakeup <= runs_out)
 
     @invariant()
     def answers_know_who_is_superseded(self) -> None:

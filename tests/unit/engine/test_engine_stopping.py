@@ -61,6 +61,29 @@ def test_suspend_pauses_what_runs_and_resume_goes_on() -> None:
     assert shell.trial("t1").disruptions == 0
 
 
+def test_what_a_trial_reports_while_the_experiment_is_being_suspended_is_judged() -> None:
+    scheduler = Recorder()
+    shell = Shell(2, scheduler=scheduler, stopper=ScoreStopper(trial=5.0))
+    shell.suspend()
+    shell.results("t0", result(1, 5.0))
+    shell.results("t1", result(1, 1.0))
+    assert [shell.answer(t).decision for t in ("t0", "t1")] == ["stop", "pause"]
+    assert ("result", "t1") in [heard[:2] for heard in scheduler.heard]
+    shell.end("t0", "paused")
+    shell.end("t1", "paused")
+    assert shell.status() == ["TERMINATED", "PENDING"]
+    assert starts(shell.resume()) == [("t1", 2)]
+
+
+def test_a_scheduler_pauses_a_trial_that_was_about_to_be_suspended() -> None:
+    shell = Shell(scheduler=TimeSlices(1))
+    shell.suspend()
+    shell.results("t0", result(1))
+    shell.end("t0", "paused")
+    assert shell.status() == ["PAUSED"]
+    assert starts(shell.resume()) == [("t0", 2)]
+
+
 def test_a_trial_that_pauses_after_the_resume_goes_on_at_once() -> None:
     shell = Shell()
     shell.suspend()

@@ -11,7 +11,7 @@ from trialpod_operator.engine.reasons import explain, sentence
 ASHA = {
     "source": "scheduler", "scheduler": "async_hyperband", "rule": "rung", "bracket": 0, "rung": 3.0, "mode": "min",
     "time_attr": "training_iteration", "time": 3, "metric": "loss", "value": 0.91234, "cutoff": 0.5, "rank": 8,
-    "compared": 8,
+    "compared": 9,
 }  # fmt: skip
 
 
@@ -19,7 +19,7 @@ def test_a_decision_is_told_with_its_evidence() -> None:
     told = sentence(Decision(0.0, "stop", 1, 3, ASHA))
     assert told == (
         "stopped at iteration 3: async_hyperband: loss=0.9123 at training_iteration 3 is above the cutoff 0.5 of "
-        "that rung (rank 8, compared with 8)"
+        "that rung (rank 8 of 9)"
     )
 
 
@@ -37,8 +37,7 @@ def test_what_asha_says_today_is_understood() -> None:
         scheduler.on_trial_add(None, view)  # type: ignore[arg-type]
         scheduler.on_trial_result(None, view, {"training_iteration": 1, "score": score})  # type: ignore[arg-type]
     assert explain({"source": "scheduler", **scheduler.reason()}) == (
-        "async_hyperband: score=1 at training_iteration 1 is below the cutoff 5 of that rung "
-        "(rank 2, compared with 1)"
+        "async_hyperband: score=1 at training_iteration 1 is below the cutoff 5 of that rung (rank 2 of 2)"
     )
 
 
@@ -48,6 +47,11 @@ def test_what_asha_says_today_is_understood() -> None:
         ({}, ""),
         ({"source": "user"}, "asked for by the user"),
         ({"source": "time_budget", "seconds": 60.0}, "the time budget of 60 s is used up"),
+        (
+            {"source": "budget", "budget": "maxGpuHours", "of": "GPU", "hours": 4.0, "used": 4.01},
+            "the budget of 4 GPU hours is used up",
+        ),
+        ({"source": "budget", "hours": 2.5, "of": "cpu"}, "the budget of 2.5 cpu hours is used up"),
         ({"source": "fail_fast", "trial_id": "t7"}, "trial t7 failed, and failFast is set"),
         ({"source": "stopper", "stopper": "maximum_iteration", "max_iter": 5},
          "it reported 5 results, as many as the stopper allows"),

@@ -73,7 +73,72 @@ def test_a_snapshot_replaces_the_pieces_before_it(tmp_path: Path, storage: Direc
     assert len(stored_journal(storage)) == 5
     journal.write_snapshot(b"after five")
     mirror.copy()
-    assert [key.rpartition("/")[2] for key in stored_journal(storage)] == ["000000000000", "00000002.snapshot"]
+    names = [key.rpartition("/")[2] for key in stored_journal(storage)]
+    assert sorted(names) == ["000000000000", "00000001.log.removed", "00000002.snapshot"]
+
+
+def test_a_snapshot_that_does_not_know_the_latest_records_replaces_nothing(
+    tmp_path: Path, storage: DirectoryStorage
+) -> None:
+    stale = journal_of(tmp_path / "stale")
+    stale.append(b"one")
+    of_stale = Mirror(tmp_path / "stale", storage)
+    of_stale.copy()
+    Mirror(tmp_path / "second", storage).pull()
+    second = journal_of(tmp_path / "second")
+    of_second = Mirror(tmp_path / "second", storage)
+    of_second.pull()
+    second.append(b"two")
+    of_second.copy()
+    before = stored_journal(storage)
+    stale.write_snapshot(b"after one")
+    with pytest.raises(FencedError):
+        of_stale.copy()
+    assert stored_journal(storage) == before
+
+
+def test_who_writes_where_a_segment_was_removed_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:
+    stale = journal_of(tmp_path / "stale")
+    stale.append(b"one")
+    of_stale = Mirror(tmp_path / "stale", storage)
+    of_stale.copy()
+    Mirror(tmp_path / "second", storage).pull()
+    second = journal_of(tmp_path / "second")
+    of_second = Mirror(tmp_path / "second", storage)
+    of_second.pull()
+    second.append(b"two")
+    of_second.copy()
+    second.write_snapshot(b"after two")
+    of_second.copy()
+    stale.append(b"another two")
+    with pytest.raises(FencedError, match="has gone on"):
+        of_stale.copy()
+
+
+def test_a_sealed_journal_goes_on_with_a_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
+    first = journal_of(tmp_path / "first")
+    first.append(b"one")
+    mirror = Mirror(tmp_path / "first", storage)
+    mirror.copy()
+    first.append(b"lost with its process, which died between seal and snapshot")
+    first.write_snapshot(b"after both")
+    mirror._seal_before(2)
+
+    next_one = Mirror(tmp_path / "next", storage)
+    next_one.pull()
+    assert next_one.sealed
+    journal = journal_of(tmp_path / "next")
+    assert list(journal.records()) == [b"one"]
+    journal.write_snapshot(b"after one")
+    journal.append(b"two")
+    next_one.copy()
+    with pytest.raises(FencedError):
+        mirror.copy()
+    last = Mirror(tmp_path / "last", storage)
+    last.pull()
+    assert not last.sealed
+    found = journal_of(tmp_path / "last")
+    assert (found.snapshot, list(found.records())) == (b"after one", [b"two"])
 
 
 def test_the_second_of_two_writers_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:

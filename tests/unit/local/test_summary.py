@@ -103,6 +103,19 @@ def test_without_a_best_trial_the_reason_is_plain(last_result: dict[str, Any], r
     assert f"\n\n{reason}\n\n" in summarize(view, COMMAND)
 
 
+def test_a_used_up_budget_of_hours_is_doubled_to_go_on() -> None:
+    view = experiment([trial(0)], state="Stopped", budget_used_up=("maxGpuHours", 0.5))
+    assert "go on:   trialpod run experiment.yaml --set spec.maxGpuHours=1\n" in summarize(view, COMMAND)
+
+
+def test_what_the_trials_took_is_told_when_not_all_of_it_was_useful() -> None:
+    hours = {"used": 2.0, "useful": 1.5, "stopped": 0.5, "lost": 0.0, "failed": 0.0}
+    text = summarize(experiment([trial(0)], resources={"trial": hours}))
+    assert "\ntrial time: 2 h 00 min (75% useful, 25% stopped early)\n" in text
+    useful = {**hours, "useful": 2.0, "stopped": 0.0}
+    assert "trial time" not in summarize(experiment([trial(0)], resources={"trial": useful}))
+
+
 def test_an_experiment_without_a_metric_says_so() -> None:
     view = experiment([trial(0)], metric=None, best=None)
     assert "no best trial: the experiment names no metric (set spec.metric and spec.mode)" in summarize(view)

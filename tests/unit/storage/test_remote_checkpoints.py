@@ -241,6 +241,22 @@ def test_a_reserved_index_is_refused_to_others_before_anything_is_stored_there(s
         commit(store, 1, source)
 
 
+def test_an_attempt_that_comes_late_claims_nothing_behind_its_successor(make, source, storage):
+    again(make).reserve(0, 2)
+    late = again(make)
+    with pytest.raises(CheckpointError, match="begun by attempt 2; attempt 1 has been superseded"):
+        late.reserve(0, 1)
+    assert set(storage.values) == {f"checkpoint_000000/{CLAIM}"}
+
+
+def test_an_attempt_that_comes_late_sweeps_nothing_of_its_successor(store, make, source):
+    old = commit(store, 0, source)
+    new = commit(again(make), 1, source, attempt=3)
+    with pytest.raises(CheckpointError, match="begun by attempt 3; attempt 2 has been superseded"):
+        again(make).sweep([old.name], attempt=2)
+    assert again(make).committed() == [old, new]
+
+
 def test_sweeping_removes_unknown_and_unfinished_checkpoints_but_not_ones_own(store, make, source, storage):
     known, unknown = commit(store, 0, source), commit(store, 1, source)
     storage.values["checkpoint_000007/part"] = b"x"

@@ -51,3 +51,11 @@ def test_folders_of_others_stay(tmp_path):
     (tmp_path / f"{PREFIX}of-somebody").mkdir()
     assert remove_left_behind(str(tmp_path)) == []
     assert remove_left_behind(str(tmp_path / "missing")) == []
+
+
+def test_folders_for_another_purpose_stay(tmp_path):
+    scratch = Scratch(tmp_path, "trialpod-run-")
+    os.rename(scratch.path, tmp_path / "trialpod-run-elsewhere")
+    os.close(scratch._lock)
+    assert remove_left_behind(str(tmp_path)) == []
+    assert remove_left_behind(str(tmp_path), "trialpod-run-") == ["trialpod-run-elsewhere"]

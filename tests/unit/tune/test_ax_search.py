@@ -15,7 +15,8 @@ pytest.importorskip("ax", reason="AxSearch is tested where its library is: pip i
 class TestAxSearch(SearcherContract):
     steps = 6
     seeds = (0,)
-    trials_to_learn = 0  # minutes
+    trials_to_learn = 16
+    trials_to_win = 16
 
     def make(self) -> Searcher:
         return AxSearch(initial=3)

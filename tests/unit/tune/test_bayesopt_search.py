@@ -13,11 +13,14 @@ pytest.importorskip(
     "bayes_opt", reason="BayesOptSearch is tested where its library is: pip install bayesian-optimization>=3"
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.once]
+
 
 class TestBayesOptSearch(SearcherContract):
     steps = 7
     seeds = (0,)
-    trials_to_learn = 0  # it takes most of a minute
+    trials_to_learn = 12
+    trials_to_win = 16
 
     def make(self) -> Searcher:
         return BayesOptSearch(random_search_steps=4, utility_kwargs={"kind": "ei"})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.callback import Callback
 from trialpod.tune.environment import Overrides
 
 
@@ -32,3 +33,39 @@ def test_all_variables_are_read() -> None:
 def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
     with pytest.raises(InvalidInputError, match=variable):
         Overrides.read({variable: value})
+
+
+class Told(Callback):
+    pass
+
+
+class Needy(Callback):
+    def __init__(self, needed: str) -> None:
+        self.needed = needed
+
+
+def test_classes_of_callbacks_are_named_by_either_variable() -> None:
+    path = f"{__name__}.Told"
+    overrides = Overrides.read({"RAY_TUNE_CALLBACKS": f" {path}, ", "TRIALPOD_CALLBACKS": path})
+    assert overrides.callbacks == (path,)
+    (made,) = overrides.made_callbacks()
+    assert type(made) is Told
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("Told", "module.Class"),
+        ("no.such.module.Told", "cannot be imported"),
+        (f"{__name__}.Toldd", "cannot be imported"),
+        ("pathlib.Path", "subclass of tune.Callback"),
+        (f"{__name__}.Needy", "without arguments"),
+    ],
+)
+def test_a_callback_that_cannot_be_made_is_named(path: str, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"RAY_TUNE_CALLBACKS.*{problem}"):
+        Overrides.read({"RAY_TUNE_CALLBACKS": path}).made_callbacks()
+
+
+def test_the_default_storage_can_be_rays() -> None:
+    assert Overrides.read({"TUNE_RESULT_DIR": "/results"}).default_storage == "/results"

@@ -15,7 +15,8 @@ pytest.importorskip("hebo", reason="HEBOSearch is tested where its library is: p
 class TestHEBOSearch(SearcherContract):
     steps = 6
     seeds = (0,)
-    trials_to_learn = 0  # minutes
+    trials_to_learn = 16
+    trials_to_win = 16
 
     def make(self) -> Searcher:
         return HEBOSearch(initial=4, max_concurrent=0)

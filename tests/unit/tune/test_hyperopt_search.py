@@ -13,8 +13,10 @@ pytest.importorskip("hyperopt", reason="HyperOptSearch is tested where its libra
 
 
 class TestHyperOptSearch(SearcherContract):
+    trials_to_win = 100
+
     def make(self) -> Searcher:
-        return HyperOptSearch(n_initial_points=5)
+        return HyperOptSearch(n_initial_points=10)
 
 
 @pytest.mark.parametrize(

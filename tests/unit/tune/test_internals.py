@@ -120,7 +120,7 @@ def test_a_trial_knows_when_it_ends_saves_and_may_be_tried_again(tmp_path: Path)
     assert one.reset().trial_id != one.trial_id
 
 
-def test_a_runner_lists_its_trials_and_refuses_what_only_the_engine_can_do(tmp_path: Path) -> None:
+def test_a_runner_lists_its_trials_and_changes_those_that_wait(tmp_path: Path) -> None:
     runner = TrialRunner(local_checkpoint_dir=str(tmp_path / "exp"))
     one, two = trial(tmp_path), trial(tmp_path)
     runner.add_trial(one)
@@ -134,10 +134,8 @@ def test_a_runner_lists_its_trials_and_refuses_what_only_the_engine_can_do(tmp_p
     assert not runner.is_finished()
     assert runner.get_trial(one.trial_id) is one
     assert runner.debug_string() == "PENDING: 1\nTERMINATED: 1"
-    one.set_status("RUNNING")
-    for refused in (runner.pause_trial, runner.stop_trial):
-        with pytest.raises(NotImplementedError, match="only its scheduler decides"):
-            refused(one)
+    runner.pause_trial(one)
+    assert runner.debug_string() == "PAUSED: 1\nTERMINATED: 1"
     with pytest.raises(InvalidInputError, match="not both"):
         runner.resume(resume_errored=True, restart_errored=True)
     runner.checkpoint(force=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -9,14 +11,33 @@ from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import NevergradSearch
 from trialpod.tune.search.searcher import Searcher
 
-pytest.importorskip("nevergrad", reason="NevergradSearch is tested where its library is: pip install nevergrad")
+if importlib.util.find_spec("nevergrad") is None:
+    pytest.skip("NevergradSearch is tested where its library is: pip install nevergrad", allow_module_level=True)
+
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
-class TestNevergradSearch(SearcherContract):
-    trials_to_learn = 0  # in so few trials an evolution has hardly begun
+class TestNGOpt(SearcherContract):
+    steps = 10
+    seeds = (0,)
+    trials_to_win = 100
 
     def make(self) -> Searcher:
-        return NevergradSearch(optimizer="DE", optimizer_kwargs={"budget": 100, "num_workers": 4})
+        return NevergradSearch(optimizer_kwargs={"budget": 400})
+
+
+class TestDifferentialEvolution(SearcherContract):
+    trials_to_learn = 100
+    trials_to_win = 200  # its first 30 are spread out
+
+    def make(self) -> Searcher:
+        return NevergradSearch(optimizer="DE", optimizer_kwargs={"budget": 200, "num_workers": 4})
+
+
+def test_it_works_beside_a_bayesian_optimization_that_nevergrad_cannot_import() -> None:
+    before = pytest.importorskip("bayes_opt")
+    NevergradSearch()
+    assert sys.modules["bayes_opt"] is before
 
 
 @pytest.mark.parametrize(

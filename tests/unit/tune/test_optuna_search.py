@@ -36,7 +36,8 @@ class TestMultivariateTpe(SearcherContract):
 
 
 class TestCmaEs(SearcherContract):
-    trials_to_learn = 0
+    trials_to_learn = 100
+    trials_to_win = 100
 
     def make(self) -> Searcher:
         pytest.importorskip("cmaes", reason="needs cmaes")
@@ -44,14 +45,15 @@ class TestCmaEs(SearcherContract):
 
 
 class TestNsga2(SearcherContract):
-    trials_to_learn = 0
+    trials_to_learn = 100
+    trials_to_win = 200
 
     def make(self) -> Searcher:
-        return OptunaSearch(sampler={"name": "nsgaii", "population_size": 4, "crossover": "sbx"})
+        return OptunaSearch(sampler={"name": "nsgaii", "population_size": 10, "crossover": "sbx"})
 
 
 class TestQmc(SearcherContract):
-    trials_to_learn = 0
+    trials_to_learn = trials_to_win = 0  # it does not learn
 
     def make(self) -> Searcher:
         return OptunaSearch(sampler="qmc")
@@ -62,8 +64,19 @@ class TestSamplerObject(SearcherContract):
         return OptunaSearch(sampler=optuna.samplers.TPESampler(n_startup_trials=5))
 
 
+class TestGaussianProcess(SearcherContract):
+    steps = 6
+    seeds = (0,)
+    trials_to_learn = 16
+    trials_to_win = 16
+
+    def make(self) -> Searcher:
+        pytest.importorskip("torch", reason="needs PyTorch")
+        return OptunaSearch(sampler={"name": "gp", "n_startup_trials": 4})
+
+
 class TestRandom(SearcherContract):
-    trials_to_learn = 0
+    trials_to_learn = trials_to_win = 0  # it does not learn
 
     def make(self) -> Searcher:
         return OptunaSearch(sampler="random")
@@ -143,7 +156,7 @@ def _define(trial: Any) -> dict[str, Any]:
 
 
 class TestDefineByRun(SearcherContract):
-    trials_to_learn = 0
+    trials_to_learn = trials_to_win = 0  # the function brings its own space
 
     def make(self) -> Searcher:
         return OptunaSearch(space=_define, sampler="tpe")
@@ -220,6 +233,7 @@ def test_points_come_first_and_known_ones_are_not_tried() -> None:
         ({"sampler": {"name": "tpe", "multivariat": True}}, "Did you mean 'multivariate'"),
         ({"sampler": 3}, "sampler 3 is unknown|must be a name"),
         ({"constraints": "a"}, "list of names"),
+        ({"model_trials": 249}, "model_trials must be 250 or more, or None"),
         ({"mode": "up"}, "'min' or 'max'"),
         ({"metric": ["a"], "mode": "min"}, "must be a list"),
         ({"metric": "a"}, "mode is missing"),

@@ -10,7 +10,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment, Step
+from trialpod.testing import SimulatedExperiment, SimulatedTrial, Step
 from trialpod.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
 
 
@@ -210,4 +210,26 @@ def test_a_trial_that_exploits_again_and_again_does_not_starve_the_others() -> N
         slots=1,
     )
     experiment.finish(12.0, lambda _: {"score": 1.0}, limit=2_000)
+    assert {trial.status for trial in experiment.trials} == {"TERMINATED"}
+
+
+def test_two_trials_that_exploit_in_turns_do_not_starve_the_others() -> None:
+    """What is copied is worse with every change, so the two at the bottom are set back as long as they run."""
+
+    def worse(trial: SimulatedTrial) -> dict[str, float]:
+        return {"score": -float(trial.config["x"])}
+
+    experiment = SimulatedExperiment(
+        lambda: PopulationBasedTraining(
+            metric="score",
+            mode="max",
+            perturbation_interval=2,
+            hyperparam_mutations={"x": {"uniform": [1, 1000]}},
+            custom_explore_fn=lambda config: {**config, "x": config["x"] + 100},
+            seed=1,
+        ),
+        [{"x": 8.0 - number} for number in range(8)],
+        slots=1,
+    )
+    experiment.finish(12.0, worse, limit=500)
     assert {trial.status for trial in experiment.trials} == {"TERMINATED"}

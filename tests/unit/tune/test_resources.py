@@ -9,7 +9,7 @@ import pytest
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.tune import PlacementGroupFactory
-from trialpod.tune.resources import resources_of
+from trialpod.tune.resources import bundles_of, resources_of
 
 
 def train(config: dict[str, Any]) -> None: ...
@@ -87,6 +87,17 @@ def test_a_trial_gets_the_sum_of_its_bundles_because_it_is_one_process() -> None
         tune.with_resources(train, spread)
     with pytest.raises(NotImplementedError, match="no placement groups"):
         five()
+
+
+def test_bundles_are_kept_for_where_each_is_a_pod_unless_they_belong_together() -> None:
+    bundles = [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
+    assert bundles_of(tune.with_resources(train, PlacementGroupFactory(bundles))) == [
+        {"cpu": 1.0}, {"gpu": 1.0}, {"gpu": 1.0},
+    ]  # fmt: skip
+    assert bundles_of(tune.with_resources(train, PlacementGroupFactory(bundles, strategy="STRICT_PACK"))) == []
+    assert bundles_of(tune.with_resources(train, PlacementGroupFactory([{"CPU": 1}]))) == []
+    assert bundles_of(tune.with_resources(train, {"cpu": 2})) == []
+    assert bundles_of(train) == []
 
 
 def test_the_oldest_resources_count_with_their_extras() -> None:

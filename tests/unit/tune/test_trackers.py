@@ -12,7 +12,13 @@ import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialOutcome
-from trialpod.tune.logger import CometLoggerCallback, MLflowLoggerCallback, WandbLoggerCallback, setup_mlflow
+from trialpod.tune.logger import (
+    AimLoggerCallback,
+    CometLoggerCallback,
+    MLflowLoggerCallback,
+    WandbLoggerCallback,
+    setup_mlflow,
+)
 from trialpod.tune.trial import Trial
 
 
@@ -183,3 +189,42 @@ def test_a_restored_mlflow_callback_goes_on_with_the_same_run(tmp_path: Path) ->
     (run,) = client.search_runs(["0"])
     assert run.data.metrics["eval/acc"] == 0.9
     assert run.data.params["lr"] == "0.1"
+
+
+def test_aim_has_a_run_for_each_trial_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs: list[Any] = []
+
+    class Run(dict[str, Any]):
+        def __init__(self, run_hash: str | None = None, **arguments: Any) -> None:
+            self.hash, self.arguments, self.tracked, self.open = run_hash or "h1", arguments, [], True
+            runs.append(self)
+
+        def track(self, value: float, **what: Any) -> None:
+            self.tracked.append((what["name"], value, what["step"]))
+
+        def close(self) -> None:
+            self.open = False
+
+    aim: Any = types.ModuleType("aim")
+    aim.Run = Run
+    monkeypatch.setitem(sys.modules, "aim", aim)
+    callback = AimLoggerCallback("repo", "exp", metrics=["loss"], log_system_params=False)
+    one = trial(tmp_path)
+    callback.log_trial_start(one)
+    callback.log_trial_result(1, one, dict(RESULT))
+    callback.log_trial_end(one)
+    again = AimLoggerCallback()
+    again.set_state(callback.get_state())
+    again.log_trial_start(one)
+    again.on_experiment_end([one])
+    assert runs[0]["hparams"]["layers/width"] == 3
+    assert runs[0].tracked == [("loss", 0.5, 2)]
+    assert runs[0].arguments == {"repo": "repo", "experiment": "exp", "log_system_params": False}
+    assert [run.hash for run in runs] == ["h1", "h1"]
+    assert not any(run.open for run in runs)
+
+
+def test_aim_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aim", None)
+    with pytest.raises(InvalidInputError, match="pip install aim"):
+        AimLoggerCallback()

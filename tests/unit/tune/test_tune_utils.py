@@ -137,3 +137,51 @@ def test_a_warm_start_that_does_not_fit_is_refused(points: Any, rewards: Any, me
 def test_a_warm_start_that_fits_passes() -> None:
     utils.validate_warmstart(["a", "b"], [{"a": 1, "b": 2}], [1.0])
     utils.validate_warmstart(["a"], [], None)
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program of that name, which prints what is in a file and notes how it was called."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\ncat {tmp_path}/gpus\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path / "gpus"
+
+
+def test_the_gpus_are_those_that_nvidia_smi_lists(nvidia_smi: Path) -> None:
+    nvidia_smi.write_text("0, GPU-aaaa, 79000, 81559\n1, GPU-bbbb, 4, 81559\n")
+    assert utils.wait_for_gpu(1)
+    assert utils.wait_for_gpu("GPU-bbbb")
+    with pytest.raises(RuntimeError, match="GPU 0 did not become free in 2 looks"):
+        utils.wait_for_gpu(retry=2, delay_s=0)
+    asked = (nvidia_smi.parent / "called").read_text().split()
+    assert asked == ["--query-gpu=index,uuid,memory.used,memory.total", "--format=csv,noheader,nounits"]
+
+
+def test_an_nvidia_smi_that_fails_or_is_missing_is_named(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match=r"nvidia-smi failed: .*gpus"):
+        utils.wait_for_gpu()
+    monkeypatch.setenv("PATH", str(nvidia_smi.parent))
+    with pytest.raises(RuntimeError, match="comes with the NVIDIA driver"):
+        utils.wait_for_gpu()
+
+
+def test_signatures_are_told_apart() -> None:
+    def plain(config: Any) -> None: ...
+
+    def reports(config: Any, reporter: Any) -> None: ...
+
+    def saves(config: Any, checkpoint_dir: Any = None) -> None: ...
+
+    def more(config: Any, data: Any, checkpoint_dir: Any = None) -> None: ...
+
+    functions = (plain, reports, saves, more)
+    assert [utils.detect_config_single(each) for each in functions] == [True, False, True, False]
+    assert [utils.detect_reporter(each) for each in functions] == [False, True, False, False]
+    assert [utils.detect_checkpoint_function(each) for each in functions] == [False, False, True, False]
+    assert utils.detect_checkpoint_function(more, partial=True)
+    with pytest.raises(InvalidInputError, match=r"def plain\(config, checkpoint_dir=None\)"):
+        utils.detect_checkpoint_function(plain, abort=True)

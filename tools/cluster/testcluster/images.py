@@ -140,6 +140,23 @@ def import_minio(node: Node) -> None:
         _import(node, _single_file_image(layout.MINIO_IMAGE, program, command=["server"]))
 
 
+def import_program(reference: str, program: Path, name: str) -> None:
+    """Give all nodes an image of one static program, in place of an earlier one of that reference.
+
+    Args:
+        reference: of the image, with registry and tag.
+        program: the binary.
+        name: of the file in the image, which is its entry point.
+    """
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=IMAGES) as folder:
+        file = Path(folder) / name
+        shutil.copyfile(program, file)
+        archive = _single_file_image(reference, file, command=[])
+    for node in layout.NODES:
+        _import(node, archive)
+
+
 # Images from the Dockerfile
 
 

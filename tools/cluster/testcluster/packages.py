@@ -15,6 +15,7 @@ NEEDED = {
     "buildah": "buildah",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "iptables": "iptables",
+    "ipset": "ipset",
     "conntrack": "conntrack",
     "debootstrap": "debootstrap",
     "socat": "socat",

@@ -1,4 +1,7 @@
-"""`trialpod status NAME`: how an experiment in a cluster stands: its trials as a table, and the best of them."""
+"""`trialpod status NAME`: how an experiment in a cluster stands: its trials as a table, and the best of them.
+
+With `--watch` the table stays until the experiment has ended, and the exit status says how.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,16 @@ import argparse
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.cluster.commands import asking
+
+if TYPE_CHECKING:
+    from trialpod_operator.cluster.client import Experiments
+
+Json = dict[str, Any]
 
 DEFAULT_LIMIT = 20
 
@@ -20,11 +29,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help=f"at most N trials (default: {DEFAULT_LIMIT})"
     )
+    parser.add_argument(
+        "-w", "--watch", action="store_true",
+        help="stay until it has ended; exit status 1 when it, or a trial of it, has failed",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table."""
+    """Print the table, once or until the end."""
     from trialpod_operator.cluster.remote_view import view_of
+    from trialpod_operator.local.account import account_text
     from trialpod_operator.local.commands.results import results_json, results_table
     from trialpod_operator.local.display.words import plural
     from trialpod_operator.local.summary import best_text
@@ -33,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
     with asking.connect(options) as api:
         item = api.get(options.name)
+        if options.watch:
+            return watch(api, item, asking.flags(options, api.namespace), json=options.json, verbose=options.verbose)
         trials = api.trials(options.name)
     now = time.time()
     whole = view_of(item, trials, now=now, rows=None)
@@ -46,9 +62,47 @@ def run(options: argparse.Namespace) -> int:
         print(f"… and {plural(len(whole.rows) - len(shown), 'more trial')}; raise --limit to see them")
     if whole.best is not None:
         print(f"\n{best_text(whole)}")
+    if taken := account_text(whole.resources):
+        print(f"\n{taken}")
+    place = asking.flags(options, api.namespace)
     if whole.state not in ("Running", "Succeeded", "Stopped"):
-        print(f"\nwhy: trialpod why {options.name} -n {api.namespace}")
+        print(f"\nwhy: trialpod why {options.name} {place}")
+    elif whole.state == "Running":
+        print(f"\nwatch: trialpod status {options.name} {place} --watch")
     return 0
+
+
+def watch(api: Experiments, item: Json, place: str, *, json: bool = False, verbose: int = 0) -> int:
+    """Show an experiment until it has ended; return 1 when it or one of its trials failed, 130 after Ctrl-C.
+
+    Args:
+        api: its namespace.
+        item: the TuneExperiment.
+        place: the options with which other commands find it.
+        json: one JSON object per event, for programs.
+        verbose: as for displays.
+    """
+    from trialpod_operator.cluster.commands.following import follow
+    from trialpod_operator.cluster.remote_view import view_of
+    from trialpod_operator.local.display.base import write_closing
+    from trialpod_operator.local.display.choose import choose_display
+    from trialpod_operator.local.summary import EXIT_INTERRUPTED, exit_status, summarize
+
+    name = item["metadata"]["name"]
+    display = choose_display(sys.stdout, json=json, verbose=verbose)
+    try:
+        item = follow(api, item, display)
+    except KeyboardInterrupt:
+        if not json:
+            again = f"trialpod status {name} {place} --watch"
+            write_closing(sys.stdout, f"{name} goes on in the cluster; come back: {again}")
+        return EXIT_INTERRUPTED
+    finally:
+        display.close()
+    view = view_of(item, api.trials(name), now=time.time(), rows=None)
+    if not json:
+        write_closing(sys.stdout, f"{summarize(view)}\n\nall trials: trialpod results {name} {place}")
+    return exit_status(view, interrupted=False)
 
 
 command = Command(name="status", help="show how an experiment in a cluster stands", configure=configure, run=run)

@@ -9,10 +9,13 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod_operator.cluster.commands import asking
+
+if TYPE_CHECKING:
+    from trialpod_operator.cluster.client import Experiments
 
 MOST_GROUPS = 5
 MOST_NAMES = 5
@@ -81,9 +84,15 @@ def findings(
     }
 
 
-def next_steps(found: Mapping[str, Any]) -> list[str]:
-    """Return what to do; the messages themselves name what is wrong and how to put it right."""
+def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
+    """Return what to do; the messages themselves name what is wrong and how to put it right.
+
+    Args:
+        found: what there is to say.
+        place: the options with which other commands find the namespace; "" = its name.
+    """
     name, where = found["name"], f"-n {found['namespace']}"
+    place = place or where
     if found["deleting"]:
         if found["finalizers"]:
             free = '{"metadata":{"finalizers":null}}'
@@ -96,7 +105,7 @@ def next_steps(found: Mapping[str, Any]) -> list[str]:
     if not found["observed"]:
         step = (
             "no operator has looked at it as it is now; is one running that serves this namespace? "
-            "kubectl get pods -A -l app.kubernetes.io/part-of=trialpod"
+            f"trialpod check {place} --no-pod"
         )
         return [step]
     steps = []
@@ -106,16 +115,20 @@ def next_steps(found: Mapping[str, Any]) -> list[str]:
     elif stalled.get("status") == "True" and "Failed" not in found["conditions"]:
         steps.append("put right what the message names; the experiment then goes on by itself")
     if found["state"] == "Suspended":
-        steps.append(f'kubectl {where} patch te {name} --type=merge -p \'{{"spec":{{"suspend":false}}}}\' goes on')
+        steps.append(f"trialpod resume {name} {place} goes on with it")
     if found["waiting"] and found["state"] != "Suspended":
         steps.append(f"kubectl {where} get pods -l trialpod.dev/experiment={name} shows the pods that wait")
-    if found["failed"] and found["storage"]:
-        steps.append(f"trialpod results {found['storage']} --failed shows the failed trials with their logs")
+    if found["failed"]:
+        first = found["failed"][0]["trials"][0]
+        steps.append(f"trialpod logs {name} {first} {place} shows what it printed")
+        steps.append(f"trialpod results {name} {place} --failed lists all that failed")
+    if found["state"] in ("Succeeded", "Stopped"):
+        steps.append(f"trialpod best {name} {place} prints the best parameters")
     return steps
 
 
-def text(found: Mapping[str, Any], now: float) -> str:
-    """Return the same for a person; `now` in seconds since the epoch."""
+def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
+    """Return the same for a person; `now` in seconds since the epoch, `place` as for `next_steps`."""
     from trialpod_operator.cluster.remote_view import ago, seconds
     from trialpod_operator.local.display.words import one_line, plural
 
@@ -134,6 +147,7 @@ def text(found: Mapping[str, Any], now: float) -> str:
             lines.append(f"  {each['reason']}: {one_line(each['message'])}")
             lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
         lines += _more(found["waiting"], "reason")
+    lines += ["", *(f"queue {each}" for each in found["queues"])] if found.get("queues") else []
     if found["failed"]:
         lines += ["", "trials that failed:"]
         for each in found["failed"][:MOST_GROUPS]:
@@ -147,13 +161,29 @@ def text(found: Mapping[str, Any], now: float) -> str:
         for each in found["events"]:
             when = ago(seconds(each["time"]), now)
             lines.append(f"  {when}  {each['type']} {each['reason']}: {one_line(str(each['message']))}")
-    steps = next_steps(found)
+    steps = next_steps(found, place)
     if steps:
         lines += ["", *(f"next: {step}" for step in steps)]
     elif not found["waiting"] and not found["failed"]:
         ready = found["conditions"].get("Ready", {}).get("status") == "True"
         lines += ["", "nothing stands in its way"] if ready else []
     return "\n".join(lines)
+
+
+def queue_lines(api: Experiments, name: str) -> list[str]:
+    """Return how full the queues are in which pods of an experiment wait, and how many are before them."""
+    from trialpod_operator.cluster import queues
+
+    held = [pod for pod in api.pods(name) if queues.is_held(pod)]
+    lines = []
+    for queue in sorted({queues.queue_of(pod) for pod in held} - {""}):
+        facts = api.queue(queue)
+        if facts is None:
+            continue
+        before = queues.position(facts.pending, api.workloads(held)) if facts.pending else None
+        ahead = f"; {before} before the first of these" if before is not None else ""
+        lines.append(f"{queue}: {queues.numbers(facts.local, facts.cluster)}{ahead}")
+    return lines
 
 
 def _names(trials: list[str]) -> str:
@@ -169,9 +199,12 @@ def _more(groups: list[Json], noun: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Print it."""
     with asking.connect(options) as api:
+        place = asking.flags(options, api.namespace)
         item = api.get(options.name)
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
-    print(json.dumps(found, indent=2) if options.json else text(found, time.time()))
+        if any(each["reason"] == "Queued" for each in found["waiting"]):
+            found["queues"] = queue_lines(api, options.name)
+    print(json.dumps(found, indent=2) if options.json else text(found, time.time(), place))
     return 0
 
 

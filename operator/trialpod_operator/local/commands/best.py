@@ -39,7 +39,9 @@ def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "directory", metavar="DIR|URI", help="the experiment's directory, or where it is kept (s3://...)"
+        "directory",
+        metavar="DIR|URI|NAME",
+        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the trial as one JSON object")
@@ -52,7 +54,11 @@ def run(options: argparse.Namespace) -> int:
     """Print the best trial; exit status 1 when there is none (yet)."""
     from trialpod_operator.local.reading import read_view
 
-    view = read_view(options.directory, rows=None)
+    return show(read_view(options.directory, rows=None), options)
+
+
+def show(view: ExperimentView, options: argparse.Namespace) -> int:
+    """Print the best trial of an experiment with all its trials; return the exit status."""
     metric = options.metric or view.metric
     mode = options.mode or view.mode
     if metric is not None and (metric, mode) != (view.metric, view.mode):

@@ -131,7 +131,9 @@ def results_json(view: ExperimentView, rows: Sequence[TrialRow]) -> str:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "directory", metavar="DIR|URI", help="the experiment's directory, or where it is kept (s3://...)"
+        "directory",
+        metavar="DIR|URI|NAME",
+        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON document")
@@ -145,11 +147,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the results."""
-    if options.limit is not None and options.limit < 1:
-        raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
     from trialpod_operator.local.reading import read_view
 
-    view = read_view(options.directory, rows=None)
+    return show(read_view(options.directory, rows=None), options)
+
+
+def show(view: ExperimentView, options: argparse.Namespace) -> int:
+    """Print the results of an experiment with all its trials; return the exit status."""
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
     rows = ordered(view, options.sort)
     if options.failed:
         rows = [row for row in rows if row.status == "ERROR"]

@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,22 @@ def _run_script(args: argparse.Namespace) -> int:
         gpus=args.gpus,
     )
     backend.script_run = state
+    if run_script_file(args.file, args.args):
+        return EXIT_FAILED
+    if not state.views:
+        print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
+    return max((exit_status(view, interrupted=False) for view in state.views), default=EXIT_FINE)
+
+
+def run_script_file(file: str, arguments: Sequence[str]) -> bool:
+    """Run a script as Python would; show an error of its own, and return whether there was one.
+
+    Raises:
+        TrialpodError: an experiment in it could not go on, or cannot work.
+    """
+    script = Path(file)
     compat.activate(os.environ.get(compat.VARIABLE, ""))
-    sys.argv = [args.file, *args.args]
+    sys.argv = [file, *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
@@ -119,10 +133,8 @@ def _run_script(args: argparse.Namespace) -> int:
         _show_script_error(error, str(script))
         if isinstance(error, ModuleNotFoundError) and error.name == "ray":
             print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
-        return EXIT_FAILED
-    if not state.views:
-        print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
-    return max((exit_status(view, interrupted=False) for view in state.views), default=EXIT_FINE)
+        return True
+    return False
 
 
 def _show_script_error(error: Exception, script: str) -> None:

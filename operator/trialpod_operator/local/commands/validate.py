@@ -50,6 +50,10 @@ def _limits(spec: TuneExperimentSpec) -> list[str]:
     if spec.time_budget is not None:
         budget = spec.time_budget
         limits.append(f"at most {budget if isinstance(budget, str) and not budget.isdigit() else f'{budget}s'}")
+    if spec.max_trial_hours is not None:
+        limits.append(f"at most {spec.max_trial_hours:g} trial hours")
+    if spec.max_gpu_hours is not None:
+        limits.append(f"at most {spec.max_gpu_hours:g} GPU hours")
     if spec.suspend:
         limits.append("suspended")
     return limits

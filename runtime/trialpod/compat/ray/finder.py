@@ -29,12 +29,14 @@ class AliasFinder:
             return None
         if fullname in table.MODULES or table.remedy(fullname) is not None:
             return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
-        guess = nearest(fullname, table.MODULES)
+        parent, _, name = fullname.rpartition(".")
+        named = nearest(name, _names(parent)) if parent in table.MODULES else None
+        guess = f"{parent}.{named}" if named else nearest(fullname, table.MODULES)
+        # Without `name`: an error with it would be replaced by one that suggests nothing, in `from ray import x`.
         raise ModuleNotFoundError(
-            f"No module named {fullname!r} among trialpod's aliases for Ray"
+            f"No module or name {fullname!r} among trialpod's aliases for Ray"
             + (f"; did you mean {guess!r}?" if guess else "")
-            + ". docs/coming-from-ray.md lists what there is",
-            name=fullname,
+            + ". docs/coming-from-ray.md lists what there is"
         )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -105,6 +107,7 @@ def _names(module: str) -> list[str]:
         except ModuleNotFoundError:
             continue
         names.update(getattr(found, "__all__", None) or (name for name in vars(found) if not name.startswith("_")))
+    names.update(table.unsupported_names(module))
     return sorted(
         names | {name for name in vars(sys.modules.get(module, ModuleType(""))) if not name.startswith("_")}
     )

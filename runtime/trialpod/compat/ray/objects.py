@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trialpod.tune.stored_objects import Stored
+
 _changed = threading.Condition()
 
 
@@ -68,9 +70,9 @@ class ObjectRef:
         return f"{id(self):032x}"
 
     def __reduce__(self) -> tuple[Callable[[Any], ObjectRef], tuple[Any]]:
-        """Travel as the value, which is waited for."""
+        """Travel as the value, which is waited for; a large one is stored once beside the Trainable."""
         self.wait()
-        return ObjectRef.of, (self.value(),)
+        return ObjectRef.of, (Stored(self.value()),)
 
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"

@@ -9,8 +9,6 @@ UNRESOLVED_SEARCH_SPACE = (
     "{par} of {cls} has to be resolved before the search: it still has search-space objects in it"
 )
 UNDEFINED_SEARCH_SPACE = "{cls} has no search space; give it one, or param_space to the Tuner"
-DEFAULT_LOGGERS: tuple[Any, ...] = ()
-"""Nothing has to be asked for: every trial has ``result.json`` and ``progress.csv``."""
 UNDEFINED_METRIC_MODE = "{cls} has no metric or mode ({metric}, {mode}); give it both, or TuneConfig"
 
 

@@ -55,6 +55,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.tune.impl": (),
     "ray.tune.impl.tuner_internal": (f"{_TUNE}.internals",),
     "ray.tune.integration": (),
+    **_below("ray.tune.integration", f"{_TUNE}.integration", "keras lightgbm pytorch_lightning xgboost"),
+    "ray.air.integrations.keras": (f"{_TUNE}.integration.keras",),
+    "ray.train.xgboost": (),
+    "ray.train.lightgbm": (),
     "ray.tune.logger": (f"{_TUNE}.logger",),
     "ray.tune.logger.logger": (f"{_TUNE}.logger",),
     "ray.tune.logger.csv": (f"{_TUNE}.logger",),
@@ -141,6 +145,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.air.integrations.comet": (f"{_TUNE}.logger",),
     "ray.air.integrations.mlflow": (f"{_TUNE}.logger",),
     "ray.air.integrations.wandb": (f"{_TUNE}.logger",),
+    "ray.air.execution": (),
     "ray.air.result": (f"{_TUNE}.result",),
     "ray.air.session": (f"{_TUNE}.session",),
 }
@@ -158,9 +163,20 @@ NAMES: dict[str, str] = {
     "ray.tune.search.UNDEFINED_SEARCH_SPACE": f"{_RAY}.small:UNDEFINED_SEARCH_SPACE",
     "ray.tune.search.UNDEFINED_METRIC_MODE": f"{_RAY}.small:UNDEFINED_METRIC_MODE",
     "ray.tune.logger.pretty_print": f"{_RAY}.small:pretty_print",
-    "ray.tune.logger.DEFAULT_LOGGERS": f"{_RAY}.small:DEFAULT_LOGGERS",
+    "ray.tune.logger.DEFAULT_LOGGERS": f"{_TUNE}.logger.legacy:DEFAULT_LOGGERS",
     "ray.tune.utils.pin_in_object_store": f"{_RAY}.core:put",
     "ray.tune.utils.get_pinned_object": f"{_RAY}.core:get",
+    **{
+        f"ray.tune.utils.{prefix}{name}": f"{_TUNE}.utils:{name}"
+        for name in ("detect_checkpoint_function", "detect_config_single", "detect_reporter")
+        for prefix in ("", "_")
+    },
+    "ray.train.xgboost.RayTrainReportCallback": f"{_TUNE}.integration.xgboost:RayTrainReportCallback",
+    "ray.train.lightgbm.RayTrainReportCallback": f"{_TUNE}.integration.lightgbm:RayTrainReportCallback",
+    "ray.air.ResourceRequest": f"{_TUNE}.placement_groups:PlacementGroupFactory",
+    "ray.air.execution.ResourceRequest": f"{_TUNE}.placement_groups:PlacementGroupFactory",
+    "ray.tune.trainable.TrainableUtil": f"{_RAY}.trainable_util:TrainableUtil",
+    "ray.tune.trainable.util.TrainableUtil": f"{_RAY}.trainable_util:TrainableUtil",
     "ray.train.TrainContext": f"{_TUNE}.session:TuneContext",
     "ray.train.CheckpointStrategy": f"{_TUNE}.config:CheckpointConfig",
     "ray.train.world_size": f"{_TUNE}.session:get_world_size",
@@ -174,49 +190,35 @@ _TRAINERS = (
 )
 _DATA = "load the data in the Trainable, or pass it with tune.with_parameters"
 _CLUSTER = "trialpod has no cluster runtime of its own; use what your platform has for this"
-_PRIVATE = "it is private to Ray Tune; trialpod detects signatures by itself"
+_PRIVATE = "it marks temporary folders that trialpod does not have; tune.get_checkpoint() is what a trial starts from"
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
-    ("ray.air.integrations.keras", "report from a Keras callback of your own: tune.report(logs)"),
     ("ray.air.session.get_dataset_shard", _DATA),
     ("ray.air.AcquiredResources", _TRAINERS),
     ("ray.air.DataBatchType", _DATA),
     ("ray.air.DatasetConfig", _DATA),
-    ("ray.air.ResourceRequest", "describe resources with tune.PlacementGroupFactory or a dict"),
     ("ray.air.ScalingConfig", _TRAINERS),
     ("ray.air.config.ScalingConfig", _TRAINERS),
     ("ray.air.config.DatasetConfig", _DATA),
-    ("ray.air", _TRAINERS),
     ("ray.train.get_dataset_shard", _DATA),
     ("ray.train.TRAIN_DATASET_KEY", _DATA),
     ("ray.train.DataConfig", _DATA),
-    ("ray.train.session", _TRAINERS),
-    ("ray.train", _TRAINERS),
-    ("ray.tune.integration", "report from the library's own callback: tune.report(metrics, checkpoint=...)"),
+    ("ray.train.xgboost", _TRAINERS),
+    ("ray.train.lightgbm", _TRAINERS),
     ("ray.tune.sklearn", "use the package tune-sklearn's successor of your choice, or write a function Trainable"),
     ("ray.tune.automl", "write the search space as a dict"),
     ("ray.tune.web_server", "`trialpod run --json` prints every event for programs"),
     ("ray.tune.cloud", "give RunConfig(storage_path='s3://...')"),
     ("ray.tune.experimental", "use tune.run or Tuner"),
-    ("ray.tune.logger", "RunConfig(callbacks=[...]) takes LoggerCallback objects"),
-    ("ray.tune.syncer", "trials write to RunConfig(storage_path=...) directly; nothing has to be synchronised"),
     ("ray.tune.trainable.FuncCheckpointUtil", _PRIVATE),
-    ("ray.tune.trainable.TrainableUtil", _PRIVATE),
     ("ray.tune.trainable.Session", "call tune.report, tune.get_checkpoint and tune.get_context"),
-    ("ray.tune.utils._detect", _PRIVATE),
-    ("ray.tune.utils.detect", _PRIVATE),
     ("ray.tune.utils.mock", "write your own stand-ins"),
     ("ray.tune.utils.release_test_util", "write your own"),
     (
         "ray.tune.execution.tune_controller",
         "`tune.run` and `Tuner` run experiments; the engine decides, not the script",
     ),
-    (
-        "ray.tune.execution.ray_trial_executor",
-        "an executor's events are ExecutorEvent objects; see trialpod.tune.internals",
-    ),
     ("ray.tune.examples", "the repository has examples of its own, in examples/"),
-    ("ray.tune.scheduler", "import from ray.tune.schedulers"),
     ("ray.tune.suggest.sigopt", "use another search algorithm, tune.create_searcher lists them"),
     ("ray.tune.suggest.skopt", "use another search algorithm, such as bayesopt or optuna"),
     ("ray.tune.suggest.dragonfly", "use another search algorithm, such as bayesopt or optuna"),
@@ -225,7 +227,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ("ray.tune.search.skopt", "use another search algorithm, such as bayesopt or optuna"),
     ("ray.tune.search.dragonfly", "use another search algorithm, such as bayesopt or optuna"),
     ("ray.tune.search.flaml", "use another search algorithm, such as optuna"),
-    ("ray.tune.experiment._convert", "pass Experiment objects to tune.run_experiments"),
     ("ray.rllib", "RLlib needs Ray itself; train with another library in a Trainable"),
     ("ray.serve", _CLUSTER),
     ("ray.data", _DATA),
@@ -241,7 +242,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ("ray.internal", _CLUSTER),
     ("ray.runtime_env", "in a cluster the image and the pod template say what a trial's environment is"),
     ("ray.widgets", _CLUSTER),
-    ("ray.util", _CLUSTER),
     ("ray.cross_language", "only Python is supported"),
     ("ray.cpp_function", "only Python is supported"),
     ("ray.java_", "only Python is supported"),
@@ -285,13 +285,69 @@ _KINDS_OF_ID = [
 ]
 
 
+_CHILDREN: dict[str, tuple[str, str]] = {
+    "ray": (_CLUSTER, " ".join(_KINDS_OF_ID)),
+    "ray.air": (
+        _TRAINERS,
+        "constants examples train util",
+    ),
+    "ray.air.execution": (
+        _TRAINERS,
+        (
+            "AcquiredResources FixedResourceManager PlacementGroupResourceManager RayActorManager "
+            "ResourceManager TrackedActor"
+        ),
+    ),
+    "ray.train": (
+        _TRAINERS,
+        (
+            "BackendConfig BaseTrainer CheckpointUploadMode DataParallelTrainer Predictor Preprocessor "
+            "ReportedCheckpoint ScalingConfig Trainer TrainerRestoreError TrainingCallback TrainingIterator "
+            "UserCallback ValidationConfig WorkerGroup accelerate backend base_trainer batch_predictor "
+            "callbacks collective constants data_parallel_trainer error examples gbdt_trainer "
+            "get_all_reported_checkpoints horovod huggingface jax lightning mosaic predictor rl sklearn "
+            "tensorflow torch trainer trainers utils v2"
+        ),
+    ),
+    "ray.tune.integration": (
+        "report from the library's own callback: tune.report(metrics, checkpoint=...)",
+        "docker horovod kubernetes mxnet ray_train sagemaker tensorflow torch",
+    ),
+    "ray.tune.syncer": (
+        "trials write to RunConfig(storage_path=...) directly; nothing has to be synchronised",
+        (
+            "CloudSyncer CommandBasedClient NodeSyncer SyncClient Syncer SyncerCallback detect_cluster_syncer "
+            "get_cloud_sync_client get_node_syncer get_node_to_storage_syncer wait_for_sync"
+        ),
+    ),
+    "ray.util": (
+        _CLUSTER,
+        (
+            "ActorGroup ActorPool accelerators annotations check_open_ports check_serialize client collective "
+            "connect dask debug debugpy deregister_serializer disconnect get_current_placement_group "
+            "get_placement_group init_service iter joblib list_named_actors lightgbm metrics ml_utils "
+            "multiprocessing pdb placement_group placement_group_table placement_groups queue "
+            "register_serializer remove_placement_group rpdb scheduling_strategies serialization sgd spark "
+            "state timer tracing train xgboost"
+        ),
+    ),
+}
+"""Names that Ray has in modules of which trialpod has a part: what is in neither is a mistake."""
+
+
+def unsupported_names(module: str) -> list[str]:
+    """Return the names in a module of Ray that are known and have no counterpart."""
+    listed = _CHILDREN.get(module, ("", ""))[1].split()
+    below = [name.removeprefix(f"{module}.") for name, _ in _REMEDIES if name.startswith(f"{module}.")]
+    return sorted({*listed, *(name for name in below if "." not in name and not name.endswith("_"))})
+
+
 def remedy(name: str) -> str | None:
     """Return what to do instead of a name of Ray that has no counterpart, None if it is not known."""
-    if name.startswith("ray.") and name[4:] in _KINDS_OF_ID:
-        return _CLUSTER
+    for module, (text, names) in _CHILDREN.items():
+        if name.startswith(f"{module}.") and name[len(module) + 1 :].partition(".")[0] in names.split():
+            return text
     for prefix, text in _REMEDIES:
         if name == prefix or name.startswith(f"{prefix}.") or (prefix[-1] == "_" and name.startswith(prefix)):
-            return text
-        if prefix.rpartition(".")[2].startswith(("_detect", "detect", "_convert")) and name.startswith(prefix):
             return text
     return None

@@ -108,11 +108,11 @@ class Trial(TrialView):
         return os.urandom(4).hex()
 
     def follow(self, view: TrialView) -> None:
-        """Take over what became of the trial."""
+        """Say what is happening to the trial, or what became of it, as `view` does."""
         facts = view._facts  # noqa: SLF001 - the base class's own
         if isinstance(facts, TrialOutcome):
             self.outcome = facts
-            self._facts = facts
+        self._facts = facts
 
     def get_trainable_cls(self) -> Any:
         """Return the class Trainable, also of a function; None for a stub."""

@@ -1,25 +1,28 @@
-"""`TrialRunner`: trials that a script has put together itself, run as one experiment.
+"""`TrialRunner`: trials that a script has put together itself, run as one experiment, and followed step by step.
 
-Invariants: one `step` is one experiment, run to its end by the backend that a `Tuner` would use; what is added later
-is run by the next step. Its state is the experiment's journal, so there is nothing to be checkpointed besides.
+The first `step` starts the experiment, in a thread of this process and with the backend that a `Tuner` would use.
+Each step returns when one more event has been processed: the start, a result, a checkpoint, the end of a trial. The
+experiment does not wait for the script between its steps, so several events may have been processed by then. What is
+added while an experiment runs is run by the next one.
+
+Invariants: trials say what is happening to them now; their state is the experiment's journal, so there is nothing to
+be checkpointed besides. An error of the experiment is raised by `step`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.errors import InvalidInputError
 from trialpod.tune.config import CheckpointConfig
+from trialpod.tune.internals.steering import SteeredScheduler, StepWatch
 from trialpod.tune.internals.trial import Trial
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
-
-_DURING = (
-    "an experiment is run by one step, in which only its scheduler decides; return PAUSE or STOP from "
-    "TrialScheduler.on_trial_result"
-)
+from trialpod.tune.trial import Trial as TrialView
 
 
 class GivenTrials(SearchAlgorithm):
@@ -101,17 +104,18 @@ class TrialRunner:
         driver_sync_trial_checkpoints: bool = False,
     ) -> None:
         self._search_alg, self._scheduler, self._stopper = search_alg, scheduler, stopper
+        self._running: _Running | None = None
         directory = local_checkpoint_dir or os.path.join("~/trialpod-results", f"trials_{Trial.generate_id()}")
         if experiment_dir_name:
             directory = os.path.join(directory, experiment_dir_name)
         self._directory = os.path.abspath(os.path.expanduser(directory))
         self._settings = {
             "sync_config": sync_config,
-            "callbacks": callbacks,
             "metric": metric,
             "fail_fast": fail_fast,
             "checkpoint_config": trial_checkpoint_config,
         }
+        self._callbacks = list(callbacks or ())
         self._resume: str | bool = resume
         self._trials: list[Trial] = []
         self._experiments: list[Any] = []
@@ -134,28 +138,56 @@ class TrialRunner:
         self._experiments = list(experiments)
 
     def step(self) -> None:
-        """Run everything that has been added, as one experiment, to its end.
+        """Start what has been added, if nothing runs; return when one more event has been processed.
 
         Raises:
             InvalidInputError: the trials are of several Trainables, or an argument cannot be used.
+            TrialpodError: the experiment could not go on.
         """
+        if self._running is None:
+            self._running = self._started()
+        if self._running is None:
+            return
+        try:
+            self._running.watch.wait()
+        except KeyboardInterrupt:
+            self.cleanup()
+            raise
+        self._follow(self._running.watch.trials)
+        if self._running.thread.is_alive() and not self._running.done:
+            return
+        ended, self._running = self._running, None
+        ended.thread.join()
+        if ended.error is not None:
+            raise ended.error
+        self._follow(ended.analysis.trials)
+
+    def _started(self) -> _Running | None:
+        """Start the next experiment; None if there is nothing to run."""
+        from trialpod.tune.schedulers import create_scheduler
         from trialpod.tune.tune_run import run
 
         waiting = [trial for trial in self._trials if trial.status in (Trial.PENDING, Trial.PAUSED)]
         if not waiting and not self._experiments and not self._resume:
-            return
+            return None
+        scheduler = create_scheduler(self._scheduler) if isinstance(self._scheduler, str) else self._scheduler
+        running = _Running(SteeredScheduler(scheduler))
         common = {**self._settings, **self._place(), "raise_on_failed_trial": False, "verbose": 0}
+        common |= {"callbacks": [*self._callbacks, running.watch], "scheduler": running.scheduler}
         if self._resume:
             common["resume"] = self._resume
+        experiment = self._experiments.pop(0) if self._experiments else None
         self._resume = False
         self._steps += 1
-        for experiment in self._experiments:
-            self._take(run(experiment, search_alg=self._search_alg, scheduler=self._scheduler, **common))
-        self._experiments = []
-        if waiting:
-            self._run(waiting, common)
+        if experiment is not None:
+            running.start(lambda: run(experiment, search_alg=self._search_alg, **common))
+        else:
+            call = self._call(waiting, common)
+            running.start(call)
+        return running
 
-    def _run(self, trials: list[Trial], common: dict[str, Any]) -> None:
+    def _call(self, trials: list[Trial], common: dict[str, Any]) -> Callable[[], Any]:
+        """Return what runs these trials."""
         from trialpod.tune.registry import resolve_trainable
         from trialpod.tune.resources import with_resources
         from trialpod.tune.tune_run import run
@@ -175,20 +207,18 @@ class TrialRunner:
                 "function of the config with tune.with_resources"
             )
         given = GivenTrials([(trial.trial_id, trial.config, trial.experiment_tag or "given") for trial in trials])
-        analysis = run(
+        return lambda: run(
             with_resources(resolve_trainable(first.trainable_name), resources),
             search_alg=given,
-            scheduler=self._scheduler,
             stop=self._stopper or first.stopping_criterion or None,
             num_samples=len(trials),
             max_failures=first.max_failures,
             **common,
         )
-        self._take(analysis)
 
-    def _take(self, analysis: Any) -> None:
+    def _follow(self, views: Sequence[TrialView]) -> None:
         own = {trial.trial_id: trial for trial in self._trials}
-        for view in analysis.trials:
+        for view in views:
             trial = own.get(view.trial_id)
             if trial is None:
                 trial = Trial(view.trainable_name, config=view.config, trial_id=view.trial_id, stub=True)
@@ -206,7 +236,7 @@ class TrialRunner:
     def is_finished(self) -> bool:
         """Return whether there is nothing to run."""
         live = any(not trial.is_finished() for trial in self._trials)
-        return not live and not self._experiments and not self._resume
+        return self._running is None and not live and not self._experiments and not self._resume
 
     def get_trials(self) -> list[Trial]:
         """Return all trials."""
@@ -247,41 +277,76 @@ class TrialRunner:
     def update_pending_trial_resources(
         self, resources: Mapping[str, Any] | Resources | PlacementGroupFactory
     ) -> None:
-        """Change what the trials need that have not been run yet."""
+        """Change what the trials need that no experiment has been given yet."""
         to_resources(resources, "TrialRunner.update_pending_trial_resources")
         for trial in self._trials:
             if trial.status == Trial.PENDING:
                 trial.update_resources(resources)
 
     def stop_trial(self, trial: Trial) -> None:
-        """Take a trial out that has not been run yet.
-
-        Raises:
-            NotSupportedError: it runs.
-        """
-        if trial.status == Trial.RUNNING:
-            raise NotSupportedError(f"TrialRunner.stop_trial: {_DURING}")
-        if not trial.is_finished():
+        """End a trial: at its next result if it runs, else when the experiment's next result comes, or at once."""
+        if trial.is_finished():
+            return
+        if self._running is not None:
+            self._running.scheduler.orders[trial.trial_id] = SteeredScheduler.STOP
+        else:
             trial.set_status(Trial.TERMINATED)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        """Refuse.
+        """Pause a trial at its next result; it goes on when the scheduler chooses it again.
 
-        Raises:
-            NotSupportedError: always.
+        Args:
+            trial: the trial.
+            should_checkpoint: accepted for compatibility: a class Trainable that can save always does.
         """
-        raise NotSupportedError(f"TrialRunner.pause_trial: {_DURING}")
+        if trial.is_finished():
+            return
+        if self._running is not None:
+            self._running.scheduler.orders[trial.trial_id] = SteeredScheduler.PAUSE
+        else:
+            trial.set_status(Trial.PAUSED)
 
     def checkpoint(self, force: bool = False) -> None:
         """Do nothing: whatever happens is in the experiment's journal before anything follows from it."""
 
     def end_experiment_callbacks(self) -> None:
-        """Do nothing: each step calls `on_experiment_end` itself."""
+        """Do nothing: an experiment calls `on_experiment_end` itself."""
 
     def cleanup(self) -> None:
-        """Do nothing: no process outlives a step."""
+        """End the experiment that runs, with its next event; a later runner with `resume` goes on with it."""
+        if self._running is not None:
+            self._running.watch.cancel()
+            self._running.thread.join()
+            self._running = None
 
     def debug_string(self, delim: str = "\n") -> str:
         """Return how many trials are in which state."""
         states = [trial.status for trial in self._trials]
         return delim.join(f"{state}: {states.count(state)}" for state in sorted(set(states)))
+
+
+class _Running:
+    """An experiment in a thread of its own."""
+
+    def __init__(self, scheduler: SteeredScheduler) -> None:
+        self.scheduler = scheduler
+        self.watch = StepWatch()
+        self.done = False
+        self.error: BaseException | None = None
+        self.analysis: Any = None
+
+    def start(self, run: Callable[[], Any]) -> None:
+        """Start it."""
+
+        def call() -> None:
+            try:
+                self.analysis = run()
+            # The script's thread raises it.
+            except BaseException as error:  # noqa: BLE001
+                self.error = error
+            self.done = True
+            self.watch.over()
+
+        # It must not keep a script alive that ends without `cleanup`: then its processes end, too.
+        self.thread = threading.Thread(target=call, name="trialpod-experiment", daemon=True)
+        self.thread.start()

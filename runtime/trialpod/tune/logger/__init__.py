@@ -7,31 +7,57 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trialpod.tune.logger.aim import AimLoggerCallback
     from trialpod.tune.logger.comet import CometLoggerCallback
     from trialpod.tune.logger.files import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
+    from trialpod.tune.logger.legacy import (
+        CSVLogger,
+        JsonLogger,
+        LegacyLoggerCallback,
+        Logger,
+        NoopLogger,
+        TBXLogger,
+        UnifiedLogger,
+    )
     from trialpod.tune.logger.logger_callback import LoggerCallback
     from trialpod.tune.logger.mlflow import MLflowLoggerCallback, setup_mlflow
     from trialpod.tune.logger.wandb import WandbLoggerCallback, setup_wandb
 
 __all__ = [
+    "AimLoggerCallback",
+    "CSVLogger",
     "CSVLoggerCallback",
     "CometLoggerCallback",
+    "JsonLogger",
     "JsonLoggerCallback",
+    "LegacyLoggerCallback",
+    "Logger",
     "LoggerCallback",
     "MLflowLoggerCallback",
+    "NoopLogger",
+    "TBXLogger",
     "TBXLoggerCallback",
+    "UnifiedLogger",
     "WandbLoggerCallback",
     "setup_mlflow",
     "setup_wandb",
 ]
 
 _HOMES = {
+    "AimLoggerCallback": "aim",
+    "CSVLogger": "legacy",
     "CSVLoggerCallback": "files",
     "CometLoggerCallback": "comet",
+    "JsonLogger": "legacy",
     "JsonLoggerCallback": "files",
+    "LegacyLoggerCallback": "legacy",
+    "Logger": "legacy",
     "LoggerCallback": "logger_callback",
     "MLflowLoggerCallback": "mlflow",
+    "NoopLogger": "legacy",
+    "TBXLogger": "legacy",
     "TBXLoggerCallback": "files",
+    "UnifiedLogger": "legacy",
     "WandbLoggerCallback": "wandb",
     "setup_mlflow": "mlflow",
     "setup_wandb": "wandb",

@@ -14,17 +14,26 @@ DESCRIPTIVE = frozenset({"trial_id", "experiment_tag", "pid", "hostname", "node_
 """Parts of a result that describe the trial."""
 
 
+class MissingLibraryError(InvalidInputError, ModuleNotFoundError):
+    """Something was asked for that needs a library which is not installed."""
+
+    def __init__(self, message: str, *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 def require(module: str, package: str, who: str) -> types.ModuleType:
     """Return a library.
 
     Raises:
-        InvalidInputError: it is not installed.
+        MissingLibraryError: it is not installed.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise InvalidInputError(
-            f"{who} needs the package {error.name!r}, which is not installed; install it with: pip install {package}"
+        raise MissingLibraryError(
+            f"{who} needs the package {error.name!r}, which is not installed; install it with: pip install {package}",
+            name=error.name,
         ) from error
 
 

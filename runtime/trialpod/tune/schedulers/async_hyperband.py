@@ -195,7 +195,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
             return False
         rung, signed = bracket.rungs[number], self._sign * value
         cutoff = bracket.cutoff(number)
-        compared, rank = len(rung.values), rung.rank(signed)
+        compared, rank = len(rung.values) + 1, rung.rank(signed)
         rung.add(signed)
         progress.filled |= 1 << number
         if cutoff is None or not signed < cutoff:

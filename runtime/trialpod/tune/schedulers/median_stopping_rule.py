@@ -111,7 +111,7 @@ class MedianStoppingRule(MetricScheduler):
             best=None if best is None else encoded(best),
             cutoff=cutoff,
             rank=better + 1,
-            compared=len(means),
+            compared=len(means) + 1,
         )
         return self.STOP if self._hard_stop else self.PAUSE
 

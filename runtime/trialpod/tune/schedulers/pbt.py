@@ -37,8 +37,8 @@ from trialpod.tune.schedulers.pbt_policy import PolicyLog, plain
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialView
 from trialpod.tune.search.basic_variant import format_tag
 
-MOST_COPIES = 2
-"""So many exploits in a row a trial may make before others take their turn."""
+MOST_COPIES = 4
+"""So many exploits a trial may make until others, that do not exploit, take their turn."""
 
 
 class PopulationBasedTraining(MetricScheduler):
@@ -123,8 +123,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._members: dict[str, Member] = {}
         self._policy = PolicyLog()
         self._draws = 0
-        self._copier = ""  # the trial that exploited last
-        self._copies = 0  # how often in a row, while no other trial came to a perturbation time
+        self._copies: dict[str, int] = {}  # how often each exploited since a trial was ranked that did not
         self._num_perturbations = 0
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
@@ -176,10 +175,9 @@ class PopulationBasedTraining(MetricScheduler):
         if trial.trial_id in lower:
             exploit = self._exploit(tune_controller, trial, upper, time)
             if exploit is not None:
-                self._copies = self._copies + 1 if self._copier == trial.trial_id else 1
-                self._copier = trial.trial_id
+                self._copies[trial.trial_id] = self._copies.get(trial.trial_id, 0) + 1
                 return exploit
-        self._copies = 0
+        self._copies.clear()
         if self._someone_waits(tune_controller):
             self._explain("time_slice", time, value)
             return self.PAUSE
@@ -211,9 +209,9 @@ class PopulationBasedTraining(MetricScheduler):
                 member = self._members.get(trial.trial_id)
                 if member is None or (self._synch and member.train_time >= self._next_sync):
                     continue
-                # An exploit sets a trial back to its source's time. One that does so again and again, and nobody else
-                # comes to a result, must not take its turn before all others each time.
-                late = trial.trial_id == self._copier and self._copies >= MOST_COPIES
+                # An exploit sets a trial back to its source's time. Those that do so again and again must not take
+                # their turns before all others each time.
+                late = self._copies.get(trial.trial_id, 0) >= MOST_COPIES
                 key = (late, member.train_time, order[trial.trial_id])
                 if best_key is None or key < best_key:
                     best, best_key = trial, key
@@ -251,8 +249,7 @@ class PopulationBasedTraining(MetricScheduler):
             "mode": self.mode,
             "next_sync": self._next_sync,
             "draws": self._draws,
-            "copier": self._copier,
-            "copies": self._copies,
+            "copies": dict(self._copies),
             "perturbations": self._num_perturbations,
             "policy": self._policy.get_state(),
             "trials": {
@@ -271,7 +268,9 @@ class PopulationBasedTraining(MetricScheduler):
         """Restore the population and the history."""
         self.metric, self.mode = state["metric"], state["mode"]
         self._next_sync, self._draws = state["next_sync"], state["draws"]
-        self._copier, self._copies = state["copier"], state["copies"]
+        copies = state["copies"]
+        # An earlier form knew only the one that exploited last.
+        self._copies = dict(copies) if isinstance(copies, dict) else {state["copier"]: copies}
         self._num_perturbations = state["perturbations"]
         self._policy.set_state(state["policy"])
         self._members = {}

@@ -7,6 +7,10 @@ that failed does not count.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
@@ -37,7 +41,6 @@ class NevergradSearch(LibrarySearcher):
         InvalidInputError: an argument cannot be used, or Nevergrad is not installed.
     """
 
-    LIBRARY: ClassVar = (_PACKAGE[:2],)
     _OBJECTS: ClassVar = ("_optimizer", "_candidates")
 
     def __init__(
@@ -53,8 +56,8 @@ class NevergradSearch(LibrarySearcher):
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
     ) -> None:
+        registry = _nevergrad().optimizers.registry
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
-        registry = require(*_PACKAGE).optimizers.registry
         if not isinstance(optimizer, str) or optimizer not in registry:
             guess = nearest(str(optimizer), list(registry))
             hint = f" Did you mean {guess!r}?" if guess else ""
@@ -70,7 +73,7 @@ class NevergradSearch(LibrarySearcher):
         self._arguments = {"budget": _BUDGET, **(optimizer_kwargs or {})}
 
     def _open(self) -> None:
-        ng = require(*_PACKAGE)
+        ng = _nevergrad()
         parameters = ng.p.Dict(**{d.name: _parameter(ng, d) for d in self.flat.dimensions})
         with seeded(self._seed_of("start")):
             import numpy as np
@@ -103,6 +106,38 @@ class NevergradSearch(LibrarySearcher):
             del self._candidates[number]
             with seeded(self._seed_of(f"tell/{number}")):
                 self._optimizer.tell(candidate, loss)
+
+
+def _nevergrad() -> Any:
+    """Return the library, without its optimiser "BO" beside a bayesian-optimization that is too new for that."""
+    if _PACKAGE[0] in sys.modules:
+        return sys.modules[_PACKAGE[0]]
+    with _without_new_bayes_opt():
+        found = require(*_PACKAGE)
+    # It takes float() of arrays of one number, which NumPy refuses since 2.4.
+    require("nevergrad.optimization.metamodel", *_PACKAGE[1:]).float = _scalar
+    return found
+
+
+def _scalar(value: Any) -> float:
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+@contextlib.contextmanager
+def _without_new_bayes_opt() -> Iterator[None]:
+    """Hide a bayes_opt of which Nevergrad cannot import what it wants; it can do without any."""
+    try:
+        found = importlib.import_module("bayes_opt")
+    except ImportError:
+        found = None
+    if found is None or hasattr(found, "UtilityFunction"):
+        yield
+        return
+    sys.modules["bayes_opt"] = None  # type: ignore[assignment]  # Python's way to say that there is none
+    try:
+        yield
+    finally:
+        sys.modules["bayes_opt"] = found
 
 
 def _parameter(ng: Any, d: Dimension) -> Any:

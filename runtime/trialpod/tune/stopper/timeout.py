@@ -1,8 +1,9 @@
 """Stops the whole experiment after some time of work.
 
 Time is passed in: whoever runs the experiment calls `observe(now)` before it asks `stop_all`, and sets a timer for
-`remaining` seconds. Only time between two observations of one process counts, so a pause of the operator between two
-runs costs nothing of the budget.
+`remaining` seconds. The clock is the experiment's own: it starts with the experiment, so that the import of the
+user's module counts, as in Ray; it stands still while the experiment is suspended and while nobody runs it, and a
+restored stopper goes on with what was used. In Ray a restored one begins anew.
 """
 
 from __future__ import annotations

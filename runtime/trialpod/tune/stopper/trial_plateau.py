@@ -42,8 +42,8 @@ class TrialPlateauStopper(Stopper):
         """
         if not isinstance(metric, str) or not metric:
             raise InvalidInputError(f"metric must be the name of a result key, got {metric!r}")
-        if number(std) is None:
-            raise InvalidInputError(f"std must be a number, got {std!r}")
+        if not (number(std) or 0) > 0:
+            raise InvalidInputError(f"std must be greater than 0, got {std!r}")
         for name, value in (("num_results", num_results), ("grace_period", grace_period)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "num_results"):
                 least = 1 if name == "num_results" else 0

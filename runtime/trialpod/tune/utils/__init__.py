@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from trialpod.tune.utils.gpu import wait_for_gpu
     from trialpod.tune.utils.serialization import diagnose_serialization
+    from trialpod.tune.utils.signatures import detect_checkpoint_function, detect_config_single, detect_reporter
     from trialpod.tune.utils.usage import UtilMonitor
     from trialpod.tune.utils.validation import validate_save_restore, validate_warmstart
 
@@ -29,6 +30,7 @@ _HOMES = {
         "unflattened_lookup",
         "warn_if_slow",
     ),
+    "signatures": ("detect_checkpoint_function", "detect_config_single", "detect_reporter"),
     "gpu": ("wait_for_gpu",),
     "serialization": ("diagnose_serialization",),
     "usage": ("UtilMonitor",),
@@ -40,6 +42,9 @@ __all__ = [
     "UtilMonitor",
     "date_str",
     "deep_update",
+    "detect_checkpoint_function",
+    "detect_config_single",
+    "detect_reporter",
     "diagnose_serialization",
     "flatten_dict",
     "merge_dicts",

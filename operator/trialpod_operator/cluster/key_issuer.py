@@ -1,0 +1,157 @@
+"""Hands out short-lived keys to the storage to the attempts of one experiment.
+
+Only the operator has the keys of the Secret. For each attempt that asks it has the store's token service make keys
+that expire, and that open only what this attempt needs (`session_policy`). They go to the attempt's pod in the answer
+to its call, and nowhere else: not to the API server, the journal, or a log.
+
+Invariants: keys are made only for a trial's current attempt; what the store says when it makes none is in `problem`
+until it makes some again. Owned by the event loop; the calls themselves are made in threads of their own, so that a
+token service that hangs holds up nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.protocol.messages import CredentialsAnswer
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.credentials import provider_for
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.sts import StsRefusedError, assume_role
+from trialpod.storage.supplied import Supply
+from trialpod_operator.api.models import ScopedCredentials
+from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.session_policy import session_policy
+from trialpod_operator.cluster.storage_access import StorageProblemError
+from trialpod_operator.experiment.host import ExperimentHost
+
+_NOT_ALLOWED = frozenset({"AccessDenied", "AccessDeniedException", "InvalidClientTokenId", "SignatureDoesNotMatch",
+                          "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException"})  # fmt: skip
+_NO_ROLE = frozenset({"MissingParameter", "ValidationError", "MissingAction"})
+_threads = ThreadPoolExecutor(4, thread_name_prefix="token-service")
+
+
+class KeyIssuer:
+    """Makes keys for the attempts of one experiment.
+
+    Args:
+        key: "namespace/name" of the experiment.
+        uri: of the experiment's place.
+        options: how the operator reaches it, with the keys of the Secret.
+        scoped: how the manifest, or the operator's settings, want it.
+        pickle: URI of the pickled Trainable, "" when it is none.
+        changed: called when `problem` is another one.
+
+    Attributes:
+        problem: why the store makes no keys at the moment; None when it does.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        uri: str,
+        options: StorageOptions,
+        scoped: ScopedCredentials,
+        pickle: str,
+        changed: Callable[[], None],
+    ) -> None:
+        self.problem: Problem | None = None
+        self._session = f"trialpod-{key.replace('/', '.')}"[:64]
+        self._uri = uri
+        self._options = options
+        self._scoped = scoped
+        self._pickle = pickle
+        self._changed = changed
+        self._keys = provider_for(options)
+
+    async def check(self) -> None:
+        """Have keys made, as for a trial, and forget them.
+
+        Raises:
+            StorageProblemError: the store makes none, and will not by itself.
+            StorageUnavailableError: it cannot be reached now.
+        """
+        try:
+            await self._make(session_policy(f"{self._uri}/trial", "", self._pickle))
+        except StsRefusedError as error:
+            problem = self._refused(error)
+            raise StorageProblemError(problem.reason, problem.message) from error
+        except InvalidInputError as error:
+            raise StorageProblemError("ScopedCredentialsImpossible", str(error)) from error
+
+    async def answer(self, host: ExperimentHost, trial_id: str, attempt: int) -> CredentialsAnswer:
+        """Return keys for an attempt, or why there are none now.
+
+        Args:
+            host: of the experiment.
+            trial_id: the trial.
+            attempt: of it.
+        """
+        trial = host.engine.state.trials.get(trial_id)
+        if trial is None or not trial.running or trial.attempt != attempt:
+            return CredentialsAnswer(problem=f"attempt {attempt} of trial {trial_id} does not run any more")
+        start = trial.planted.start if trial.planted is not None else None
+        source = host.engine.state.trials[start.trial_id] if start is not None else None
+        problem = None
+        try:
+            policy = session_policy(
+                host.checkpoint_uri(trial), host.checkpoint_uri(source) if source is not None else "", self._pickle
+            )
+            made = await self._make(policy)
+        except StsRefusedError as error:
+            problem = self._refused(error)
+        except InvalidInputError as error:
+            problem = Problem(reason="ScopedCredentialsImpossible", message=str(error), stalled=True)
+        except StorageUnavailableError as error:
+            problem = Problem(reason="StorageUnavailable", message=f"{error}; trials that need new keys wait for it")
+        except StorageError as error:
+            problem = Problem(reason="ScopedCredentialsImpossible", message=str(error), stalled=True)
+        if problem != self.problem:
+            self.problem = problem
+            self._changed()
+        if problem is not None:
+            return CredentialsAnswer(problem=problem.message)
+        keys = made.credentials
+        return CredentialsAnswer(
+            access_key=keys.access_key, secret_key=keys.secret_key, token=keys.token, lifetime_s=made.lifetime_s
+        )
+
+    async def _make(self, policy: str) -> Supply:
+        scoped, options = self._scoped, self._options
+
+        def call() -> Supply:
+            return assume_role(
+                options,
+                self._keys.get(),
+                policy,
+                duration_s=int(scoped.duration_seconds),
+                role_arn=scoped.role_arn or "",
+                endpoint=scoped.sts_endpoint or "",
+                session=self._session,
+            )
+
+        return await asyncio.get_running_loop().run_in_executor(_threads, call)
+
+    def _refused(self, error: StsRefusedError) -> Problem:
+        role = self._scoped.role_arn
+        if error.code in _NO_ROLE and not role:
+            advice = "name the role that trials take on: spec.storage.scopedCredentials.roleArn"
+        elif error.code in _NOT_ALLOWED:
+            allowed = f"sts:AssumeRole on {role}" if role else "sts:AssumeRole"
+            advice = f"check the keys that the operator has for this storage; their policy must allow {allowed}" + (
+                ", and the role's trust policy must name their user" if role else ""
+            )
+        elif error.code in ("PackedPolicyTooLarge", "MalformedPolicyDocument"):
+            advice = "use a shorter spec.storage.uri, of plain characters"
+        elif error.code == "InvalidParameterValue":
+            advice = "check spec.storage.scopedCredentials: roleArn, duration and stsEndpoint"
+        else:
+            advice = (
+                "a store without a token service (AssumeRole) cannot limit keys to a trial: leave "
+                "spec.storage.scopedCredentials out, and the pods mount the Secret itself; or name the service by "
+                "stsEndpoint"
+            )
+        return Problem(reason="ScopedCredentialsRefused", message=f"{error}; {advice}", stalled=True)

@@ -1,0 +1,155 @@
+"""What the metrics say of each open experiment: the account of its resources, its budgets, and how long it waits.
+
+The account is the engine's (`trialpod_operator.engine.accounting`), so it survives the operator: after a restart the
+counters go on where the storage has them. A finished experiment's series stay for `KEPT_S`, so that its last trials
+are scraped too, and are gone then.
+
+Invariants: no series of a counter falls while this process lives, even if the engine was opened anew from a storage
+that had not all of it; every series of an open experiment is there from the beginning, with 0, because Prometheus
+takes the first value of a series for no increase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from trialpod_operator.cluster.metrics import Family
+from trialpod_operator.engine import accounting
+from trialpod_operator.engine.engine import Engine
+
+KEPT_S = 900.0
+"""So long a finished experiment's account is shown; many times an interval of scraping."""
+
+MOST_RESOURCES = 16
+"""So many resources of an experiment have series."""
+
+_WHOSE = ("namespace", "experiment")
+
+
+@dataclass
+class Account:
+    """One experiment as the metrics show it.
+
+    Attributes:
+        key: "namespace/name".
+        queue: the queue that its pods wait in, "" when there is none.
+        decided: resource-seconds by resource and outcome.
+        open: resource-seconds that are not decided yet, by resource.
+        in_use: what running attempts have, by resource.
+        pending_s: how long the trial has waited that waits longest for its pod to run; 0 = none waits.
+        budgets: how much of each budget of hours is used, from 0 to 1, by the field of the spec.
+    """
+
+    key: str
+    queue: str
+    decided: dict[tuple[str, str], float]
+    open: dict[str, float] = field(default_factory=dict)
+    in_use: dict[str, float] = field(default_factory=dict)
+    pending_s: float = 0.0
+    budgets: dict[str, float] = field(default_factory=dict)
+
+
+class AccountView:
+    """Keeps what was shown of one experiment, so that it neither falls nor vanishes at once.
+
+    Args:
+        key: "namespace/name".
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._last: Account | None = None
+        self._seen_at = 0.0
+
+    def observe(
+        self, engine: Engine, now: float, *, queue: str, asked: Iterable[str], waits_since: float | None
+    ) -> Account:
+        """Return the account of an open experiment.
+
+        Args:
+            engine: the experiment's.
+            now: seconds since the epoch.
+            queue: the queue that its pods wait in.
+            asked: names of the resources that its manifest asks for.
+            waits_since: since when the trial waits that waits longest for its pod; None when none does.
+        """
+        flags = engine.state.flags
+        before = self._last.decided if self._last is not None else {}
+        decided: dict[tuple[str, str], float] = {}
+        names = accounting.resource_names(engine, asked)[:MOST_RESOURCES]
+        for name in names:
+            for outcome in accounting.OUTCOMES:
+                value = flags.account.get(outcome, {}).get(name, 0.0)
+                decided[name, outcome] = max(value, before.get((name, outcome), 0.0))
+        used = accounting.used(engine, now)
+        settled = {
+            name: sum(flags.account.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES)
+            for name in names
+        }
+        budgets = {}
+        if engine.state.settings is not None:
+            for name, kind, hours in accounting.limits(engine.settings):
+                budgets[name] = accounting.hours_used(engine, kind, now) / hours if hours else 1.0
+        self._seen_at = now
+        self._last = Account(
+            key=self._key,
+            queue=queue,
+            decided={**before, **decided},
+            open={name: max(0.0, used[name] - settled[name]) for name in names if name in used},
+            in_use={name: amount for name, amount in accounting.in_use(engine).items() if name in names},
+            pending_s=max(0.0, now - waits_since) if waits_since is not None else 0.0,
+            budgets=budgets,
+        )
+        return self._last
+
+    def last(self, now: float) -> Account | None:
+        """Return what is still to be shown of an experiment that is not open: what was decided."""
+        if self._last is None or now - self._seen_at > KEPT_S:
+            return None
+        return Account(key=self._key, queue=self._last.queue, decided=self._last.decided)
+
+
+def account_families(accounts: Iterable[Account]) -> Iterator[Family]:
+    """Return the accounts as families of metrics."""
+    found = list(accounts)
+    names = {account.key: tuple(account.key.split("/", 1)) for account in found}
+    yield Family(
+        "trialpod_resource_seconds_total",
+        "counter",
+        "Resources that trials took, times seconds, by what came of them; counted when that is decided.",
+        (*_WHOSE, "queue", "resource", "outcome"),
+        [
+            ((*names[each.key], each.queue, name, outcome), value)
+            for each in found
+            for (name, outcome), value in each.decided.items()
+        ],
+    )
+    yield Family(
+        "trialpod_resource_seconds_undecided",
+        "gauge",
+        "Resources that trials took, times seconds, of which it is not decided yet what comes of them.",
+        (*_WHOSE, "queue", "resource"),
+        [((*names[each.key], each.queue, name), value) for each in found for name, value in each.open.items()],
+    )
+    yield Family(
+        "trialpod_resources_in_use",
+        "gauge",
+        "Resources that running attempts have now: cores, bytes, devices; of trial, how many run.",
+        (*_WHOSE, "queue", "resource"),
+        [((*names[each.key], each.queue, name), value) for each in found for name, value in each.in_use.items()],
+    )
+    yield Family(
+        "trialpod_pending_seconds",
+        "gauge",
+        "How long the trial has waited that waits longest for its pod to run.",
+        _WHOSE,
+        [(names[each.key], each.pending_s) for each in found],
+    )
+    yield Family(
+        "trialpod_budget_used_ratio",
+        "gauge",
+        "How much of a budget of hours is used, running trials included.",
+        (*_WHOSE, "budget"),
+        [((*names[each.key], name), ratio) for each in found for name, ratio in each.budgets.items()],
+    )

@@ -1,0 +1,62 @@
+"""Whether this installation of trialpod, the operator and the resource definitions of a cluster go together.
+
+Releases of the same series (0.1.x) do; so do those of two series that follow each other, because each speaks the
+older one's protocol. What goes further apart is told with the command that mends it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trialpod import __version__
+from trialpod_operator.cluster import names
+
+Json = dict[str, Any]
+
+CHART = "charts/trialpod"
+
+
+def series(version: str) -> tuple[int, int] | None:
+    """Return the series of a release: (0, 1) of 0.1.7; None for what is no version."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def skew(facts: Mapping[str, str], own: str = __version__) -> str:
+    """Return "" when client and operator go together, else what is wrong, with the remedy.
+
+    Args:
+        facts: what the operator says of itself; nothing is known when it is empty.
+        own: version of the client.
+    """
+    theirs = facts.get(names.VERSION_ANNOTATION, "")
+    here, there = series(own), series(theirs)
+    if here is None or there is None or here == there:
+        return ""
+    if here[0] == there[0] and abs(here[1] - there[1]) <= 1:
+        return ""
+    told = f"this is trialpod {own}, the cluster's operator is trialpod {theirs}; more than one release apart"
+    if here < there:
+        return f'{told}, they may not understand each other: pip install "trialpod=={theirs}"'
+    return (
+        f"{told}, they may not understand each other. Upgrade the operator: helm upgrade trialpod {CHART} "
+        f'--namespace trialpod-system --reuse-values --set image.tag={own}; or here: pip install "trialpod=={theirs}"'
+    )
+
+
+def missing_fields(schemas: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a spec that this version knows and the cluster's definition does not.
+
+    Args:
+        schemas: `components.schemas` of the API server's OpenAPI document of the group.
+    """
+    from trialpod_operator.api.models import TuneExperimentSpec
+
+    found: Json = {}
+    for schema in schemas.values():
+        kinds = schema.get("x-kubernetes-group-version-kind") or []
+        if any(kind.get("kind") == names.EXPERIMENT_KIND for kind in kinds):
+            found = ((schema.get("properties") or {}).get("spec") or {}).get("properties") or {}
+    return [f"spec.{name}" for name in TuneExperimentSpec.__struct_encode_fields__ if name not in found]

@@ -1,0 +1,68 @@
+"""The lines that tell the output of one attempt from that of the next, where a process or a pod runs several.
+
+Invariant: what stands before the first such line belongs to the first attempt. The newline before a line is the line's
+own: the output before it may not have ended with one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_MARK = re.compile(r"^trialpod: trial (\S+) attempt (\d+)\r?$", re.MULTILINE)
+_MARK_LINE = re.compile(rb"trialpod: trial (\S+) attempt (\d+)\r?\n?")
+
+
+class Section(NamedTuple):
+    """What one attempt printed, with its first line."""
+
+    trial_id: str
+    attempt: int
+    text: str
+
+
+def attempt_mark(trial_id: str, attempt: int) -> str:
+    """Return what is printed before anything of an attempt is."""
+    return f"\ntrialpod: trial {trial_id} attempt {attempt}\n"
+
+
+def sections(text: str) -> list[Section]:
+    """Return the output of several attempts, one after the other; nothing when no line says whose it is."""
+    marks = list(_MARK.finditer(text))
+    found = []
+    for index, mark in enumerate(marks):
+        end = marks[index + 1].start() if index + 1 < len(marks) else None
+        part = text[mark.start() if index else 0 : end]
+        if end is not None:
+            part = part.removesuffix("\n")
+        if part and not part.endswith("\n"):
+            part += "\n"
+        found.append(Section(mark[1], int(mark[2]), part if index else part.removeprefix("\n")))
+    return found
+
+
+def lines_of(lines: Iterable[bytes], trial_id: str, first: str) -> Iterator[bytes]:
+    """Yield the lines that one trial printed, as they come.
+
+    Args:
+        lines: of the whole output, with their newlines.
+        trial_id: whose are wanted.
+        first: whose the lines before the first mark are.
+    """
+    whose, held = first.encode(), b""
+    for line in lines:
+        mark = _MARK_LINE.fullmatch(line)
+        if mark is not None:
+            held = b"" if held in (b"\n", b"\r\n") else held
+        if held and whose == trial_id.encode():
+            yield held
+        held = b""
+        if mark is not None:
+            whose = mark[1]
+        if line in (b"\n", b"\r\n"):
+            held = line  # the newline of a mark, unless something else follows
+        elif whose == trial_id.encode():
+            yield line
+    if held and whose == trial_id.encode():
+        yield held

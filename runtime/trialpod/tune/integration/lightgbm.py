@@ -1,0 +1,79 @@
+"""LightGBM: reports the evaluation of each boosting round, and the model as checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.integration.reporting import BoosterReports, Metrics
+from trialpod.tune.logger.library import require
+
+_WHO = "TuneReportCheckpointCallback"
+_lightgbm: Any = require("lightgbm", "lightgbm", _WHO)
+
+
+class TuneReportCheckpointCallback:
+    """Give it to ``lightgbm.train(callbacks=[...])`` in a Trainable.
+
+    Args:
+        metrics: names such as ``"valid-binary_logloss"``; a list, or a dict from reported names to these; None = all.
+        filename: the model's in the checkpoint.
+        frequency: rounds from one checkpoint to the next; 0 = none on the way.
+        checkpoint_at_end: whether the last round's report has the model.
+        results_postprocessing_fn: called with ``{"valid": {"binary_logloss": 0.3}}``; returns the metrics.
+    """
+
+    CHECKPOINT_NAME = "model.txt"
+
+    def __init__(
+        self,
+        *,
+        metrics: Metrics = None,
+        filename: str = CHECKPOINT_NAME,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        self._reports = BoosterReports(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:
+        """Return the model in a checkpoint."""
+        with checkpoint.as_directory() as folder:
+            return _lightgbm.Booster(model_file=f"{folder}/{filename}")
+
+    def __call__(self, env: Any) -> None:
+        """Report a round."""
+        raw: dict[str, dict[str, Any]] = {}
+        for data, metric, value, _higher, *deviation in env.evaluation_result_list:
+            if deviation:  # cross validation
+                raw.setdefault(data, {})[f"{metric}-mean"] = value
+                raw[data][f"{metric}-stdv"] = deviation[0]
+            else:
+                raw.setdefault(data, {})[metric] = value
+        plain = {f"{data}-{metric}": value for data, found in raw.items() for metric, value in found.items()}
+        last = env.iteration + 1 == env.end_iteration
+        reports = self._reports
+        if last and reports.at_end:
+            every, reports.frequency = reports.frequency, 1
+            reports.report(raw, plain, env.iteration, env.model.save_model, _WHO)
+            reports.frequency = every
+        else:
+            reports.report(raw, plain, env.iteration, env.model.save_model, _WHO)
+
+
+class TuneReportCallback(TuneReportCheckpointCallback):
+    """Reports metrics and no checkpoints."""
+
+    def __init__(
+        self,
+        metrics: Metrics = None,
+        results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(
+            metrics=metrics, checkpoint_at_end=False, results_postprocessing_fn=results_postprocessing_fn
+        )
+
+
+RayTrainReportCallback = TuneReportCheckpointCallback

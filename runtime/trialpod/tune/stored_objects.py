@@ -1,0 +1,261 @@
+"""Large objects that a Trainable needs, each stored once beside it: ``objects/{sha256 of the file}``.
+
+While a Trainable is pickled, a `Stored` that is large enough is written as a reference, and its value goes into a
+file of its own; while it is unpickled, the reference becomes the value again. The file is one line of JSON, the
+pickle, and after it the buffers that NumPy and its like hand out beside the pickle. These are mapped into memory, not
+read: the trials of a machine share the pages that nobody writes to.
+
+Invariants:
+
+* A file's name is the checksum of its contents, so equal objects are one file, and no file ever changes.
+* An object is loaded once in a process, and what is forked from it has it already.
+* Without `collecting` or `reading_from`, an object travels inside the pickle like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import StorageError, TrainableError
+
+FOLDER = "objects"
+SMALLEST = 64 * 1024
+"""Bytes of a pickled object from which on it is stored by itself."""
+
+RESTING_S = 60.0
+"""How old a file has to be before it is removed: another process may be about to start with it."""
+
+_FORMAT = 1
+_ALIGNMENT = 64
+_MAPPED_FROM = 1024 * 1024
+_PLAIN = (int, float, complex, bool, type(None))
+
+_loaded: dict[str, Any] = {}
+_source: ContextVar[_Source | None] = ContextVar("trialpod_objects_source", default=None)
+_collected: ContextVar[ObjectSet | None] = ContextVar("trialpod_objects_collected", default=None)
+
+
+@dataclass(frozen=True)
+class _Source:
+    folder: str  # path or URI
+    storage_options: dict[str, Any] | None
+
+
+class Stored:
+    """A value that is stored by itself when what holds it is packed.
+
+    Args:
+        value: what is unpickled in its place.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel as a reference where objects are collected, else as the value."""
+        objects = _collected.get()
+        if objects is None or isinstance(self.value, _PLAIN):
+            return _itself, (self.value,)
+        digest = objects.add(self.value)
+        return (_itself, (self.value,)) if digest is None else (fetch, (digest,))
+
+
+class ObjectSet:
+    """The objects that one Trainable refers to, by checksum; nothing is written before `write`."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[bytes | memoryview]] = {}
+        self._known: dict[int, tuple[Any, str | None]] = {}  # id -> object, which keeps the id taken
+
+    @property
+    def digests(self) -> list[str]:
+        """The checksums, sorted."""
+        return sorted(self._parts)
+
+    def add(self, value: Any) -> str | None:
+        """Take in an object and return its checksum; None if it is small."""
+        known = self._known.get(id(value))
+        if known is None:
+            known = self._known[id(value)] = (value, self._add(value))
+        return known[1]
+
+    def _add(self, value: Any) -> str | None:
+        parts = _parts(value)
+        if sum(len(part) for part in parts) < SMALLEST:
+            return None
+        checksum = hashlib.sha256()
+        for part in parts:
+            checksum.update(part)
+        digest = checksum.hexdigest()
+        self._parts[digest] = parts
+        return digest
+
+    def write(self, directory: Path) -> None:
+        """Write each object that `directory` does not have yet, on stable storage."""
+        folder = directory / FOLDER
+        for digest, parts in self._parts.items():
+            file = folder / digest
+            if file.exists():
+                os.utime(file)  # it is wanted again: `sweep` is to leave it alone
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{digest}.{os.getpid()}.tmp"
+            try:
+                with temporary.open("wb") as stream:
+                    stream.writelines(parts)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(file)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def collecting(objects: ObjectSet | None) -> Iterator[None]:
+    """Have what is pickled here put its large objects into `objects`; None leaves them in the pickle."""
+    token = _collected.set(objects)
+    try:
+        yield
+    finally:
+        _collected.reset(token)
+
+
+@contextlib.contextmanager
+def reading_from(place: str, storage_options: dict[str, Any] | None) -> Iterator[None]:
+    """Have what is unpickled here find its objects below the folder or URI `place`."""
+    folder = f"{place}/{FOLDER}" if place else FOLDER
+    token = _source.set(_Source(folder, storage_options))
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
+def fetch(digest: str) -> Any:
+    """Return the object with a checksum; it is what a reference in a pickle calls.
+
+    Raises:
+        TrainableError: it is missing or damaged.
+        StorageUnavailableError: its storage cannot be reached; trying again may help.
+    """
+    if digest not in _loaded:
+        source = _source.get()
+        if source is None:
+            raise TrainableError(
+                f"the object {digest[:12]}... of this pickled Trainable is stored beside it; load it with trialpod"
+            )
+        _loaded[digest] = _load(source, digest)
+    return _loaded[digest]
+
+
+def sweep(directory: Path, keep: Iterable[str], *, now: Callable[[], float] = time.time) -> list[str]:
+    """Remove the objects in `directory` that are not in `keep`, and return their checksums.
+
+    Call it only when no process is left that may still read them.
+    """
+    wanted = set(keep)
+    removed = []
+    for file in sorted((directory / FOLDER).glob("*")):
+        if file.name in wanted:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if now() - file.stat().st_mtime >= RESTING_S:
+                file.unlink()
+                removed.append(file.name)
+    return removed
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _parts(value: Any) -> list[bytes | memoryview]:
+    """Return the contents of an object's file, whose buffers are not copied."""
+    import cloudpickle
+
+    handed_out: list[Any] = []
+    body: bytes = cloudpickle.dumps(value, protocol=5, buffer_callback=handed_out.append)
+    buffers = [buffer.raw() for buffer in handed_out]
+    lengths = [len(body), *(len(buffer) for buffer in buffers)]
+    head = json.dumps({"format": _FORMAT, "lengths": lengths}).encode()
+    parts: list[bytes | memoryview] = [head + b"\n"]
+    offset = len(parts[0])
+    for part in (body, *buffers):
+        padding = -offset % _ALIGNMENT
+        parts += [b"\0" * padding, part]
+        offset += padding + len(part)
+    return parts
+
+
+def _load(source: _Source, digest: str) -> Any:
+    path = source.folder.removeprefix("file://")
+    if "://" not in path:
+        return _read(Path(path, digest))
+    import tempfile
+
+    import msgspec
+
+    from trialpod.storage.base import StorageUnavailableError, open_storage
+    from trialpod.storage.options import StorageOptions
+
+    options = msgspec.convert(source.storage_options, StorageOptions) if source.storage_options else None
+    with tempfile.TemporaryDirectory(prefix="trialpod-object-") as folder:
+        local = Path(folder, digest)
+        try:
+            open_storage(path, options).get_file(digest, local)
+        except StorageUnavailableError:
+            raise
+        except StorageError as error:
+            raise TrainableError(f"an object of the Trainable, {path}/{digest}, cannot be read: {error}") from error
+        with local.open("rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+                raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
+        return _read(local)  # a mapping outlives the file's name
+
+
+def _read(file: Path) -> Any:
+    import pickle
+
+    try:
+        with file.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size >= _MAPPED_FROM:
+                # A private mapping: a trial may change its copy, and only the pages that it writes to are copied.
+                whole = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+            else:
+                whole = memoryview(bytearray(stream.read()))
+    except OSError as error:
+        raise TrainableError(f"an object of the Trainable cannot be read: {error}; submit it again") from error
+    body, buffers = _taken_apart(whole, file)
+    return pickle.loads(body, buffers=buffers)
+
+
+def _taken_apart(whole: memoryview, file: Path) -> tuple[memoryview, list[memoryview]]:
+    line = bytes(whole[:_MAPPED_FROM]).partition(b"\n")[0]
+    try:
+        head = json.loads(line)
+        known, lengths = head["format"] == _FORMAT, head["lengths"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrainableError(f"{file} is no object of a Trainable; submit it again") from error
+    if not known:
+        raise TrainableError(f"{file} is of a newer version of trialpod: format {head['format']!r}")
+    found, offset = [], len(line) + 1
+    for length in lengths:
+        offset += -offset % _ALIGNMENT
+        found.append(whole[offset : offset + length])
+        offset += length
+    if offset != len(whole):
+        raise TrainableError(f"{file} has {len(whole):,} bytes instead of {offset:,}: it is damaged; submit it again")
+    return found[0], found[1:]

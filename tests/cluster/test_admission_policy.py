@@ -1,0 +1,127 @@
+"""What the chart's ValidatingAdmissionPolicy lets the templates of experiments ask for, as the API server judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster_access import ROOT, Cluster
+from experiments import manifest
+
+VALUES = {
+    "admissionPolicy.enabled": True,
+    "admissionPolicy.serviceAccounts": ["default", "trainer"],
+    "admissionPolicy.priorityClasses": ["batch"],
+    "admissionPolicy.imagePrefixes": ["docker.io/trialpod/", "registry.example/"],
+}
+
+
+@pytest.fixture(scope="module")
+def judged(cluster: Cluster) -> Iterator[Cluster]:
+    """A namespace that the policy is for; it is for no other one."""
+    made = cluster.make_namespace("policy", {"trialpod.dev/judged": "true"})
+    values = {**VALUES, "admissionPolicy.namespaceSelector": {"matchLabels": {"trialpod.dev/judged": "true"}}}
+    sets = [word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
+    words = ["template", "judge", str(ROOT / "charts/trialpod"), "--kube-version=1.34.4"]
+    words += ["--show-only", "templates/admissionpolicy.yaml"]
+    rendered = made.helm(*words, *sets)
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    cluster.kubectl("apply", "-f", "-", input=rendered)
+    try:
+        made.wait_for(
+            lambda: "hostNetwork" in tried(made, pod={"hostNetwork": True}), "the policy is enforced", 30, every=0.5
+        )
+        yield made
+    finally:
+        cluster.kubectl("delete", "-f", "-", "--ignore-not-found", input=rendered)
+        cluster.delete_namespace(made.namespace)
+
+
+def tried(cluster: Cluster, *, pod: dict[str, Any] | None = None, **spec: Any) -> str:
+    """Return what the API server says to an experiment with this template (it is not kept)."""
+    document = manifest(cluster, "judged", **({"template": {"spec": pod}} if pod is not None else {}), **spec)
+    return cluster.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(document), check=False)
+
+
+def trial(**fields: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "trial", **fields}]}
+
+
+def context(**fields: Any) -> dict[str, Any]:
+    return trial(securityContext=fields)
+
+
+TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "volumes: hostPath reaches into the node; use"),
+        ({"volumes": [{"name": "v", **TOKEN}]}, "volumes: a projected serviceAccountToken"),
+        ({"hostNetwork": True}, "hostNetwork, hostPID and hostIPC are not allowed; remove them"),
+        ({"hostPID": True}, "hostPID"),
+        (trial(ports=[{"containerPort": 80, "hostPort": 80}]), "hostPort is not allowed"),
+        (context(privileged=True), "privileged and hostProcess are not allowed; remove"),
+        ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, "privileged"),
+        (context(allowPrivilegeEscalation=True), "allowPrivilegeEscalation is not allowed"),
+        (context(capabilities={"add": ["SYS_ADMIN"]}), "capabilities: add is not allowed"),
+        ({"securityContext": {"runAsUser": 0}}, "use an image with a numeric USER"),
+        (context(runAsNonRoot=False), "use an image with a numeric USER"),
+        (context(seccompProfile={"type": "Unconfined"}), "seccompProfile Unconfined"),
+        ({"automountServiceAccountToken": True}, "automountServiceAccountToken: trials get no token"),
+        ({"nodeName": "node-a"}, "nodeName passes the scheduler by; use nodeSelector"),
+        ({"serviceAccountName": "admin"}, "serviceAccountName: admin is not allowed; use default, trainer"),
+        ({"serviceAccount": "admin"}, "serviceAccountName: admin is not allowed"),
+        ({"priorityClassName": "system-node-critical"}, "use batch, or ask for it to be added"),
+        (trial(image="evil.example/x"), "evil.example/x is not allowed; images begin with docker.io/trialpod/ or"),
+    ],
+    ids=lambda part: json.dumps(part)[:50] if isinstance(part, dict) else "",
+)
+def test_a_template_that_asks_for_more_is_refused_with_the_field_and_the_remedy(
+    judged: Cluster, pod: dict[str, Any], words: str
+) -> None:
+    said = tried(judged, pod=pod)
+    assert words in said, said
+
+
+def test_the_image_of_the_experiment_counts_too(judged: Cluster) -> None:
+    assert "images begin with" in tried(judged, image="evil.example/x:1")
+    assert "created (server dry run)" in tried(judged, image="registry.example/x:1")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        None,
+        {},
+        {"serviceAccountName": "trainer", "priorityClassName": "batch"},
+        context(runAsUser=1000, capabilities={"drop": ["ALL"]}),
+        {"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}], "nodeSelector": {"pool": "gpu"}},
+    ],
+    ids=json.dumps,
+)
+def test_an_ordinary_template_passes(judged: Cluster, pod: dict[str, Any] | None) -> None:
+    assert "created (server dry run)" in tried(judged, pod=pod)
+
+
+def test_other_namespaces_are_left_alone(judged: Cluster, namespace: Cluster) -> None:
+    assert "created (server dry run)" in tried(namespace, pod={"hostNetwork": True})
+
+
+def test_what_was_there_before_can_still_be_ended(judged: Cluster, cluster: Cluster) -> None:
+    label = ["label", "namespace", judged.namespace, "--overwrite"]
+    cluster.kubectl(*label, "trialpod.dev/judged=false")
+    document = manifest(judged, "old", template={"spec": {"hostNetwork": True}}, suspend=True)
+    text = json.dumps(document)
+    judged.wait_for(
+        lambda: "created" in judged.kubectl("apply", "-f", "-", input=text, check=False), "it is made", 20
+    )
+    cluster.kubectl(*label, "trialpod.dev/judged=true")
+    judged.wait_for(lambda: "hostNetwork" in tried(judged, pod={"hostNetwork": True}), "the policy is for it", 20)
+    patch = ["patch", "te", "old", "--type=merge", "-p"]
+    assert "patched" in judged.kubectl(*patch, '{"metadata":{"labels":{"a":"b"},"finalizers":null}}')
+    assert "hostNetwork" in judged.kubectl(*patch, '{"spec":{"suspend":false}}', check=False)
+    judged.kubectl("delete", "te", "old", "--timeout=30s")

@@ -1,0 +1,91 @@
+"""The chart's NetworkPolicies where everything else is denied, enforced by kube-router's controller.
+
+The cluster's own network plugin enforces nothing, so the first thing that is shown is that now somebody does.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from cluster_access import ROOT, Cluster
+from experiments import Experiment, assert_history, manifest
+from operator_release import NAMESPACE, RELEASE, Operator
+from testcluster import layout
+
+DENY = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "default-deny"},
+    "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+}
+
+KNOCK = """
+import socket, sys
+for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+        print("open")
+    except OSError:
+        print("closed")
+"""
+
+
+@pytest.fixture
+def enforcer(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody who enforces NetworkPolicies in the whole cluster until the test is over."""
+    built = subprocess.run(
+        [ROOT / "tools/build_go", "network-policies"], capture_output=True, text=True, check=True, timeout=280
+    )
+    with open(layout.LOGS / "network-policies.log", "wb") as log:
+        program = [built.stdout.strip(), str(layout.KUBECONFIG), layout.NODES[0].name, layout.SERVICE_CIDR]
+        process = subprocess.Popen(program, stdout=log, stderr=log)
+        yield process
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert "KUBE-POD-FW" not in subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
+
+
+def knock(cluster: Cluster, *doors: str) -> list[str]:
+    """Return which addresses answer the pod `somebody` of a namespace."""
+    return cluster.exec("somebody", "python", "-c", KNOCK, *doors).split()
+
+
+def somebody(cluster: Cluster) -> None:
+    cluster.apply(cluster.pod("somebody", ["sleep", "600"]))
+    cluster.wait_pod("somebody", "Running")
+
+
+def test_experiments_run_where_everything_else_is_denied_and_nobody_else_reaches_the_reports(
+    cluster: Cluster, namespace: Cluster, enforcer: subprocess.Popen[bytes]
+) -> None:
+    elsewhere = cluster.make_namespace("elsewhere")
+    deny = {**DENY, "metadata": {"name": "default-deny", "namespace": NAMESPACE}}
+    try:
+        places = f"networkPolicy.trials.namespaces={{{namespace.namespace}}}"
+        operator = Operator.install(
+            cluster, "networkPolicy.enabled=true", "networkPolicy.trials.enabled=true", places
+        )
+        operator.cluster.apply(deny)
+        namespace.apply({**DENY, "metadata": {"name": "default-deny", "namespace": namespace.namespace}})
+        for each in (namespace, elsewhere):
+            somebody(each)
+        storage = f"{cluster.service_address('minio', layout.MINIO_NAMESPACE)}:9000"
+        reports = f"{cluster.service_address(f'{RELEASE}-reports', NAMESPACE)}:8443"
+        probes = f"{operator.pod()['status']['podIP']}:8080"
+        # Rules are written within seconds of a pod.
+        namespace.wait_for(lambda: knock(namespace, storage) == ["closed"], "the default is denied", 30, every=1)
+        assert knock(namespace, storage, reports, probes) == ["closed", "closed", "closed"]
+        assert knock(elsewhere, storage, reports, probes) == ["open", "closed", "closed"]
+
+        experiment = Experiment.apply(namespace, manifest(namespace, "walled", steps=10, numSamples=2))
+        assert experiment.wait_until_over()["trials"]["terminated"] == 2
+        assert_history(experiment)
+        operator.wait_ready(20)
+        operator.cluster.helm("test", RELEASE, "--timeout=60s")
+    finally:
+        cluster.kubectl("delete", "networkpolicy", "default-deny", "-n", NAMESPACE, "--ignore-not-found")
+        cluster.delete_namespace(elsewhere.namespace)
+        Operator.install(cluster)

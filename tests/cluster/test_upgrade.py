@@ -1,0 +1,148 @@
+"""Upgrade from the release before, back again, uninstall and reinstall, while an experiment runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import previous_release
+import pytest
+from cluster_access import IMAGE, Cluster
+from experiments import Experiment, assert_history, assert_unbroken, counts, manifest
+from operator_release import CHART, NAMESPACE, RELEASE, Operator
+
+pytestmark = pytest.mark.timeout(400)
+STEPS = 350
+
+
+@pytest.fixture
+def before(cluster: Cluster) -> Iterator[Operator]:
+    """The operator of the release before, from its own chart; afterwards there is that of this tree again."""
+    chart = previous_release.ensure()
+    own = Cluster(NAMESPACE)
+    values = [
+        f"image.repository={previous_release.REPOSITORY}",
+        f"image.tag={previous_release.TAG}",
+        f"defaults.image={previous_release.IMAGE}",
+    ]
+    own.helm(
+        "upgrade", "--install", RELEASE, str(chart), "--create-namespace", "--take-ownership", "--wait",
+        "--timeout=120s", *(part for value in values for part in ("--set", value)),
+    )  # fmt: skip
+    yield Operator(own)
+    Operator.install(cluster)
+
+
+def pods_of(experiment: Experiment) -> dict[str, tuple[str, int]]:
+    """Return its pods' uids and restarts, by name."""
+    return {
+        pod["metadata"]["name"]: (
+            pod["metadata"]["uid"],
+            sum(each["restartCount"] for each in pod["status"].get("containerStatuses") or []),
+        )
+        for pod in experiment.pods()
+    }
+
+
+def running(namespace: Cluster, name: str, steps: int = STEPS, **spec: Any) -> Experiment:
+    """Return an experiment both of whose trials run and have results."""
+    experiment = Experiment.apply(namespace, manifest(namespace, name, steps=steps, numSamples=2, **spec))
+    experiment.wait(lambda status: status.get("trials", {}).get("running") == 2, "both run", 90)
+    experiment.wait_for_checkpoint(3)
+    return experiment
+
+
+def results_of(experiment: Experiment) -> int:
+    """Return how many results the resources of its trials show."""
+    return sum(int((each.get("status") or {}).get("iteration") or 0) for each in experiment.trials())
+
+
+def goes_on(experiment: Experiment, within_s: float = 60) -> None:
+    seen = results_of(experiment)
+    experiment.cluster.wait_for(
+        lambda: results_of(experiment) > seen, f"{experiment.name} has new results", within_s, every=0.5
+    )
+
+
+def assert_nothing_lost(experiment: Experiment, steps: int = STEPS) -> None:
+    status = experiment.wait_until_over()
+    assert status["trials"]["terminated"] == 2, status
+    assert status["failures"] == 0
+    assert_history(experiment)
+    for trial in experiment.results():
+        assert_unbroken(counts(trial), steps)
+
+
+def image_of(operator: Operator) -> str:
+    return str(operator.pod()["spec"]["containers"][0]["image"])
+
+
+def test_an_upgrade_and_its_rollback_restart_no_pod_and_lose_no_result(
+    cluster: Cluster, before: Operator, namespace: Cluster
+) -> None:
+    assert image_of(before) == previous_release.IMAGE
+    experiment = running(namespace, "carried")
+    pods = pods_of(experiment)
+    assert len(pods) == 2
+
+    kept = ["upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--dry-run=server"]
+    assert previous_release.TAG in before.cluster.helm(*kept), "new values get their defaults, old ones stay"
+    began = time.monotonic()
+    after = Operator.install(cluster)
+    assert IMAGE in image_of(after)
+    goes_on(experiment)
+    print(f"upgraded, and results are written again, after {time.monotonic() - began:.1f} s")
+    assert pods_of(experiment) == pods
+
+    began = time.monotonic()
+    before.cluster.helm("rollback", RELEASE, "--wait", "--timeout=120s")
+    assert image_of(before) == previous_release.IMAGE
+    goes_on(experiment)
+    print(f"rolled back, and results are written again, after {time.monotonic() - began:.1f} s")
+    assert pods_of(experiment) == pods
+    assert_nothing_lost(experiment)
+    assert all(int(trial["status"].get("attempt", 1)) == 1 for trial in experiment.trials())
+
+
+def test_uninstalling_leaves_experiments_and_their_pods_and_reinstalling_goes_on(
+    cluster: Cluster, operator: Operator, namespace: Cluster
+) -> None:
+    experiment = running(namespace, "left", steps=250)
+    pods = pods_of(experiment)
+    iterations = experiment.checkpoint_iterations()
+    operator.cluster.helm("uninstall", RELEASE, "--wait", "--timeout=60s")
+    try:
+        assert experiment.object, "the experiment stays"
+        assert len(experiment.trials()) == 2
+        namespace.wait_for(
+            lambda: max(experiment.checkpoint_iterations()) > max(iterations) + 5, "its trials go on alone", 60
+        )
+        assert pods_of(experiment) == pods
+    finally:
+        Operator.install(cluster)
+    goes_on(experiment)
+    assert pods_of(experiment) == pods
+    assert_nothing_lost(experiment, 250)
+
+
+def test_what_a_finalizer_holds_without_an_operator_goes_by_the_recipe(
+    cluster: Cluster, operator: Operator, namespace: Cluster
+) -> None:
+    document = manifest(namespace, "held", steps=400)
+    document["spec"]["storage"]["deletionPolicy"] = "Delete"
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait_for_checkpoint(2)
+    operator.cluster.helm("uninstall", RELEASE, "--wait", "--timeout=60s")
+    try:
+        namespace.kubectl("delete", "te", "held", "--wait=false")
+        time.sleep(3)  # nobody may take the finalizer off meanwhile
+        assert experiment.object["metadata"]["finalizers"] == ["trialpod.dev/storage"]
+        patch = json.dumps({"metadata": {"finalizers": None}})
+        namespace.kubectl("patch", "te", "held", "--type=merge", "-p", patch)
+        namespace.wait_for(lambda: experiment.object == {}, "it goes", 30)
+        namespace.wait_for(lambda: not namespace.list("pods"), "its pods go", 60)
+        assert experiment.checkpoint_iterations(), "what is stored stays"
+    finally:
+        Operator.install(cluster)

@@ -1,0 +1,257 @@
+"""What goes wrong: one method for each kind of fault, and the end of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from fake_api import Object
+from sim_kernel import Process
+from sim_plan import Fault
+
+from trialpod_operator.cluster import kube as paths
+
+if TYPE_CHECKING:
+    from sim_world import SimWorld
+
+MOST_POINTS = 40
+STALE_S = 17.0
+"""A Lease is taken by another after this long."""
+
+
+class Faults:
+    """Lets faults happen in a world. A fault counts when it had something to happen to."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+
+    async def happen(self, fault: Fault) -> None:
+        await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+
+    async def heal(self) -> None:
+        """From now on nothing is broken; what was lost stays lost."""
+        world = self.world
+        network, weather = world.network, world.weather
+        network.lost = network.unanswered = network.doubled = network.delayed = 0.0
+        weather.failing = weather.unknown = weather.retried = 0.0
+        weather.latency_s, weather.away = 0.01, False
+        world.flaky = world.lost_answers = 0.0
+        world.api_away = False
+        world.pods.behaviour.starts = True
+        for process in world.kernel.processes:
+            process.countdown = None
+            process.go_on()
+        for operator in world.operators:
+            if operator.watch is not None:
+                operator.watch.lose = lambda plural, item: False
+        alive = [operator for operator in world.operators if operator.process.alive]
+        for operator in alive[:-1]:
+            operator.process.kill()
+        if not alive:
+            world.start_operator()
+        await self._spec(suspend=False)
+
+    # -- choices --
+
+    def _count(self, kind: str) -> None:
+        self.world.kernel.counts[kind] += 1
+
+    def _a_pod(self, fault: Fault) -> tuple[Object, Process] | None:
+        pods = self.world.pods.alive()
+        return pods[int(fault.x * len(pods))] if pods else None
+
+    def _harm(self, pod: Object) -> None:
+        self.world.pods.harmed[pod["metadata"]["labels"]["trialpod.dev/trial-id"]] += 1
+
+    # -- wires --
+
+    async def _requests_lost(self, fault: Fault) -> None:
+        self.world.network.lost = 0.1 + 0.6 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.network.lost = 0.0
+
+    async def _answers_lost(self, fault: Fault) -> None:
+        self.world.network.unanswered = 0.1 + 0.6 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.network.unanswered = 0.0
+
+    async def _messages_duplicated(self, fault: Fault) -> None:
+        self.world.network.doubled = 0.1 + 0.8 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.network.doubled = 0.0
+
+    async def _messages_delayed(self, fault: Fault) -> None:
+        self.world.network.delayed = 0.1 + 0.8 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.network.delayed = 0.0
+
+    async def _partition(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self.world.network.cut.add(found[1].name)
+            await asyncio.sleep(fault.for_s)
+            self.world.network.cut.discard(found[1].name)
+
+    # -- pods --
+
+    async def _attempt_dies(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self._count("attempt dies")
+            self._harm(found[0])
+            found[1].countdown = int(fault.x * 997) % MOST_POINTS
+
+    async def _pod_vanishes(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self._count("pod vanishes")
+            self.world.pods.vanish(found[0])
+
+    async def _pod_vanishes_unseen(self, fault: Fault) -> None:
+        operator = self.world.operator
+        if (found := self._a_pod(fault)) and operator is not None and operator.watch is not None:
+            self._count("pod vanishes unseen")
+            operator.watch.lose = lambda plural, _item: plural == "pods"
+            self.world.pods.vanish(found[0])
+            operator.watch.lose = lambda plural, _item: False
+
+    async def _pod_preempted(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self._count("pod preempted")
+            self.world.pods.preempt(found[0])
+
+    async def _node_comes_back(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self._count("node comes back")
+            self.world.pods.orphan(found[0], 5.0 + fault.for_s)
+
+    async def _pod_paused(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self._count("pod paused")
+            found[1].stop()
+            await asyncio.sleep(fault.for_s)
+            found[1].go_on()
+
+    async def _pod_clock_jumps(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            self._count("pod clock jumps")
+            found[1].offset_s += 3600.0 * (1 if fault.x < 0.5 else -1)
+
+    async def _user_code_fails(self, fault: Fault) -> None:
+        if found := self._a_pod(fault):
+            found[1].fails = True  # type: ignore[attr-defined]
+
+    async def _no_room(self, fault: Fault) -> None:
+        self._count("no room")
+        self.world.pods.behaviour.starts = False
+        await asyncio.sleep(fault.for_s)
+        self.world.pods.behaviour.starts = True
+
+    # -- operators --
+
+    async def _operator_dies(self, fault: Fault) -> None:
+        if operator := self.world.operator:
+            self._count("operator dies")
+            operator.process.countdown = int(fault.x * 997) % MOST_POINTS
+
+    async def _operator_replaced(self, fault: Fault) -> None:
+        operator = self.world.operator
+        if operator is not None and operator.serving:
+            self._count("operator replaced")
+            process = operator.process
+            if fault.x < 0.5:
+                self.world.start_operator()  # the next one waits already
+            process.call(lambda: asyncio.ensure_future(operator.close()))
+            await asyncio.sleep(3.0)
+            process.kill()
+
+    async def _operator_paused(self, fault: Fault) -> None:
+        if operator := self.world.operator:
+            self._count("operator paused")
+            standby = fault.x < 0.7
+            if standby:
+                self.world.start_operator()
+            operator.process.stop()
+            await asyncio.sleep(fault.for_s + (STALE_S if standby else 0.0))
+            operator.process.go_on()
+
+    async def _two_operators(self, fault: Fault) -> None:
+        self._count("two operators")
+        second = self.world.start_operator(lease=f"other-{fault.x}")
+        await asyncio.sleep(fault.for_s + 1.0)
+        alive = [each for each in self.world.operators if each.process.alive]
+        if len(alive) > 1:
+            doomed = second if fault.x < 0.5 else alive[0]
+            doomed.process.kill()
+
+    async def _operator_clock_jumps(self, fault: Fault) -> None:
+        if operator := self.world.operator:
+            self._count("operator clock jumps")
+            operator.process.offset_s += 3600.0 * (1 if fault.x < 0.5 else -1)
+
+    # -- the storage --
+
+    async def _store_slow(self, fault: Fault) -> None:
+        self._count("store slow")
+        self.world.weather.latency_s = random.Random(fault.x).choice([0.2, 2.0, 8.0])
+        await asyncio.sleep(fault.for_s)
+        self.world.weather.latency_s = 0.01
+
+    async def _store_failing(self, fault: Fault) -> None:
+        self.world.weather.failing = 0.1 + 0.5 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.weather.failing = 0.0
+
+    async def _store_answers_lost(self, fault: Fault) -> None:
+        self.world.weather.unknown = 0.1 + 0.5 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.weather.unknown = 0.0
+
+    async def _store_writes_repeated(self, fault: Fault) -> None:
+        self.world.weather.retried = 0.2 + 0.7 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.weather.retried = 0.0
+
+    async def _store_away(self, fault: Fault) -> None:
+        self.world.weather.away = True
+        await asyncio.sleep(fault.for_s)
+        self.world.weather.away = False
+
+    # -- the API server --
+
+    async def _API_flaky(self, fault: Fault) -> None:  # noqa: N802
+        self.world.flaky = 0.1 + 0.4 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.flaky = 0.0
+
+    async def _API_answers_lost(self, fault: Fault) -> None:  # noqa: N802
+        self.world.lost_answers = 0.1 + 0.4 * fault.x
+        await asyncio.sleep(fault.for_s)
+        self.world.lost_answers = 0.0
+
+    async def _API_away(self, fault: Fault) -> None:  # noqa: N802
+        self.world.api_away = True
+        await asyncio.sleep(fault.for_s)
+        self.world.api_away = False
+
+    # -- users --
+
+    async def _suspended(self, fault: Fault) -> None:
+        self._count("suspended")
+        await self._spec(suspend=True)
+        await asyncio.sleep(fault.for_s)
+        await self._spec(suspend=False)
+
+    async def _more_samples(self, fault: Fault) -> None:
+        self._count("more samples")
+        self.world.samples += 1 + int(fault.x * 2)
+        await self._spec(numSamples=self.world.samples)
+
+    async def _trial_stopped_by_its_user(self, fault: Fault) -> None:
+        trials = self.world.trials()
+        if trials:
+            self._count("trial stopped by its user")
+            trial = trials[int(fault.x * len(trials))]
+            self.world.stopped.add(trial["spec"]["trialId"])
+            await self.world.client.patch(paths.trials("team"), trial["metadata"]["name"], {"spec": {"stop": True}})
+
+    async def _spec(self, **changes: object) -> None:
+        await self.world.client.patch(paths.experiments("team"), "digits", {"spec": changes})

@@ -1,0 +1,621 @@
+"""The simulated machine: processes, threads and time, all in one thread and in an order that a seed decides.
+
+Code that waits in `threading` or `time` runs here as it is, in greenlets: where it would block, the next one goes on,
+and when nobody can, time jumps to the next timer. Code that lives in an event loop runs in `SimLoop`. Each callback,
+task and thread belongs to a `Process`, which may be stopped (SIGSTOP: what it had to do waits), or killed (SIGKILL:
+it never gets to another instruction, and nothing is cleaned up).
+
+Invariants:
+
+* Exactly one thing runs at a time; whoever runs is interrupted only where it waits.
+* What a process does is decided by the seed alone: no real thread, clock, socket or random number is asked.
+* A process that is dead has no effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import hashlib
+import itertools
+import random
+import selectors
+import time as real_time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import greenlet
+from virtual_time import START, StuckError, VirtualLoop
+
+from trialpod.tune import session as sessions
+
+T = TypeVar("T")
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("PROCESS", default=None)
+WAKE_S = 0.0001
+"""A thread that may go on does so within this time: so the seed decides who of several is first."""
+
+
+class WorldOver(greenlet.GreenletExit):
+    """The run has ended; whatever still waits is put away."""
+
+
+class _NoSelector(selectors.SelectSelector):
+    """Nothing real is waited for: time goes on to the next timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise StuckError("nothing is left to do, and the run is not over")
+        self.now += max(0.0, timeout)
+        return []
+
+
+class _Guarded:
+    """A callback of a process: dropped when that is dead, kept for later while it is stopped."""
+
+    __slots__ = ("callback", "handle", "process")
+
+    def __init__(self, process: Process, callback: Callable[..., Any]) -> None:
+        self.process, self.callback = process, callback
+        self.handle: asyncio.Handle | None = None
+
+    def __call__(self, *args: Any) -> None:
+        process = self.process
+        if not process.alive:
+            return
+        if process.stopped:
+            process.backlog.append((self, args, contextvars.copy_context()))
+            return
+        if self.handle is not None and self.handle.cancelled():
+            return
+        self.callback(*args)
+
+
+class SimLoop(VirtualLoop):
+    """The event loop of everything."""
+
+    def __init__(self) -> None:
+        self._virtual = _NoSelector()  # type: ignore[assignment]
+        asyncio.SelectorEventLoop.__init__(self, self._virtual)
+        self.over = False
+        self.set_task_factory(self._new_task)
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if not self.over:
+            super()._timer_handle_cancelled(handle)  # type: ignore[misc]
+
+    def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        context = options.get("context")
+        process = context.get(PROCESS) if context is not None else PROCESS.get()
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(process.tasks_done)
+        return task
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        if self.over:
+            return asyncio.Handle(callback, args, self)
+        context = context if context is not None else contextvars.copy_context()
+        process = context.get(PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        guarded = _Guarded(process, callback)
+        guarded.handle = super().call_soon(guarded, *args, context=context)
+        return guarded.handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        if self.over:
+            return asyncio.TimerHandle(when, callback, args, self)
+        context = context if context is not None else contextvars.copy_context()
+        process = context.get(PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        guarded = _Guarded(process, callback)
+        handle = super().call_at(when, guarded, *args, context=context)
+        guarded.handle = handle
+        return handle
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future: asyncio.Future[T] = self.create_future()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
+                self.call_soon(settle, None, error)
+            else:
+                self.call_soon(settle, result, None)
+
+        SimThread(target=work, name="executor").start()
+        return future
+
+
+class Process:
+    """One process: of an operator or of a pod.
+
+    Attributes:
+        alive: False after `kill`.
+        stopped: between `stop` and `go_on`.
+        offset_s: how wrong its wall clock is.
+        on_exit: told of the exit status when it ends by itself.
+        countdown: points until it is killed; None while it is not to be.
+    """
+
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self.kernel, self.name = kernel, name
+        self.alive, self.stopped = True, False
+        self.offset_s = 0.0
+        self.backlog: deque[tuple[_Guarded, tuple[Any, ...], contextvars.Context]] = deque()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.threads: dict[SimThread, None] = {}
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+        self.on_exit: Callable[[int], None] = lambda status: None
+        self.countdown: int | None = None
+        self.on_kill: Callable[[], None] = lambda: None
+        self.session: Any = None
+        self.hostname = name
+        self._when_gone: list[Callable[[], None]] = []
+        kernel.processes.append(self)
+
+    def on_kill_do(self, callback: Callable[[], None]) -> None:
+        """Have something done when the process is gone, however that comes."""
+        self._when_gone.append(callback)
+
+    def ended(self) -> None:
+        """Tell those who wait for something of it."""
+        waiting, self._when_gone = self._when_gone, []
+        for callback in waiting:
+            callback()
+
+    def tasks_done(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
+
+    def call(self, callback: Callable[..., Any], *args: Any, after_s: float = 0.0) -> None:
+        """Have something done in this process."""
+        if after_s:
+            self.kernel.loop.call_at(self.kernel.loop.time() + after_s, callback, *args, context=self.context)
+        else:
+            self.kernel.loop.call_soon(callback, *args, context=self.context)
+
+    def spawn(self, target: Callable[[], Any], name: str) -> SimThread:
+        """Start a thread in it."""
+        thread = SimThread(target=target, name=name)
+        thread.process = self
+        thread.start()
+        return thread
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.backlog.clear()
+        self.kernel.log("killed", self.name)
+        self.on_kill()
+
+    def exit(self, status: int) -> None:
+        """End by itself; does not return when it is called by a thread of this process."""
+        self.alive = False
+        self.kernel.log("exited", f"{self.name} {status}")
+        self.on_exit(status)
+        if self.kernel.current is not None and self.kernel.current.process is self:
+            self.kernel.hub.switch()
+            raise WorldOver
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self.stopped = True
+        self.kernel.log("stopped", self.name)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        if not self.stopped:
+            return
+        self.stopped = False
+        self.kernel.log("continued", self.name)
+        waiting, self.backlog = self.backlog, deque()
+        for guarded, args, context in waiting:
+            self.kernel.loop.call_soon(guarded, *args, context=context)
+
+    def point(self, where: str) -> None:
+        """Something happens here that others may see: the process may be killed just here."""
+        if self.countdown is not None and self.alive:
+            self.countdown -= 1
+            if self.countdown < 0:
+                self.countdown = None
+                self.kernel.log("dies at", f"{self.name} {where}")
+                self.kill()
+        if not self.alive and self.kernel.current is not None:
+            self.kernel.hub.switch()
+            raise WorldOver
+
+
+class Kernel:
+    """What all processes share."""
+
+    def __init__(self, seed: int, loop: SimLoop, keep: bool = False) -> None:
+        self.loop = loop
+        self.random = random.Random(f"kernel {seed}")
+        self.processes: list[Process] = []
+        self.hub = greenlet.getcurrent()
+        self.current: SimThread | None = None
+        self.over = False
+        self.errors: list[str] = []
+        self.events = 0
+        self.counts: Counter[str] = Counter()
+        self.kept: list[str] | None = [] if keep else None
+        self._digest = hashlib.sha256()
+        self._serial = itertools.count(1)
+
+    @property
+    def now(self) -> float:
+        return self.loop.time()
+
+    def wall(self) -> float:
+        """Seconds since the epoch, as the process that asks sees them."""
+        process = PROCESS.get()
+        return START + self.loop.time() + (process.offset_s if process is not None else 0.0)
+
+    def log(self, kind: str, what: str = "") -> None:
+        """Note in the timeline."""
+        self.events += 1
+        line = f"{self.loop.time():12.6f} {kind:14s} {what}"
+        self._digest.update(line.encode())
+        if self.kept is not None:
+            self.kept.append(line)
+
+    def digest(self) -> str:
+        """The timeline in short."""
+        return self._digest.hexdigest()
+
+    def note_error(self, what: str, error: BaseException | None) -> None:
+        """Something was raised that nobody caught."""
+        import traceback
+
+        text = "".join(traceback.format_exception(error)) if error is not None else ""
+        self.errors.append(f"{what}: {type(error).__name__}: {error}\n{text}")
+
+    def resume(self, thread: SimThread) -> None:
+        """Let a thread run until it waits again."""
+        if self.over or not thread.process.alive or thread.greenlet.dead:
+            return
+        before, self.current = self.current, thread
+        kept = sessions._current
+        sessions._current = thread.process.session
+        try:
+            thread.greenlet.switch()
+        finally:
+            thread.process.session = sessions._current
+            sessions._current = kept
+            self.current = before
+
+    def park(self, timeout: float | None) -> bool:
+        """Wait until somebody calls `unpark` (True), or so many seconds (False)."""
+        if self.over:
+            raise WorldOver
+        thread = self.current
+        assert thread is not None, "the event loop's own thread would wait"
+        thread.ticket += 1
+        thread.parked = True
+        if timeout is not None:
+            at = self.now + max(0.0, timeout) + self.random.random() * WAKE_S
+            self.loop.call_at(at, thread.wake, thread.ticket, False, context=thread.process.context)
+        self.hub.switch()
+        if self.over:
+            raise WorldOver
+        return thread.result
+
+    def unpark(self, thread: SimThread) -> None:
+        """Let a thread go on soon."""
+        thread.due = True
+        at = self.now + self.random.random() * WAKE_S
+        self.loop.call_at(at, thread.wake, thread.ticket, True, context=thread.process.context)
+
+    def sleep(self, seconds: float) -> None:
+        """time.sleep."""
+        self.park(seconds)
+
+    def pump(self, process: Process, holds: Callable[[], bool]) -> None:
+        """Let other threads of the process run until something holds: its main thread waits for them."""
+        while not holds():
+            ready = [thread for thread in process.threads if thread.due or not thread.begun]
+            if not ready:
+                raise StuckError(f"the event loop of {process.name} waits for a thread that waits itself")
+            thread = ready[0]
+            if thread.begun:
+                thread.wake(thread.ticket, True)
+            else:
+                thread.run()
+
+    def close(self) -> None:
+        """Put away what still waits."""
+        self.over = self.loop.over = True
+        for process in self.processes:
+            process.alive = False
+            for task in list(process.tasks):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):  # what it does on its way out concerns nobody
+                    task.get_coro().close()  # type: ignore[union-attr]
+            for thread in list(process.threads):
+                if thread.begun and not thread.greenlet.dead:
+                    thread.greenlet.throw(WorldOver)
+            process.threads.clear()
+
+    def serial(self) -> int:
+        return next(self._serial)
+
+
+_kernel: list[Kernel] = []
+
+
+def install_kernel(kernel: Kernel | None) -> None:
+    """Make it the one that simulated threads and clocks ask."""
+    _kernel[:] = [kernel] if kernel is not None else []
+
+
+def kernel() -> Kernel:
+    return _kernel[0]
+
+
+class SimThread:
+    """threading.Thread."""
+
+    def __init__(
+        self,
+        group: None = None,
+        target: Callable[..., Any] | None = None,
+        name: str | None = None,
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        daemon: bool | None = None,
+    ) -> None:
+        self.name = name or "thread"
+        self.daemon = daemon
+        self._target, self._args, self._kwargs = target, tuple(args), kwargs or {}
+        self.process: Process = PROCESS.get()  # type: ignore[assignment]
+        self.greenlet = greenlet.greenlet(self._main, parent=kernel().hub)
+        self.begun = self.ended = self.parked = self.due = False
+        self.ticket = 0
+        self.result = False
+        self._joining: list[SimThread] = []
+
+    def start(self) -> None:
+        self.process.threads[self] = None
+        self.process.call(self.run, after_s=kernel().random.random() * WAKE_S)
+
+    def run(self) -> None:
+        if not self.begun:
+            self.begun = True
+            self.greenlet.gr_context = self.process.context.copy()
+            kernel().resume(self)
+
+    def wake(self, ticket: int, result: bool) -> None:
+        if self.parked and ticket == self.ticket:
+            self.parked = self.due = False
+            self.result = result
+            kernel().resume(self)
+
+    def is_alive(self) -> bool:
+        return (self.begun and not self.ended) or (self in self.process.threads and not self.ended)
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.ended:
+            return
+        _go_on_only_in_time()
+        if kernel().current is None:
+            kernel().pump(self.process, lambda: self.ended)
+            return
+        self._joining.append(kernel().current)
+        kernel().park(timeout)
+
+    def _main(self) -> None:
+        try:
+            assert self._target is not None
+            self._target(*self._args, **self._kwargs)
+        except WorldOver:
+            return
+        except BaseException as error:  # noqa: BLE001 - what no thread of ours may do
+            if kernel().over:
+                return
+            kernel().note_error(f"thread {self.name} of {self.process.name} raised", error)
+        finally:
+            self.ended = True
+            if not kernel().over:
+                self.process.threads.pop(self, None)
+                for thread in self._joining:
+                    kernel().unpark(thread)
+
+
+def _go_on_only_in_time() -> None:
+    if kernel().over:
+        raise WorldOver
+
+
+class SimLock:
+    """threading.Lock."""
+
+    def __init__(self) -> None:
+        self._locked = False
+        self._waiting: deque[SimThread] = deque()
+
+    def locked(self) -> bool:
+        return self._locked
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._locked:
+            self._locked = True
+            return True
+        if not blocking:
+            return False
+        if kernel().over:
+            return True
+        thread = kernel().current
+        assert thread is not None, "the event loop's own thread would wait for a lock"
+        end = None if timeout < 0 else kernel().now + timeout
+        while self._locked:
+            left = None if end is None else end - kernel().now
+            if left is not None and left <= 0:
+                return False
+            self._waiting.append(thread)
+            kernel().park(left)
+            if thread in self._waiting:
+                self._waiting.remove(thread)
+        self._locked = True
+        return True
+
+    def release(self) -> None:
+        if not self._locked and not kernel().over:
+            raise RuntimeError("release of a lock that is not held")
+        self._locked = False
+        if self._waiting:
+            kernel().unpark(self._waiting.popleft())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class SimEvent:
+    """threading.Event."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: list[SimThread] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        waiting, self._waiting = self._waiting, []
+        for thread in waiting:
+            kernel().unpark(thread)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._set:
+            return True
+        _go_on_only_in_time()
+        thread = kernel().current
+        assert thread is not None, "the event loop's own thread would wait"
+        self._waiting.append(thread)
+        kernel().park(timeout)
+        if thread in self._waiting:
+            self._waiting.remove(thread)
+        return self._set
+
+
+class SimCondition:
+    """threading.Condition."""
+
+    def __init__(self, lock: SimLock | None = None) -> None:
+        self._lock = lock or SimLock()
+        self._waiting: list[SimThread] = []
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        _go_on_only_in_time()
+        thread = kernel().current
+        if thread is None:
+            process = PROCESS.get()
+            assert process is not None
+            self._lock.release()
+            kernel().pump(process, iter([False, True]).__next__)
+            self._lock.acquire()
+            return True
+        self._waiting.append(thread)
+        self._lock.release()
+        woken = kernel().park(timeout)
+        if thread in self._waiting:
+            self._waiting.remove(thread)
+        self._lock.acquire()
+        return woken
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        end = None if timeout is None else kernel().now + timeout
+        while not (found := predicate()):
+            left = None if end is None else end - kernel().now
+            if left is not None and left <= 0:
+                return found
+            self.wait(left)
+        return found
+
+    def notify(self, count: int = 1) -> None:
+        for thread in self._waiting[:count]:
+            kernel().unpark(thread)
+        del self._waiting[:count]
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiting))
+
+
+class SimExecutor:
+    """concurrent.futures.ThreadPoolExecutor, as far as `map` goes: one after the other."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> SimExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+        return [function(item) for item in items]
+
+
+def _main_thread() -> object:
+    return None  # no simulated thread is it: signal handlers are not installed
+
+
+sim_threading = SimpleNamespace(
+    Thread=SimThread,
+    Lock=SimLock,
+    RLock=SimLock,
+    Event=SimEvent,
+    Condition=SimCondition,
+    current_thread=lambda: kernel().current,
+    main_thread=_main_thread,
+)
+
+sim_time = SimpleNamespace(
+    time=lambda: kernel().wall(),
+    monotonic=lambda: kernel().now,
+    perf_counter=lambda: kernel().now,
+    sleep=lambda seconds: kernel().sleep(seconds),
+    strftime=lambda form, moment=None: real_time.strftime(form, moment or real_time.gmtime(kernel().wall())),
+    localtime=lambda moment=None: real_time.gmtime(kernel().wall() if moment is None else moment),
+    gmtime=lambda moment=None: real_time.gmtime(kernel().wall() if moment is None else moment),
+)

@@ -1,0 +1,128 @@
+"""What must hold of every run, whatever went wrong in it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from sim_plan import MAX_FAILURES, STEPS
+from sim_storage import plain
+
+from trialpod.errors import TrialpodError
+from trialpod_operator.experiment.examine import examine
+
+if TYPE_CHECKING:
+    from sim_world import SimWorld
+
+_PREFIX = "bucket/runs/digits/"
+
+
+def judge(world: SimWorld, notes: list[str]) -> list[str]:
+    """Return what is wrong; `notes` gets what is worth knowing."""
+    found: list[str] = []
+    found += _history(world, notes)
+    lines = _lines(world)
+    found += _results(world, lines)
+    found += _ends(world, lines)
+    return found
+
+
+def _history(world: SimWorld, notes: list[str]) -> list[str]:
+    """The history checker finds nothing, and the algorithms would choose the same again.
+
+    Once as it is stored, and once with all records from the beginning on, that snapshots have replaced.
+    """
+    found: list[str] = []
+    whole = {key: data for key, data in world.values.items() if "/.trialpod/journal/" not in key}
+    try:
+        examined = examine(plain(world.values, _PREFIX), verify=True)
+        complete = examine(plain(whole | world.archive, _PREFIX))
+    except TrialpodError as error:
+        return [f"history: {error}"]
+    if complete.records < examined.records or complete.replayed != "plan":
+        found.append(f"history: {complete.records} records, replayed by {complete.replayed}, of {examined.records}")
+    for each in [*examined.findings, *complete.findings]:
+        if each.severity == "error":
+            found.append(f"history: {each.check} {each.trial}: {each.what}")
+            continue
+        if each.check == "replay" or each.severity == "warning":
+            if "taken up by a second process" not in each.what:
+                found.append(f"history: {each.check} {each.trial}: {each.what}")
+        elif each.check == "garbage":
+            world.kernel.counts["garbage"] += 1
+            notes.append(f"{each.trial} {each.what}")
+            if not world.plan.faults and "never written" not in each.what:
+                found.append(f"garbage without a fault: {each.trial} {each.what}")
+    if examined.state not in ("Succeeded", "Failed"):
+        found.append(f"history: the journal says that the experiment is {examined.state!r}")
+    return found
+
+
+def _lines(world: SimWorld) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, data in world.values.items():
+        if key.startswith(_PREFIX) and key.endswith("/result.json"):
+            parts = key.removeprefix(_PREFIX).split("/")[0].split("_")
+            found["_".join(parts[1:3])] = [json.loads(line) for line in data.decode().splitlines()]
+    return found
+
+
+def _results(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Every durable result is there once, in order, and attempts do not mix."""
+    found = []
+    sent = world.pods.sent
+    stored: Counter[tuple[str, int]] = Counter()
+    for trial_id, results in lines.items():
+        where = {uid: (attempt, number) for (trial, attempt), numbers in sent.items() if trial == trial_id
+                 for number, uid in numbers.items()}  # fmt: skip
+        places = [where.get(line["uid"]) for line in results]
+        if None in places:
+            found.append(f"results: {trial_id} has a result that nobody sent")
+            continue
+        if places != sorted(set(places)):  # type: ignore[type-var]
+            found.append(f"results: {trial_id} has results twice or out of order: {places}")
+        for attempt in {place[0] for place in places if place is not None}:
+            numbers = [place[1] for place in places if place is not None and place[0] == attempt]
+            if numbers != list(range(1, len(numbers) + 1)):
+                found.append(f"results: {trial_id}/{attempt} has a gap: {numbers}")
+            stored[trial_id, attempt] = len(numbers)
+    for (trial_id, attempt), count in world.pods.acked.items():
+        if stored[trial_id, attempt] < count:
+            found.append(
+                f"durable: {count} results of {trial_id}/{attempt} were called durable, "
+                f"{stored[trial_id, attempt]} are stored"
+            )
+    return found
+
+
+def _ends(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Every trial ended as what happened to it explains; where nothing decides, as without any fault."""
+    found = []
+    counted = world.status["trials"]
+    if counted["total"] != world.samples or counted["terminated"] + counted["error"] != counted["total"]:
+        found.append(f"end: {world.samples} trials were asked for; the status says {counted}")
+    trials = world.trials()
+    if len(trials) != counted["total"]:
+        found.append(f"end: {len(trials)} TuneTrials, but {counted['total']} trials")
+    for trial in trials:
+        spec, status = trial["spec"], trial["status"]
+        trial_id = spec["trialId"]
+        if status["failures"] > world.pods.harmed[trial_id]:
+            found.append(
+                f"end: {trial_id} has {status['failures']} failures, but was harmed {world.pods.harmed[trial_id]}"
+            )
+        if status["state"] == "ERROR":
+            if status["failures"] != MAX_FAILURES + 1:
+                found.append(f"end: {trial_id} is in ERROR after {status['failures']} failures")
+            continue
+        if status["state"] != "TERMINATED":
+            found.append(f"end: {trial_id} is {status['state']}")
+            continue
+        if trial_id in world.stopped or not world.plan.same_end:
+            continue
+        last = lines.get(trial_id, [{}])[-1]
+        x = last.get("config", {}).get("x")
+        if last.get("training_iteration") != STEPS or x is None or abs(last["score"] - STEPS * x) > 1e-9:
+            found.append(f"end: {trial_id} ended with {last.get('training_iteration')}, {last.get('score')}, x {x}")
+    return found

@@ -1,0 +1,386 @@
+"""Pods whose process is the runner itself: client, link, checkpoints and preemption, over a network that fails.
+
+What really happened is noted here, beside what was answered, for the oracles to compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fake_api import Object
+from fake_pods import Caller, FakePods
+from sim_kernel import PROCESS, Kernel, Process, SimThread, WorldOver, kernel
+
+from trialpod.protocol import client as client_module
+from trialpod.protocol.http import TransportError
+from trialpod.protocol.messages import AssignmentAnswer, ReportAnswer, ReportRequest
+from trialpod.runner import main as runner_main
+from trialpod.runner.preemption import PreemptionWatch
+from trialpod.tune.trainable.trainable import Trainable
+from trialpod_operator.cluster import names
+from trialpod_operator.reports.service import ReportService
+
+if TYPE_CHECKING:
+    from sim_world import SimOperator, SimWorld
+
+TIMEOUT_S = 60.0
+HOP_S = 0.01
+
+worlds: list[SimWorld] = []
+
+
+class Network:
+    """Between pods and operators.
+
+    Attributes:
+        lost, unanswered, doubled, delayed: shares of messages.
+        cut: pods that reach nobody, by the name of their process.
+    """
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+        self.random = random.Random(f"network {world.plan.seed}")
+        self.lost = self.unanswered = self.doubled = self.delayed = 0.0
+        self.cut: set[str] = set()
+
+    def chance(self, share: float, kind: str) -> bool:
+        happens = bool(share) and self.random.random() < share
+        if happens:
+            self.world.kernel.counts[kind] += 1
+        return happens
+
+    def hop(self) -> float:
+        seconds = self.random.random() * HOP_S
+        if self.chance(self.delayed, "messages delayed"):
+            seconds += self.random.random() * 4.0
+        return seconds
+
+    def operator(self) -> SimOperator | None:
+        serving = [each for each in self.world.operators if each.serving and each.process.alive]
+        return self.random.choice(serving) if serving else None
+
+
+class Call:
+    """One request on its way."""
+
+    def __init__(self, thread: SimThread) -> None:
+        self.thread = thread
+        self.answer: tuple[int, bytes] | None = None
+        self.refused = ""
+        self.over = False
+
+    def end(self, answer: tuple[int, bytes] | None, refused: str = "") -> None:
+        if not self.over:
+            self.over = True
+            self.answer, self.refused = answer, refused
+            kernel().unpark(self.thread)
+
+
+class SimConnection:
+    """In the place of a pod's connection to the report service."""
+
+    retry_after_s = None
+
+    def __init__(self, network: Network, caller: Caller, process: Process) -> None:
+        self.network, self.caller, self.process = network, caller, process
+
+    def post(self, path: str, body: bytes, *, timeout_s: float | None = None) -> tuple[int, bytes]:
+        network, world = self.network, self.network.world
+        if world.kernel.over:
+            raise WorldOver
+        self.process.point("before a call")
+        thread = kernel().current
+        assert thread is not None
+        call = Call(thread)
+        label = f"{self.process.name} {path.rpartition('/')[2]}"
+        if path.endswith("/report"):
+            world.pods.note_sent(body)
+        world.env(network_send, network, call, path, body, self.caller, label)
+        kernel().park(timeout_s or TIMEOUT_S)
+        call.over = True
+        self.process.point("after a call")
+        if call.answer is None:
+            kernel().log("no answer", f"{label} {call.refused}")
+            raise TransportError(call.refused or "no answer in time")
+        status, data = call.answer
+        kernel().log("answer", f"{label} {status}")
+        world.pods.note_answer(path, body, status, data)
+        return status, data
+
+    def close(self) -> None:
+        pass
+
+
+def network_send(network: Network, call: Call, path: str, body: bytes, caller: Caller, label: str) -> None:
+    """Bring a request to an operator, some way or other."""
+    world = network.world
+    if label.split(" ", 1)[0] in network.cut:
+        world.kernel.counts["partition"] += 1
+        return  # nobody answers, until the caller gives up
+    if network.chance(network.lost, "requests lost"):
+        world.after(network.random.random() * 2.0, call.end, None, "the request was lost")
+        return
+    copies = 2 if network.chance(network.doubled, "messages duplicated") else 1
+    for copy in range(copies):
+        delay = network.hop() + (network.random.random() * 5.0 if copy else 0.0)
+        world.after(delay, network_deliver, network, call, path, body, caller, label, copy)
+
+
+def network_deliver(
+    network: Network, call: Call, path: str, body: bytes, caller: Caller, label: str, copy: int
+) -> None:
+    world = network.world
+    operator = network.operator()
+    if operator is None:
+        world.after(HOP_S, call.end, None, "connection refused")
+        return
+    world.kernel.log("request", f"{label} to {operator.process.name}{' again' if copy else ''} {len(body)}")
+
+    def answered(answer: tuple[int, bytes]) -> None:
+        if copy:
+            return
+        if network.chance(network.unanswered, "answers lost"):
+            world.after(network.random.random() * 2.0, call.end, None, "the answer was lost")
+            return
+        world.after(network.hop(), call.end, answer)
+
+    def handle() -> None:
+        reply = operator.service.handle(path, body, caller)
+        if not isinstance(reply, Awaitable):
+            world.env(answered, reply)
+            return
+
+        async def wait(pending: Awaitable[tuple[int, bytes]]) -> None:
+            world.env(answered, await pending)
+
+        asyncio.get_running_loop().create_task(wait(reply))
+
+    operator.process.on_kill_do(lambda: world.after(HOP_S, call.end, None, "connection reset"))
+    operator.process.call(handle)
+
+
+class SimPreemption(PreemptionWatch):
+    """SIGTERM as the kernel of a pod delivers it."""
+
+    def __init__(self) -> None:
+        self._attempt = None
+        process = PROCESS.get()
+        assert process is not None
+        process.watch = self  # type: ignore[attr-defined]
+
+    def sigterm(self, process: Process) -> None:
+        attempt = self._attempt
+        if attempt is None:
+            process.exit(0)
+            return
+        attempt.preempt()
+        process.spawn(lambda: self._enforce(attempt), "preemption")
+
+
+def leave(status: int) -> None:
+    """os._exit."""
+    process = PROCESS.get()
+    assert process is not None
+    process.exit(status)
+
+
+class SimPods(FakePods):
+    """The kubelets.
+
+    Attributes:
+        processes: by the pod's uid.
+        sent: (trial, attempt) -> number -> what the result is known by.
+        acked: (trial, attempt) -> how many results were answered as durable.
+        steps: what each step of user code made, by its own name: (trial, attempt, iteration, sum).
+        harmed: by trial: how often an attempt failed by its own fault.
+    """
+
+    def __init__(self, world: SimWorld) -> None:
+        super().__init__(world.api, random.Random(f"pods {world.plan.seed}"))
+        self.world = world
+        self.processes: dict[str, Process] = {}
+        self.pods: dict[str, Object] = {}
+        self.sent: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+        self.acked: Counter[tuple[str, int]] = Counter()
+        self.steps: dict[str, tuple[str, int, int, float]] = {}
+        self.harmed: Counter[str] = Counter()
+        self.orphans: set[str] = set()
+
+    # -- what tests and faults do --
+
+    def alive(self) -> list[tuple[Object, Process]]:
+        """The pods whose process runs."""
+        return [
+            (pod, self.processes[uid])
+            for uid, pod in self.pods.items()
+            if uid in self.processes and self.processes[uid].alive and uid not in self.orphans
+        ]
+
+    def orphan(self, pod: Object, known_again_s: float) -> None:
+        """The node is cut off, and the pod is removed by force; its process goes on, and has a network later."""
+        uid = pod["metadata"]["uid"]
+        process = self.processes[uid]
+        self.orphans.add(uid)
+        name = process.name
+        self.world.network.cut.add(name)
+        self._tasks.pop(uid).cancel()
+        self.api.remove(self.api.get("pods", pod["metadata"]["name"]) or pod)
+        self.world.after(known_again_s, self.world.network.cut.discard, name)
+        self.world.after(known_again_s + 100.0, process.kill)
+
+    # -- FakePods --
+
+    def _stop_task(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        super()._stop_task(pod)
+        process = self.processes.get(uid)
+        if process is not None and uid not in self.orphans:
+            process.on_kill = lambda: None
+            process.kill()
+
+    async def _process(self, pod: Object) -> int:
+        uid = pod["metadata"]["uid"]
+        world = self.world
+        process = Process(world.kernel, pod["metadata"]["name"])
+        self.processes[uid] = process
+        self.pods[uid] = pod
+        exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def on_exit(status: int) -> None:
+            if not exited.done():
+                world.env(lambda: None if exited.done() else exited.set_result(status))
+
+        def on_kill() -> None:
+            world.env(self.kill, pod, 137, "Error")
+
+        process.on_exit, process.on_kill = on_exit, on_kill
+        env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+
+        def main() -> None:
+            status = runner_main.run(
+                runner=str(env[names.RUNNER_VARIABLE]),
+                address="https://operator",
+                experiment=str(env[names.EXPERIMENT_VARIABLE]),
+            )
+            process.exit(status)
+
+        process.caller = Caller("team", pod["metadata"]["name"], uid)  # type: ignore[attr-defined]
+        process.spawn(main, "main")
+        terminated = self._terminated[uid]
+
+        async def pass_on() -> None:
+            await terminated.wait()
+            watch = getattr(process, "watch", None)
+            if watch is not None and process.alive:
+                world.kernel.log("SIGTERM", process.name)
+                process.call(watch.sigterm, process)
+            elif process.alive:
+                process.exit(0)
+
+        passing = asyncio.ensure_future(pass_on())
+        try:
+            return await exited
+        finally:
+            passing.cancel()
+
+    # -- what happened --
+
+    def note_sent(self, body: bytes) -> None:
+        request = msgspec.msgpack.decode(body, type=ReportRequest)
+        numbers = self.sent[request.trial_id, request.attempt]
+        for number, raw in enumerate(request.results, request.first):
+            uid = str(msgspec.msgpack.decode(raw)["uid"])
+            known = numbers.setdefault(number, uid)
+            if known != uid:
+                self.problems.append(f"{request.trial_id}/{request.attempt}: result {number} was {known}, then {uid}")
+
+    def note_answer(self, path: str, body: bytes, status: int, data: bytes) -> None:
+        if status != 200 or not path.endswith("/report"):
+            return
+        request = msgspec.msgpack.decode(body, type=ReportRequest)
+        answer = msgspec.msgpack.decode(data, type=ReportAnswer)
+        if not answer.superseded:
+            key = (request.trial_id, request.attempt)
+            self.acked[key] = max(self.acked[key], answer.durable)
+
+
+class SimTrainable(Trainable):
+    """User code: what it computes follows from its parameter and the steps that it took."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.x = float(config["x"])
+        self.sum = 0.0
+        self.uid = ""
+
+    def step(self) -> dict[str, Any]:
+        world = worlds[-1]
+        process = PROCESS.get()
+        assert process is not None
+        kernel().sleep(world.plan.step_s * world.pods._random.uniform(0.5, 1.5))
+        process.point("step")
+        assert self._info is not None
+        trial_id = self._info.trial_id
+        if getattr(process, "fails", False):
+            process.fails = False  # type: ignore[attr-defined]
+            kernel().counts["user code fails"] += 1
+            kernel().log("user code fails", trial_id)
+            world.pods.harmed[trial_id] += 1
+            raise ValueError("no")
+        self.sum += self.x
+        self.uid = f"{trial_id}-{kernel().serial()}"
+        iteration = self.iteration + 1
+        world.pods.steps[self.uid] = (trial_id, 0, iteration, self.sum)
+        kernel().log("step", f"{process.name} {iteration} {self.sum!r}")
+        return {"score": self.sum, "uid": self.uid}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        state = {"sum": self.sum, "iteration": self.iteration, "uid": self.uid}
+        with open(os.path.join(checkpoint_dir, "state.json"), "w") as file:
+            json.dump(state, file)
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        state = json.loads(Path(str(checkpoint), "state.json").read_text())
+        world = worlds[-1]
+        made = world.pods.steps.get(state["uid"])
+        if made is None or made[2:] != (state["iteration"], state["sum"]):
+            world.pods.problems.append(f"a checkpoint holds {state}, which no step has made: {made}")
+        if self.iteration not in (0, state["iteration"]):
+            world.pods.problems.append(f"restored to iteration {self.iteration}, but the state is of {state}")
+        self.sum, self.uid = state["sum"], state["uid"]
+        kernel().log("restored", f"{state['iteration']} {state['sum']!r}")
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
+        return bool(worlds[-1].plan.seed % 2)
+
+
+def make_client(address: str, experiment: str, **_: Any) -> client_module.ReportClient:
+    """The client of a pod's process."""
+    process = PROCESS.get()
+    assert process is not None
+    world = worlds[-1]
+    caller: Caller = process.caller  # type: ignore[attr-defined]
+    connection: Any = SimConnection(world.network, caller, process)
+    return client_module.ReportClient(
+        address,
+        experiment,
+        clock=lambda: kernel().now,
+        sleep=lambda seconds: kernel().sleep(seconds),
+        uniform=world.network.random.random,
+        connection=connection,
+    )
+
+
+def decoded_assignment(data: bytes) -> AssignmentAnswer:
+    return msgspec.msgpack.decode(data, type=AssignmentAnswer)
+
+
+__all__ = ["Kernel", "ReportService"]

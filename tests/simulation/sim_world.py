@@ -1,0 +1,550 @@
+"""A cluster with its operators, pods, network and bucket, in which a seed's plan happens.
+
+The operator's half is `trialpod_operator.cluster` from its Lease inwards, with its own mirror and search threads; the
+pods' half is `trialpod.runner`. Only the API server, the bucket, the wires and the clock are made up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import io
+import logging
+import os
+import random
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fake_api
+import sim_pods
+from cluster_world import manifest
+from fake_api import FakeApi, FakeKube, Object, Watch
+from sim_kernel import Kernel, Process, SimExecutor, SimLoop, install_kernel, kernel, sim_threading, sim_time
+from sim_plan import END_S, Fault, Plan
+from sim_pods import Network, SimPods, SimPreemption, SimTrainable, leave, make_client, worlds
+from sim_storage import SimStorage, StoreWeather
+
+from trialpod.protocol import attempt_link, backoff
+from trialpod.protocol import client as client_module
+from trialpod.runner import attempt as attempt_module
+from trialpod.runner import main as runner_main
+from trialpod.runner import preemption
+from trialpod.storage import (
+    checkpoint_upload,
+    checkpoints,
+    parallel,
+    remote_checkpoints,
+    snapshots,
+    tree_copy,
+    uploads,
+)
+from trialpod.storage.journal import Journal
+from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+from trialpod.tune import session as session_module
+from trialpod.tune.trainable import trainable as trainable_module
+from trialpod_operator.cluster import deletion, experiment_controller, work_queue
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.controller import Controller
+from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.lease import Lease
+from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.experiment import host as host_module
+from trialpod_operator.experiment import mirror, suggesting
+from trialpod_operator.reports.service import NotReadyError, ReportService
+
+PREFIX = "bucket/runs/digits/"
+WITHIN_S = 3_000.0
+"""So long after the last fault the experiment has to be over."""
+REST_S = 600.0
+BROUGHT_BACK_S = (0.5, 12.0)
+"""A dead operator comes back after a time between these."""
+
+
+class Violation(AssertionError):  # noqa: N818 - what a run finds
+    """Something that must hold does not."""
+
+
+class SimKube(FakeKube):
+    """An operator's access to the API server; it may die before and after each request has its effect."""
+
+    def __init__(self, world: SimWorld, process: Process) -> None:
+        super().__init__(world.api, world.api_random)
+        self.world, self.process = world, process
+
+    async def request(self, method: str, path: str, **options: Any) -> Any:  # type: ignore[override]
+        world = self.world
+        self.requests += 1
+        await asyncio.sleep(world.api_random.random() * self._latency_s)
+        self.process.point(f"before {method} {path}")
+        if not self.process.alive:
+            await asyncio.get_running_loop().create_future()
+        refusal = world.api_fault(method, path, options.get("body"))
+        if refusal is not None:
+            raise refusal
+        query, body, text = options.get("query") or {}, options.get("body"), options.get("text", False)
+        context = world.context.copy()
+        answer = context.run(lambda: world.api.handle(method, path, query, body, text=text))
+        if method != "GET" and "/leases" not in path:
+            world.kernel.log("API", f"{self.process.name} {method} {path.rpartition('/namespaces/')[2]}")
+            world.writes += 1
+        self.process.point(f"after {method} {path}")
+        if not self.process.alive:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(world.api_random.random() * self._latency_s)
+        if world.lost_answers and world.api_random.random() < world.lost_answers:
+            world.kernel.counts["API answers lost"] += 1
+            raise fake_api.error(method, path, 0, "Unreachable", "the connection broke")
+        return answer
+
+
+class SimWatch(Watch):
+    """An operator's watches: what they show waits while it is stopped."""
+
+    def __init__(self, world: SimWorld, process: Process, take: Any) -> None:
+        self.process = process
+        super().__init__(world.api, take, world.api_random, world.plan.watch_delay_s)
+
+    def _deliver(self, plural: str, item: Object, deleted: bool) -> None:
+        if not self.closed and self.process.alive:
+            self.process.call(super()._deliver, plural, item, deleted)
+
+
+class SimOperator:
+    """One operator's process: it waits for the Lease, then works until it loses it."""
+
+    def __init__(self, world: SimWorld, name: str, lease: str = "trialpod-operator") -> None:
+        self.world = world
+        self.process = process = Process(world.kernel, name)
+        self.serving = self._closed = False
+        self.kube = SimKube(world, process)
+        self.watch: SimWatch | None = None
+        options = OperatorOptions(
+            work_dir=tempfile.mkdtemp(prefix=f"{name}-", dir=world.folder),
+            default_image="trialpod/trial:1",
+            identity=name,
+        )
+        self.controller = Controller(self.kube, options, world.kernel.wall, lambda: "-- the authority --")
+        self.service = ReportService(self.controller, timer=sim_time.monotonic)
+        self.lease = Lease(self.kube, "team", lease, name, sim_time.monotonic)
+        self.reconciles = 0
+        queue = self.controller.queue
+        work = queue._work
+
+        async def counted(key: str) -> float | None:
+            self.reconciles += 1
+            return await work(key)
+
+        queue._work = counted
+        queue._failed = self._failed
+        process.on_kill = lambda: world.operator_gone(self)
+        process.on_exit = lambda status: world.operator_gone(self)
+        process.call(self._begin)
+
+    def _failed(self, key: str, error: BaseException) -> None:
+        if not isinstance(error, ApiError | NotReadyError):
+            self.world.kernel.note_error(f"{self.process.name} could not reconcile {key}", error)
+
+    def _begin(self) -> None:
+        self._main = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        await self.lease.acquire()
+        self.world.kernel.log("at work", self.process.name)
+        self.serving = True
+        self.controller.start()
+        self.watch = SimWatch(self.world, self.process, self._take)
+        await self.lease.keep()
+        await self.close()
+
+    def _take(self, kind: str, item: Object, deleted: bool) -> None:
+        getattr(self.controller, f"take_{kind}")(item, deleted=deleted)
+
+    async def close(self) -> None:
+        """SIGTERM, or the Lease is lost."""
+        if self._closed:
+            return
+        self._closed = True
+        self.serving = False
+        if self.watch is not None:
+            self.watch.close()
+        if self._main is not asyncio.current_task():
+            self._main.cancel()
+        await self.controller.close()
+        await self.lease.release()
+        self.world.kernel.log("closed", self.process.name)
+        for _ in range(120):  # what its threads have begun ends by itself
+            await asyncio.sleep(1.0)
+            if not any(thread.begun for thread in self.process.threads):
+                break
+        left = [task for task in self.process.tasks if task is not asyncio.current_task()]
+        if left or any(thread.begun for thread in self.process.threads):
+            names = [str(task.get_coro()) for task in left] + [each.name for each in self.process.threads]
+            self.world.leaks.append(f"{self.process.name} has left: {names}")
+        self.process.exit(0)
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    seed: int
+    violations: list[str]
+    events: int
+    virtual_s: float
+    digest: str
+    fired: dict[str, int]
+    timeline: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class SimWorld:
+    """Everything. Made and used within `simulate`."""
+
+    def __init__(self, plan: Plan, loop: SimLoop, folder: Path, keep: bool) -> None:
+        self.plan = plan
+        self.kernel = Kernel(plan.seed, loop, keep)
+        self.loop = loop
+        self.folder = folder
+        self.context = contextvars.copy_context()
+        self.random = random.Random(f"world {plan.seed}")
+        self.api_random = random.Random(f"API {plan.seed}")
+        self.api = FakeApi()
+        self.values: dict[str, bytes] = {}
+        self.weather = StoreWeather(self.kernel, str(plan.seed))
+        self.archive = self.weather.archive
+        self.network = Network(self)
+        self.pods = SimPods(self)
+        self.pods.behaviour.begin_s = 1.0
+        self.operators: list[SimOperator] = []
+        self.client = FakeKube(self.api, random.Random(f"user {plan.seed}"))
+        self.writes = 0
+        self.leaks: list[str] = []
+        self.flaky = self.lost_answers = 0.0
+        self.api_away = False
+        self.stopped: set[str] = set()
+        self.samples = int(plan.spec["numSamples"])
+        self.ended = False
+        self.stores: list[RemoteCheckpoints] = []
+        self.journals: list[Journal] = []
+        self._operators_made = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- for the parts --
+
+    def env(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Have something done by nobody's process."""
+        self.loop.call_soon(callback, *args, context=self.context)
+
+    def after(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
+        self.loop.call_at(self.loop.time() + seconds, callback, *args, context=self.context)
+
+    def open_storage(self, uri: str, _options: Any = None) -> SimStorage:
+        return SimStorage(self.weather, self.values).sub(uri.partition("://")[2])
+
+    def open_checkpoints(self, _assignment: Any, _folder: str, uri: str) -> RemoteCheckpoints:
+        store = RemoteCheckpoints(
+            self.open_storage(uri), scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
+        )
+        self.stores.append(store)
+        return store
+
+    def api_fault(self, method: str, path: str, body: Any) -> ApiError | None:
+        if self.api_away:
+            self.kernel.counts["API away"] += 1
+            return fake_api.outage(method, path, body)
+        if self.flaky and self.api_random.random() < self.flaky:
+            self.kernel.counts["API flaky"] += 1
+            return fake_api.error(method, path, 500, "InternalError", "etcdserver: leader changed")
+        return None
+
+    # -- operators --
+
+    def start_operator(self, name: str = "", lease: str = "trialpod-operator") -> SimOperator:
+        self._operators_made += 1
+        operator = SimOperator(self, name or f"operator-{self._operators_made}", lease)
+        self.operators.append(operator)
+        self.kernel.log("operator", operator.process.name)
+        return operator
+
+    def operator_gone(self, operator: SimOperator) -> None:
+        """A Deployment's pod has ended: there will be another."""
+        operator.serving = False
+        if operator.watch is not None:
+            operator.watch.close()
+        operator.process.ended()
+        if self.ended:
+            return
+
+        def bring_back() -> None:
+            if not self.ended and not any(each.process.alive for each in self.operators):
+                self.start_operator(operator.process.name if self.random.random() < 0.5 else "")
+
+        self.after(self.random.uniform(*BROUGHT_BACK_S), bring_back)
+
+    @property
+    def operator(self) -> SimOperator | None:
+        alive = [each for each in self.operators if each.process.alive]
+        return next((each for each in alive if each.serving), alive[-1] if alive else None)
+
+    # -- what is --
+
+    @property
+    def experiment(self) -> Object:
+        return self.api.get("tuneexperiments", "digits") or {}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.experiment.get("status") or {})
+
+    def trials(self) -> list[Object]:
+        return sorted(self.api.all("tunetrials"), key=lambda item: int(item["spec"]["index"]))
+
+    def is_over(self) -> bool:
+        if not self.experiment:
+            return False
+        observed = self.status.get("observedGeneration") == self.experiment["metadata"]["generation"]
+        return bool(self.status.get("completionTime")) and observed
+
+    def at_rest(self) -> bool:
+        operator = self.operator
+        return (
+            self.is_over()
+            and not self.api.all("pods")
+            and operator is not None
+            and operator.serving
+            and operator.controller.open_count == 0
+        )
+
+    # -- a run --
+
+    async def run(self) -> None:
+        """Let the plan happen, then let everything heal and come to its end."""
+        from sim_faults import Faults
+
+        self.start_operator()
+        await self.client.create(paths.experiments("team"), manifest(**self.plan.spec))
+        faults = Faults(self)
+        for fault in self.plan.faults:
+            wait = fault.at - self.loop.time()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            self.kernel.log("FAULT", f"{fault.kind} for {fault.for_s} x {fault.x}")
+            task = asyncio.ensure_future(faults.happen(fault))
+            self._tasks.add(task)
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
+        await faults.heal()
+        self.kernel.log("healed")
+        began = self.loop.time()
+        while not self.at_rest():
+            if self.loop.time() - began > WITHIN_S:
+                states = [(each.get("status") or {}).get("state") for each in self.trials()]
+                raise Violation(f"liveness: not over {WITHIN_S:.0f} s after the last fault: {states} {self.why()}")
+            if self.kernel.errors or self.pods.problems:
+                return
+            await asyncio.sleep(0.5)
+        self.kernel.log("over")
+        await self.rest()
+        self.ended = True
+        operator = self.operator
+        assert operator is not None
+        operator.process.call(lambda: asyncio.ensure_future(operator.close()))
+        end = self.loop.time() + 150.0
+        while operator.process.alive:
+            if self.loop.time() > end:
+                raise Violation("the operator does not end when it is told to")
+            await asyncio.sleep(0.2)
+
+    def why(self) -> str:
+        operator = self.operator
+        conditions = [
+            f"{each['type']}={each['status']} {each.get('reason')}: {each.get('message')}"
+            for each in self.status.get("conditions") or []
+        ]
+        pods = [(pod["metadata"]["name"], (pod.get("status") or {}).get("phase")) for pod in self.api.all("pods")]
+        return f"{operator.process.name if operator else 'no operator'}; {conditions}; pods {pods}"
+
+    async def rest(self) -> None:
+        """Nothing is written any more."""
+        await asyncio.sleep(30.0)
+        before = self.writes, self.weather.writes
+        reconciles = sum(each.reconciles for each in self.operators)
+        await asyncio.sleep(REST_S)
+        after = self.writes, self.weather.writes
+        if before != after:
+            raise Violation(f"quiescence: writes to the API server and the storage went from {before} to {after}")
+        more = sum(each.reconciles for each in self.operators) - reconciles
+        if more > 15:
+            raise Violation(f"quiescence: {more} reconciles in {REST_S:.0f} s at rest")
+
+
+_THREADED: tuple[Any, ...] = (
+    attempt_link, client_module, uploads, mirror, suggesting, snapshots, parallel, checkpoint_upload, checkpoints,
+    attempt_module, preemption, runner_main, tree_copy,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
+    """Put the simulated threads, clocks, wires and storage in the place of the real ones."""
+    undo: list[Callable[[], None]] = []
+
+    def put(owner: Any, name: str, value: Any) -> None:
+        before = getattr(owner, name)
+        undo.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def default(function: Any, name: str, value: Any) -> None:
+        defaults = function.__kwdefaults__
+        before = defaults[name]
+        undo.append(lambda: defaults.__setitem__(name, before))
+        defaults[name] = value
+
+    for module in _THREADED:
+        put(module, "threading", sim_threading)
+    for module in (mirror, uploads, trainable_module, session_module):
+        put(module, "time", sim_time)
+    put(mirror, "ThreadPoolExecutor", SimExecutor)
+    put(remote_checkpoints.os, "urandom", _urandom)
+    default(attempt_module.Attempt.__init__, "clock", sim_time.monotonic)
+    default(attempt_module.Attempt.__init__, "wall", sim_time.time)
+    default(attempt_module.Attempt.__init__, "sleep", sim_time.sleep)
+    default(uploads.CheckpointWriter.__init__, "clock", sim_time.monotonic)
+    default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())
+    put(work_queue, "random", _Jitter())
+    put(attempt_module, "_open", lambda *args: world_of().open_checkpoints(*args))
+    put(experiment_controller, "open_storage", lambda *args: world_of().open_storage(*args))
+    put(deletion, "open_storage", lambda *args: world_of().open_storage(*args))
+    put(runner_main, "ReportClient", make_client)
+    put(runner_main, "PreemptionWatch", SimPreemption)
+    put(runner_main, "leave", leave)
+    put(preemption, "leave", leave)
+    put(runner_main._Process, "_enter", lambda _self, _trial_dir: None)
+    put(runner_main, "load_trainable", lambda *_: SimTrainable)
+    put(runner_main, "socket", _Hosts())
+    put(host_module, "Journal", _Journals(world_of))
+    put(runner_main, "sys", _Quiet())
+    logging.disable(logging.CRITICAL)
+    undo.append(lambda: logging.disable(logging.NOTSET))
+    try:
+        yield
+    finally:
+        for each in reversed(undo):
+            each()
+
+
+class _Jitter:
+    def uniform(self, low: float, high: float) -> float:
+        return worlds[-1].api_random.uniform(low, high)
+
+
+class _Hosts:
+    def gethostname(self) -> str:
+        from sim_kernel import PROCESS
+
+        process = PROCESS.get()
+        return process.hostname if process is not None else "host"
+
+
+class _Journals:
+    """Journals of which those of dead processes can be closed."""
+
+    def __init__(self, world_of: Callable[[], SimWorld]) -> None:
+        self._world_of = world_of
+
+    def open(self, directory: Path) -> Journal:
+        journal = Journal.open(directory)
+        self._world_of().journals.append(journal)
+        return journal
+
+
+class _Quiet:
+    """sys of a pod: nobody reads what it prints."""
+
+    def __init__(self) -> None:
+        self.stdout = self.stderr = io.StringIO()
+        self.path: list[str] = []
+
+
+def _urandom(count: int) -> bytes:
+    return kernel().random.randbytes(count)
+
+
+def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
+    """Let a plan happen and judge what came of it.
+
+    Args:
+        plan: what is to happen.
+        keep: keep the timeline.
+    """
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    folder = Path(tempfile.mkdtemp(prefix="trialpod-simulation-", dir=place))
+    (folder / "scratch").mkdir()
+    loop = SimLoop()
+    world = SimWorld(plan, loop, folder, keep)
+    violations: list[str] = []
+    notes: list[str] = []
+
+    def unhandled(_loop: Any, context: dict[str, Any]) -> None:
+        world.kernel.note_error(str(context.get("message")), context.get("exception"))
+
+    loop.set_exception_handler(unhandled)
+    install_kernel(world.kernel)
+    worlds.append(world)
+    enabled = gc.isenabled()
+    gc.disable()
+    if not gc.get_freeze_count():
+        gc.freeze()  # what was there before a run need not be looked at after each
+    try:
+        with patched(lambda: world), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # nobody closes what a dead process had open
+            try:
+                asyncio.set_event_loop(None)
+                loop.run_until_complete(loop.create_task(world.run(), context=world.context))
+            except Exception as error:  # noqa: BLE001 - of the world too: nothing is known of such a run
+                violations.append(f"{type(error).__name__}: {error}")
+            finally:
+                virtual_s = loop.time()
+                world.kernel.close()
+                for task in asyncio.all_tasks(loop):
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                gc.collect()  # an exception that nobody looked at is told of when its task goes
+                loop.set_exception_handler(lambda *_: None)
+                for store in world.stores:
+                    with contextlib.suppress(OSError):
+                        if store._scratch_or_none is not None:
+                            store._scratch_or_none.remove()
+                for journal in world.journals:
+                    journal.close()
+                loop.close()
+        violations += world.kernel.errors + world.pods.problems + world.leaks
+        if not violations:
+            from sim_oracles import judge
+
+            violations += judge(world, notes)
+    finally:
+        worlds.remove(world)
+        install_kernel(None)
+        shutil.rmtree(folder, ignore_errors=True)
+        if enabled:
+            gc.enable()
+    return Outcome(
+        plan.seed,
+        violations,
+        world.kernel.events,
+        virtual_s,
+        world.kernel.digest(),
+        dict(world.kernel.counts),
+        world.kernel.kept or [],
+        notes,
+    )
+
+
+__all__ = ["END_S", "Fault", "Outcome", "sim_pods", "simulate"]

@@ -1,0 +1,133 @@
+"""Runs the simulation with new seeds for as long as one likes, or one seed again with all that happens in it.
+
+    make soak SOAK_MINUTES=30      new seeds on all cores; a line a minute; exit status 1 when anything did not hold
+    make soak SOAK_SEED=4711       that seed, with its timeline
+    make soak SOAK_PLAN=FILE       a plan that an earlier run wrote down, with its timeline
+
+What failed is in build/soak, each seed with the fewest faults that still make it fail.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import queue
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(HERE.parents[0] / "unit" / part) for part in ("cluster", "storage"))]
+
+from sim_plan import KINDS, Plan, plan_from_text, plan_of, shrunk  # noqa: E402
+from sim_world import Outcome, simulate  # noqa: E402
+
+PLACE = HERE.parents[1] / "build" / "soak"
+ENOUGH = 300
+"""From so many seeds on every kind of fault must have happened."""
+COLLECT_EVERY = 20
+
+
+def work(first: int, step: int, end_at: float, results: Any) -> None:
+    """Run every `step`-th seed until the time is over."""
+    import gc
+
+    seed = first
+    while time.time() < end_at:
+        outcome = simulate(plan_of(seed))
+        outcome.timeline = []
+        results.put(outcome)
+        if outcome.violations:
+            results.put(write_down(plan_of(seed), outcome))
+        seed += step
+        if seed // step % COLLECT_EVERY == 0:
+            gc.collect()
+    results.put(None)
+
+
+def write_down(plan: Plan, outcome: Outcome) -> str:
+    """Keep a failing seed with the fewest faults that it needs; return where."""
+    least = shrunk(plan, lambda candidate: bool(simulate(candidate).violations))
+    again = simulate(least, keep=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    path = PLACE / f"seed-{plan.seed}.json"
+    found = {"violations": outcome.violations, "of the least": again.violations, "plan": json.loads(least.text())}
+    path.write_text(json.dumps(found, indent=1))
+    path.with_suffix(".timeline").write_text("\n".join(again.timeline) + "\n")
+    return str(path)
+
+
+def replay(plan: Plan) -> int:
+    """Run one plan and print its timeline."""
+    outcome = simulate(plan, keep=True)
+    print(plan.text())
+    print("\n".join(outcome.timeline))
+    print(f"{outcome.events} events in {outcome.virtual_s:.1f} s of its time, timeline {outcome.digest}")
+    for violation in outcome.violations:
+        print(f"VIOLATION: {violation}")
+    return 1 if outcome.violations else 0
+
+
+def soak(minutes: float, first: int, workers: int) -> int:
+    """Run new seeds; return the exit status."""
+    results: Any = multiprocessing.Queue()
+    end_at = time.time() + 60.0 * minutes
+    processes = [
+        multiprocessing.Process(target=work, args=(first + number, workers, end_at, results), daemon=True)
+        for number in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    seeds = events = failed = 0
+    hours = 0.0
+    fired: Counter[str] = Counter()
+    running, next_line = workers, time.time() + 60.0
+    while running:
+        try:
+            found = results.get(timeout=1.0)
+        except queue.Empty:
+            if not any(process.is_alive() for process in processes):
+                print("a worker has died", flush=True)
+                return 1
+            found = ""
+        if found is None:
+            running -= 1
+        elif isinstance(found, str):
+            if found:
+                print(f"VIOLATION: {found}", flush=True)
+        else:
+            seeds += 1
+            events += found.events
+            hours += found.virtual_s / 3600.0
+            fired.update(found.fired)
+            if found.violations:
+                failed += 1
+                print(f"seed {found.seed}: {found.violations[0].splitlines()[0]}", flush=True)
+        if time.time() >= next_line or not running:
+            next_line += 60.0
+            kinds = ", ".join(f"{kind} {fired[kind]}" for kind in KINDS)
+            print(f"{seeds} seeds, {events} events, {hours:.1f} h, {failed} violations; {kinds}", flush=True)
+    missing = [kind for kind in KINDS if not fired[kind]]
+    if seeds >= ENOUGH and missing:
+        print(f"these faults never happened, so nothing is known about them: {', '.join(missing)}")
+        return 1
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Do what the environment says."""
+    if plan := os.environ.get("SOAK_PLAN"):
+        found = json.loads(Path(plan).read_text())
+        return replay(plan_from_text(json.dumps(found.get("plan", found))))
+    if seed := os.environ.get("SOAK_SEED"):
+        return replay(plan_of(int(seed)))
+    minutes = float(os.environ.get("SOAK_MINUTES") or 30)
+    first = int(os.environ.get("SOAK_FIRST") or time.time())
+    return soak(minutes, first, int(os.environ.get("SOAK_WORKERS") or os.cpu_count() or 1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The whole system under faults, on virtual time: whatever goes wrong, every rule holds in the end.
+
+A seed is a whole run; `make soak` finds new ones. What failed once stays here by the name of what it found.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sim_plan import KINDS, Fault, Plan, plan_from_text, plan_of, shrunk
+from sim_world import simulate
+
+PARTS = 8
+SEEDS = 96
+HERE = Path(__file__).parent
+
+fired: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _put_away() -> None:
+    gc.collect()
+
+
+def holds(plan: Plan) -> None:
+    outcome = simulate(plan)
+    fired.update(outcome.fired)
+    assert not outcome.violations, f"make soak SOAK_SEED={plan.seed}: {outcome.violations}"
+
+
+@pytest.mark.once
+@pytest.mark.xdist_group("simulation")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_rule_holds_whatever_goes_wrong(part: int) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        holds(plan_of(seed))
+
+
+@pytest.mark.once
+@pytest.mark.xdist_group("simulation")
+def test_every_kind_of_fault_has_happened() -> None:
+    """It says nothing unless all parts ran here, which `xdist_group` sees to."""
+    if sum(fired.values()) < 10 * SEEDS // PARTS:
+        pytest.skip("the seeds ran elsewhere, or not at all")
+    assert [kind for kind in KINDS if not fired[kind]] == []
+
+
+def test_without_a_fault_nothing_is_lost_repeated_or_left_over() -> None:
+    for seed in range(10):
+        holds(plan_of(seed).with_faults(()))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(9, id="after a clock was set back a retry waited for an hour"),
+        pytest.param(14, id="an operator that knew less than another ended attempts that had lost nothing"),
+        pytest.param(31, id="a snapshot replaced records of another operator that it did not know"),
+        pytest.param(42, id="an attempt on a lost node took the index that its successor needed"),
+        pytest.param(89, id="an operator that was out of date sent a new pod away for good"),
+        pytest.param(300253, id="after a clock was set back nobody asked for an hour what a silent pod does"),
+        pytest.param(100093, id="an operator wrote where another had removed the journal, and called it durable"),
+    ],
+)
+def test_what_went_wrong_once_does_not_again(seed: int) -> None:
+    holds(plan_of(seed))
+
+
+def test_a_seed_is_the_same_run_each_time() -> None:
+    for seed in (2, 9, 14):
+        first, second = simulate(plan_of(seed)), simulate(plan_of(seed))
+        assert (first.digest, first.events, first.fired) == (second.digest, second.events, second.fired)
+
+
+@pytest.mark.once
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    """Nothing depends on the order of a set, or on an address."""
+    code = (
+        "import soak; from sim_plan import plan_of; from sim_world import simulate; "
+        "print([simulate(plan_of(seed)).digest for seed in (2, 9, 14)])"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=HERE,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    assert len(printed) == 1
+
+
+def test_a_plan_is_read_back_as_it_was_written() -> None:
+    for seed in range(20):
+        assert plan_from_text(plan_of(seed).text()) == plan_of(seed)
+
+
+def test_of_a_failing_plan_the_faults_remain_that_matter() -> None:
+    plan = plan_of(3).with_faults(tuple(Fault(kind, 1.0, 0.0, 0.0) for kind in KINDS[:6]))
+    matter = set(KINDS[2:4])
+    least = shrunk(plan, lambda candidate: matter <= {fault.kind for fault in candidate.faults})
+    assert {fault.kind for fault in least.faults} == matter

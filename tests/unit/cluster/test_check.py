@@ -1,0 +1,270 @@
+"""`trialpod check` against a stand-in for the API server."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import GROUP, ApiServer
+
+from trialpod.cli.main import main
+from trialpod_operator.api.models import TuneExperimentSpec
+from trialpod_operator.cluster import probe_pod
+from trialpod_operator.cluster.checks import Checks
+from trialpod_operator.cluster.client import Experiments
+from trialpod_operator.cluster.findings import Finding, clock_finding, quota_finding
+from trialpod_operator.cluster.probe_pod import Probe
+
+Json = dict[str, Any]
+Run = Callable[..., str]
+ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+FORBIDDEN = {"code": 403, "reason": "Forbidden", "message": "you may not"}
+
+
+def schema(*left_out: str) -> Json:
+    fields = {name: {} for name in TuneExperimentSpec.__struct_encode_fields__ if name not in left_out}
+    kind = [{"group": "trialpod.dev", "kind": "TuneExperiment", "version": "v1alpha1"}]
+    found = {"x-kubernetes-group-version-kind": kind, "properties": {"spec": {"properties": fields}}}
+    return {"components": {"schemas": {"dev.trialpod.TuneExperiment": found}}}
+
+
+def operator_pod(*, ready: str = "True", namespaces: str = "", image: str = "train:1") -> Json:
+    variables = {
+        "TRIALPOD_NAMESPACES": namespaces,
+        "TRIALPOD_DEFAULT_IMAGE": image,
+        "TRIALPOD_DEFAULT_STORAGE_URI": "s3://tune/runs",
+        "TRIALPOD_DEFAULT_STORAGE_SECRET": "minio",
+    }
+    return {
+        "metadata": {
+            "name": "trialpod-0",
+            "namespace": "trialpod-system",
+            "labels": {"app.kubernetes.io/version": "0.1.0"},
+        },
+        "spec": {
+            "containers": [{"name": "operator", "env": [{"name": k, "value": v} for k, v in variables.items()]}]
+        },
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    made = ApiServer()
+    monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
+    monkeypatch.delenv("TRIALPOD_NAMESPACE", raising=False)
+    made.routes = {
+        ("GET", "/version"): {"gitVersion": "v1.33.1"},
+        ("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews"): {"status": {"userInfo": {"username": "jane"}}},
+        ("GET", "/api/v1/namespaces/team"): {"status": {"phase": "Active"}},
+        ("GET", GROUP): {"resources": []},
+        ("GET", f"/openapi/v3{GROUP}"): schema(),
+        ("POST", ACCESS): {"status": {"allowed": True}},
+        ("GET", "/api/v1/pods"): {"items": [operator_pod()]},
+        ("GET", "/api/v1/nodes"): {"items": [{"status": {"allocatable": {"nvidia.com/gpu": "4"}}}, {}]},
+        ("GET", "/api/v1/namespaces/team/resourcequotas"): {"items": []},
+    }
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trialpod(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, status: int = 0) -> str:
+        found = main(list(arguments))
+        out, err = capsys.readouterr()
+        assert found == status, out + err
+        return out + err
+
+    return run
+
+
+def test_a_cluster_where_experiments_can_run_has_only_fine_lines(server: ApiServer, trialpod: Run) -> None:
+    text = trialpod("check", "--no-pod")
+    assert "fine   API server: Kubernetes v1.33.1" in text
+    assert "as jane" in text
+    assert "fine   definitions: trialpod.dev/v1alpha1, with all fields of this version" in text
+    assert "fine   rights: jane may run" in text
+    assert "fine   operator: trialpod 0.1.0 is ready: trialpod-system/trialpod-0" in text
+    assert "fine   quota: the namespace has none" in text
+    assert "fine   GPUs: 4 nvidia.com/gpu on 1 of 2 nodes" in text
+    assert text.endswith("experiments can run here\n")
+    assert {each["state"] for each in json.loads(trialpod("check", "--no-pod", "--json"))} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("route", "answer", "expected"),
+    [
+        (("GET", GROUP), {"code": 404, "message": "no"}, "-> who runs the cluster installs it: helm install"),
+        (("GET", f"/openapi/v3{GROUP}"), schema("suspend"), "spec.suspend is not in them\n         -> kubectl apply"),
+        (("POST", ACCESS), {"status": {"allowed": False}}, "--clusterrole=edit --user=jane"),
+        (("GET", "/api/v1/pods"), {"items": []}, "there is none in the cluster"),
+        (("GET", "/api/v1/pods"), {"items": [operator_pod(ready="False")]}, "-> kubectl -n trialpod-system logs"),
+        (("GET", "/api/v1/pods"), {"items": [operator_pod(namespaces="lab, x")]}, "or use one of: lab, x"),
+        (("GET", "/api/v1/namespaces/team"), {"code": 404, "message": "no"}, "-> kubectl create namespace team"),
+        (("GET", "/version"), {"gitVersion": "v1.27.3"}, "trialpod needs Kubernetes 1.30 or newer"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_comes_with_its_remedy(
+    server: ApiServer, trialpod: Run, route: tuple[str, str], answer: Json, expected: str
+) -> None:
+    server.routes[route] = answer
+    text = trialpod("check", "--no-pod", status=1)
+    assert expected in text
+    assert "\nWRONG  " in f"\n{text}"
+
+
+def test_what_may_not_be_seen_is_not_known_and_no_error(server: ApiServer, trialpod: Run) -> None:
+    for path in ("/api/v1/pods", "/api/v1/namespaces/trialpod-system/pods", "/api/v1/nodes", f"/openapi/v3{GROUP}"):
+        server.routes["GET", path] = FORBIDDEN
+    text = trialpod("check", "--no-pod")
+    assert "?      operator: its pod cannot be seen" in text
+    assert "experiments can run here; 3 could not be checked" in text
+
+
+def test_a_cluster_that_does_not_answer_ends_the_check(server: ApiServer, trialpod: Run) -> None:
+    server.close()
+    assert "cannot be reached" in trialpod("check", status=1)
+
+
+def test_the_lease_tells_version_and_life_of_the_operator(server: ApiServer, trialpod: Run) -> None:
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    path = "/apis/coordination.k8s.io/v1/namespaces/trialpod-system/leases/trialpod-operator"
+    lease = {"metadata": {"annotations": {"trialpod.dev/version": "0.1.9"}}, "spec": {"renewTime": now}}
+    server.routes["GET", path] = lease
+    text = trialpod("check", "--no-pod")
+    assert "operator: trialpod 0.1.9 is ready" in text
+    assert "fine   operator's Lease: renewed" in text
+    server.routes["GET", path] = {**lease, "spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}}
+    assert "it is not at work" in trialpod("check", "--no-pod", status=1)
+    server.routes["GET", path] = {**lease, "metadata": {"annotations": {"trialpod.dev/version": "0.9.0"}}}
+    assert 'pip install "trialpod==0.9.0"' in trialpod("check", "--no-pod", status=1)
+
+
+# -- from inside --
+
+
+def inside(
+    server: ApiServer, phase: str, *, log: str = "", status: Json | None = None, **probe: Any
+) -> list[Finding]:
+    path = "/api/v1/namespaces/team/pods/check"
+    server.routes["GET", path] = {
+        "metadata": {"name": "check", "creationTimestamp": "2026-11-21T10:00:00Z"},
+        "spec": {"nodeName": "a", "containers": [{"name": "trial"}]},
+        "status": {"phase": phase, **(status or {})},
+    }
+    server.routes["GET", f"{path}/log"] = log.encode()
+    clock = iter(range(1_800_000_000, 1_900_000_000))
+    given = {"image": "train:1", "uri": "s3://tune/runs", "secret": "minio", **probe}
+    with Experiments.connect() as api:
+        checks = Checks(api, clock=lambda: float(next(clock)), sleep=lambda _: None)
+        found = list(checks.inside(Probe(**given), "check", 20.0))
+    assert ("DELETE", path) in server.requests
+    return found
+
+
+def test_the_pod_proves_image_storage_and_clock(server: ApiServer) -> None:
+    told = {"time": 1_800_000_001.0, "release": "0.1.0", "python": "3.11.9", "storage_s": 0.1, "reports": ""}
+    found = inside(server, "Succeeded", log=f"noise\ntrialpod-check {json.dumps(told)}\n", reports="https://op:8443")
+    assert [each.state for each in found] == ["ok"] * 4
+    assert [each.name for each in found] == ["image", "report service", "storage", "clock of node a"]
+    assert "trialpod 0.1.0, Python 3.11.9" in found[0].text
+
+
+def test_what_the_pod_cannot_do_comes_with_its_remedy(server: ApiServer) -> None:
+    told = {"time": 1_800_000_001.0, "release": "0.1.0", "storage_error": "no keys", "storage_step": "write"}
+    told["reports"] = "timed out"
+    found = inside(server, "Succeeded", log=f"trialpod-check {json.dumps(told)}\n", reports="https://op:8443")
+    assert [(each.name, each.state) for each in found[1:3]] == [("report service", "bad"), ("storage", "bad")]
+    assert "NetworkPolicy" in found[1].remedy
+    assert "cannot be written from inside: no keys" in found[2].text
+    assert "the Secret minio" in found[2].remedy
+
+
+def test_an_image_that_cannot_be_pulled_or_has_no_trialpod_is_told(server: ApiServer) -> None:
+    waiting = {"reason": "ErrImagePull", "message": "not found"}
+    status = {
+        "conditions": [{"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [{"name": "trial", "image": "train:1", "state": {"waiting": waiting}}],
+    }
+    found = inside(server, "Pending", status=status)
+    assert found[0].state == "bad"
+    assert "train:1" in found[0].text
+    found = inside(server, "Succeeded", log='trialpod-check {"image_error": "No module named trialpod"}')
+    assert "No module named trialpod" in found[0].text
+    found = inside(server, "Failed", log='exec: "python": executable file not found')
+    assert "cannot run the check: exec" in found[0].text
+
+
+def test_a_pod_that_is_refused_says_why(server: ApiServer) -> None:
+    message = 'pods "check" is forbidden: exceeded quota: small, requested: pods=1, used: pods=5, limited: pods=5'
+    server.routes["POST", "/api/v1/namespaces/team/pods"] = {"code": 403, "reason": "Forbidden", "message": message}
+    with Experiments.connect() as api:
+        found = list(Checks(api).inside(Probe(image="train:1"), "check", 20.0))
+    assert found[0].state == "bad"
+    assert "quota" in found[0].text
+
+
+def test_the_pod_satisfies_the_restricted_standard_and_follows_the_experiments_template() -> None:
+    template = {
+        "spec": {"imagePullSecrets": [{"name": "reg"}], "containers": [{"name": "trial"}], "nodeSelector": {"a": "b"}}
+    }
+    probe = Probe(image="i", secret="minio", resources={"cpu": 2, "gpu": 1}, pod_template=template)
+    pod = probe_pod.build(probe, "check", "team")
+    container = pod["spec"]["containers"][0]
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "reg"}]
+    assert pod["spec"]["nodeSelector"] == {"a": "b"}
+    assert container["resources"]["limits"] == {"cpu": "2", "memory": "128Mi", "nvidia.com/gpu": "1"}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert "app.kubernetes.io/managed-by" not in pod["metadata"]["labels"]  # the operator leaves it alone
+
+
+def test_the_program_in_the_pod_finds_out_what_it_says(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", probe_pod.PROGRAM],
+        env={"CHECK_URI": str(tmp_path / "store"), "CHECK_REPORTS": "https://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found = probe_pod.read(done.stdout)
+    assert found is not None, done.stderr
+    assert "storage_error" not in found
+    assert found["release"]
+    assert "refused" in found["reports"]
+    assert probe_pod.read("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "state", "text"), [(1.0, "ok", "agrees"), (30.0, "ok", "30 s ahead"), (-300.0, "bad", "300 s behind")]
+)
+def test_clocks_may_differ_by_little(theirs: float, state: str, text: str) -> None:
+    found = clock_finding("node", 1000.0 + theirs, 1000.0)
+    assert found.state == state
+    assert text in found.text
+
+
+def test_the_clock_of_the_api_server_is_read_from_its_answers(server: ApiServer, trialpod: Run) -> None:
+    assert "fine   API server's clock" in trialpod("check", "--no-pod")
+    assert email.utils.parsedate_to_datetime("Sat, 21 Nov 2026 10:00:00 GMT")
+
+
+def test_a_quota_that_is_used_up_is_bad() -> None:
+    def quota(used: str) -> Json:
+        status = {
+            "hard": {"pods": "5", "requests.cpu": "4", "services": "1"},
+            "used": {"pods": used, "requests.cpu": "500m"},
+        }
+        return {"metadata": {"name": "small"}, "status": status}
+
+    assert quota_finding(quota("2")).text == "in use: pods 2 of 5, requests.cpu 500m of 4"
+    assert quota_finding(quota("5")).state == "bad"

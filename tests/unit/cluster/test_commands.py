@@ -1,0 +1,419 @@
+"""The commands that change an experiment in a cluster or read it, against a stand-in for the API server."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from api_server import ApiServer, condition_of, experiment_object, trial_object
+
+from trialpod.cli.main import main
+from trialpod_operator.cluster import remote_storage
+
+Json = dict[str, Any]
+Run = Callable[..., str]
+CORE = "/api/v1/namespaces/team"
+
+MANIFEST = """
+apiVersion: trialpod.dev/v1alpha1
+kind: TuneExperiment
+metadata: {name: climb}
+spec:
+  trainable: {entrypoint: "train:train"}
+  searchSpace: {lr: {uniform: [0, 1]}}
+  metric: loss
+  mode: min
+  numSamples: 4
+  storage: {uri: "s3://tune/runs", endpoint: "http://minio.minio.svc:9000", credentialsSecret: minio}
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    made = ApiServer()
+    monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL_S3", "TRIALPOD_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def trialpod(server: ApiServer, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
+    def run(*arguments: str, status: int = 0) -> str:
+        found = main(list(arguments))
+        out, err = (each.decode() for each in capsysbinary.readouterr())
+        assert found == status, out + err
+        return out + err
+
+    return run
+
+
+def climbing(**status: Any) -> Json:
+    given = {
+        "conditions": [condition_of("Ready", "True", "Running")],
+        "trials": {"running": 1, "done": 1, "total": 4, "error": 0, "progress": "1/4"},
+        "storageUri": "s3://tune/runs/climb",
+        **status,
+    }
+    return experiment_object("climb", yaml.safe_load(MANIFEST)["spec"], **given)
+
+
+def pod(number: int, attempt: int = 1) -> Json:
+    labels = {"trialpod.dev/experiment": "climb", "trialpod.dev/trial-id": f"d75de_{number:05d}"}
+    name = f"climb-d75de-{number:05d}-{attempt}"
+    return {
+        "metadata": {"name": name, "labels": {**labels, "trialpod.dev/attempt": str(attempt)}},
+        "spec": {"containers": [{"name": "side"}, {"name": "trial"}]},
+    }
+
+
+# -- submit --
+
+
+def test_a_manifest_is_applied_by_the_server_under_our_name(server: ApiServer, trialpod: Run) -> None:
+    Path("climb.yaml").write_text(MANIFEST)
+    text = trialpod("submit", "climb.yaml", "--set", "spec.numSamples=8")
+    assert "experiment climb submitted (namespace team)" in text
+    assert "trialpod status climb -n team --watch" in text
+    assert server.experiment("climb")["spec"]["numSamples"] == 8
+    assert server.experiment("climb")["metadata"]["namespace"] == "team"
+    assert ("PATCH", "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/climb") in server.requests
+    assert "was there already" in trialpod("submit", "climb.yaml", "--set", "spec.numSamples=8")
+    assert "experiment climb changed" in trialpod("submit", "climb.yaml", "--set", "spec.numSamples=9")
+
+
+def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(server: ApiServer, trialpod: Run) -> None:
+    Path("climb.yaml").write_text(MANIFEST)
+    text = trialpod("submit", "climb.yaml", "--dry-run", "--name", "other")
+    assert yaml.safe_load(text)["metadata"]["name"] == "other"
+    found = json.loads(trialpod("submit", "climb.yaml", "--dry-run", "-o", "json"))
+    assert found["spec"] == yaml.safe_load(MANIFEST)["spec"]
+    assert server.requests == []
+
+
+def test_what_is_wrong_with_a_manifest_is_told_before_anything_is_sent(server: ApiServer, trialpod: Run) -> None:
+    Path("climb.yaml").write_text(MANIFEST.replace("numSamples", "numSample"))
+    assert "numSamples" in trialpod("submit", "climb.yaml", status=2)
+    assert server.requests == []
+
+
+def test_a_config_map_in_the_file_goes_before_the_experiment(server: ApiServer, trialpod: Run) -> None:
+    companion = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: code}\ndata: {a: b}\n---"
+    Path("climb.yaml").write_text(companion + MANIFEST)
+    assert "ConfigMap code applied\nexperiment climb submitted" in trialpod("submit", "climb.yaml")
+    Path("climb.yaml").write_text(companion.replace("ConfigMap", "Service") + MANIFEST)
+    assert "kubectl apply -f climb.yaml" in trialpod("submit", "climb.yaml", status=2)
+
+
+def test_an_operator_that_is_releases_apart_is_warned_of(server: ApiServer, trialpod: Run) -> None:
+    Path("climb.yaml").write_text(MANIFEST)
+    server.routes["GET", f"{CORE}/configmaps/trialpod-ca"] = {
+        "metadata": {"annotations": {"trialpod.dev/version": "0.7.1"}}
+    }
+    assert 'pip install "trialpod==0.7.1"' in trialpod("submit", "climb.yaml")
+
+
+def test_the_module_beside_a_manifest_is_sent_when_that_is_wanted(server: ApiServer, trialpod: Run) -> None:
+    Path("climb.yaml").write_text(MANIFEST)
+    assert "--with-code: train.py is not beside climb.yaml" in trialpod(
+        "submit", "climb.yaml", "--with-code", status=2
+    )
+    Path("train.py").write_text("def train(config):\n    pass\n")
+    assert "train.py beside climb.yaml is not sent" in trialpod("submit", "climb.yaml", "--dry-run")
+    found = yaml.safe_load(trialpod("submit", "climb.yaml", "--dry-run", "--with-code"))
+    assert found["spec"]["trainable"] == {"source": "def train(config):\n    pass\n", "attribute": "train"}
+
+
+def test_a_namespace_that_is_not_there_is_told_from_a_missing_trialpod(server: ApiServer, trialpod: Run) -> None:
+    Path("climb.yaml").write_text(MANIFEST)
+    path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/climb"
+    server.routes["PATCH", path] = {"code": 404, "reason": "NotFound", "message": 'namespaces "team" not found'}
+    assert "kubectl create namespace team" in trialpod("submit", "climb.yaml", status=2)
+
+
+SCRIPT = """
+from trialpod import tune
+
+def train(config):
+    tune.report({"loss": config["lr"]})
+
+tune.Tuner(
+    train,
+    param_space={"lr": tune.uniform(0, 1)},
+    tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=2),
+    run_config=tune.RunConfig(name="parabola", storage_path="s3://tune/runs"),
+).fit()
+print("AFTER")
+"""
+
+
+def test_a_dry_run_of_a_script_prints_the_manifest_that_it_makes(
+    server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("TRIALPOD_BACKEND", "TRIALPOD_NAMESPACE", "TRIALPOD_CREDENTIALS_SECRET", "TRIALPOD_IMAGE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("TRIALPOD_WORK_DIR", str(tmp_path / "work"))
+    Path("script.py").write_text(SCRIPT)
+    text = trialpod("submit", "script.py", "--dry-run", "-n", "lab", "--secret", "keys", "--image", "train:1")
+    found = yaml.safe_load(text)
+    assert found["metadata"] == {"name": "parabola", "namespace": "lab"}
+    assert found["spec"]["storage"]["credentialsSecret"] == "keys"
+    assert found["spec"]["image"] == "train:1"
+    assert found["spec"]["trainable"]["pickle"]["uri"].startswith("s3://tune/runs/parabola/.trialpod/trainable-")
+    assert "AFTER" not in text
+    assert server.requests == []
+    assert not (tmp_path / "work" / "parabola").exists()
+
+
+# -- list --
+
+
+def test_the_list_has_a_line_for_each_experiment(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing(best={"value": "0.25", "trialId": "d75de_00001"}))
+    stalled = [condition_of("Stalled", "True", "InvalidSpec"), condition_of("Ready", "False", "InvalidSpec")]
+    server.put("tuneexperiments", experiment_object("other", conditions=stalled))
+    lines = trialpod("list").splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "TRIALS", "RUNNING", "FAILED", "BEST", "AGE"]
+    assert lines[1].split()[:6] == ["climb", "Running", "1/4", "1", "0", "loss=0.25"]
+    assert lines[2].split()[:3] == ["other", "Stalled", "(InvalidSpec)"]
+    assert trialpod("list", "-A").splitlines()[1].startswith("team ")
+    assert json.loads(trialpod("list", "--json"))[0]["progress"] == "1/4"
+
+
+def test_the_cluster_is_chosen_as_kubectl_does(
+    server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.put("tuneexperiments", climbing())
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert "no cluster is known" in trialpod("list", status=2)
+    text = trialpod("why", "climb", "--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "here", "-n", "lab")
+    assert ("GET", "/apis/trialpod.dev/v1alpha1/namespaces/lab/tuneexperiments/climb") in server.requests
+    assert text.startswith("climb (namespace team): Running")
+    assert "has no context 'heer'; did you mean 'here'?" in trialpod(
+        "list", "--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "heer", status=2
+    )
+
+
+def test_an_empty_list_says_what_to_do(trialpod: Run) -> None:
+    text = trialpod("list")
+    assert "no experiment in the namespace team; `trialpod list -A`" in text
+    assert "trialpod submit" in text
+
+
+# -- status --watch --
+
+
+def test_watching_ends_with_the_experiment_and_says_how_it_went(server: ApiServer, trialpod: Run) -> None:
+    done = [condition_of("Ready", "True", "Succeeded"), condition_of("Succeeded", "True", "Succeeded")]
+    server.put("tuneexperiments", climbing(conditions=done, trials={"done": 1, "total": 1, "terminated": 1}))
+    server.put("tunetrials", trial_object("climb", 0, "TERMINATED", value="0.5"))
+    text = trialpod("status", "climb", "--watch")
+    assert "1 trial" in text
+    assert "all trials: trialpod results climb -n team" in text
+    failed = [condition_of("Failed", "True", "FailFast", "trial 0 failed")]
+    server.put("tuneexperiments", climbing(conditions=failed, trials={"done": 1, "total": 1, "error": 1}))
+    trialpod("status", "climb", "-w", status=1)
+
+
+# -- logs --
+
+
+def test_the_log_of_a_running_trial_is_that_of_its_newest_pod(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    server.put("tunetrials", trial_object("climb", 3, "RUNNING", nodeName="a"))
+    server.put("pods", pod(3, 1))
+    server.put("pods", pod(3, 2))
+    server.routes["GET", f"{CORE}/pods/climb-d75de-00003-2/log"] = b"step 1\nstep 2"
+    for name in (
+        ["climb-d75de-00003"],
+        ["d75de_00003"],
+        ["climb", "3"],
+        ["climb/3"],
+        ["climb", "d75de_00003"],
+        ["climb"],
+    ):
+        assert trialpod("logs", *name) == "step 1\nstep 2\n"
+    assert trialpod("logs", "climb", "3", "--tail", "1") == "step 2\n"
+
+
+def test_each_pod_of_a_group_has_a_log_of_its_own(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    server.put("tunetrials", trial_object("climb", 3, "RUNNING"))
+    server.put("pods", pod(3))
+    worker = pod(3)
+    worker["metadata"]["name"] += "-w1"
+    worker["metadata"]["labels"]["trialpod.dev/rank"] = "1"
+    server.put("pods", worker)
+    server.routes["GET", f"{CORE}/pods/climb-d75de-00003-1/log"] = b"head\n"
+    server.routes["GET", f"{CORE}/pods/climb-d75de-00003-1-w1/log"] = b"worker\n"
+    assert trialpod("logs", "climb", "3") == "head\n"
+    assert trialpod("logs", "climb", "3", "--rank", "1") == "worker\n"
+
+
+def test_a_trial_that_is_not_there_comes_with_those_that_are(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    assert "has no trials yet" in trialpod("logs", "climb", status=2)
+    server.put("tunetrials", trial_object("climb", 3, "RUNNING"))
+    server.put("tunetrials", trial_object("climb", 4, "RUNNING"))
+    assert "has no trial 7; there are: d75de_00003, d75de_00004" in trialpod("logs", "climb", "7", status=2)
+    assert "has 2 trials; name one" in trialpod("logs", "climb", status=2)
+    assert "did you mean climb?" in trialpod("logs", "clim", status=2)
+
+
+def test_why_there_is_no_output_yet_is_told(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    why = {"reason": "Unschedulable", "message": "not enough cpu"}
+    server.put("tunetrials", trial_object("climb", 3, "RUNNING", waiting=why))
+    text = trialpod("logs", "climb", "3", status=1)
+    assert "there is no output yet" in text
+    assert "Unschedulable: not enough cpu; trialpod why climb -n team" in text
+
+
+def test_the_log_of_a_pod_that_is_gone_comes_from_the_storage(
+    server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bucket" / "climb"
+    (folder / "trial_3").mkdir(parents=True)
+    (folder / "trial_3" / "log.txt").write_text("it was\nhere\n")
+    server.put("tuneexperiments", climbing(storageUri=str(folder)))
+    server.put("tunetrials", trial_object("climb", 3, "TERMINATED", storageUri=f"{folder}/trial_3"))
+    server.put("tunetrials", trial_object("climb", 4, "ERROR", storageUri=f"{folder}/trial_4", message="lost"))
+    assert trialpod("logs", "climb", "3") == "it was\nhere\n"
+    assert trialpod("logs", "climb", "3", "--previous") == "it was\nhere\n"
+    assert "climb-d75de-00004 is ERROR: lost; no output of it is kept" in trialpod("logs", "climb", "4", status=1)
+
+
+def test_following_shows_attempt_after_attempt_until_the_trial_has_ended(server: ApiServer) -> None:
+    from trialpod_operator.cluster.client import Experiments
+    from trialpod_operator.cluster.commands.logs import LogReader
+
+    server.put("tuneexperiments", climbing())
+    server.put("tunetrials", trial_object("climb", 3, "PENDING"))
+    steps = iter(["pod 1", "pod 2", "end"])
+
+    def sleep(_seconds: float) -> None:
+        match next(steps):
+            case "pod 1":
+                server.put("pods", pod(3, 1))
+                server.routes["GET", f"{CORE}/pods/climb-d75de-00003-1/log"] = b"one\n"
+            case "pod 2":
+                server.objects.pop(("pods", "climb-d75de-00003-1"))
+                server.put("pods", pod(3, 2))
+                server.routes["GET", f"{CORE}/pods/climb-d75de-00003-2/log"] = b"two\n"
+            case "end":
+                server.objects.pop(("pods", "climb-d75de-00003-2"))
+                server.put("tunetrials", trial_object("climb", 3, "TERMINATED"))
+
+    out = io.BytesIO()
+    with Experiments.connect() as api:
+        item, trial = api.get("climb"), api.trials("climb")[0]
+        assert LogReader(api, item, trial, "-n team", sleep=sleep).follow(out) == 0
+    assert out.getvalue() == b"one\ntwo\n"
+
+
+# -- suspend, resume, stop, delete --
+
+
+def test_suspending_and_resuming_change_one_field(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    assert "to go on: trialpod resume climb -n team" in trialpod("suspend", "climb")
+    assert server.experiment("climb")["spec"]["suspend"] is True
+    assert "suspended already" in trialpod("suspend", "climb")
+    assert "climb goes on" in trialpod("resume", "climb")
+    assert server.experiment("climb")["spec"]["suspend"] is False
+    assert "is not suspended" in trialpod("resume", "climb")
+
+
+def test_stopping_names_the_generation_that_is_to_stop(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    server.experiment("climb")["metadata"]["generation"] = 3
+    assert "climb is being stopped" in trialpod("stop", "climb")
+    assert server.experiment("climb")["metadata"]["annotations"] == {"trialpod.dev/stop": "3"}
+    assert server.experiment("climb")["metadata"]["generation"] == 3
+    assert "cannot be taken back" in trialpod("resume", "climb", status=2)
+
+
+def test_one_trial_can_be_stopped(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    server.put("tunetrials", {**trial_object("climb", 3, "RUNNING")})
+    assert "climb-d75de-00003 is being stopped" in trialpod("stop", "climb", "--trial", "3")
+    assert server.objects["tunetrials", "climb-d75de-00003"]["spec"]["stop"] is True
+    server.put("tunetrials", trial_object("climb", 4, "ERROR"))
+    assert "has ended already (ERROR)" in trialpod("stop", "climb", "--trial", "4", status=2)
+
+
+def test_what_has_ended_cannot_be_stopped(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing(conditions=[condition_of("Succeeded", "True", "Succeeded")]))
+    assert "climb has ended (Succeeded) and cannot be stopped" in trialpod("stop", "climb", status=2)
+    assert "numSamples" in trialpod("resume", "climb", status=2)
+
+
+def test_deleting_says_what_becomes_of_the_data(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", climbing())
+    text = trialpod("delete", "climb", status=2)
+    assert "1/4 trials done, 1 running, which end now" in text
+    assert "s3://tune/runs/climb stays" in text
+    assert "--yes deletes it" in text
+    assert server.experiment("climb")
+    item = climbing()
+    item["spec"]["storage"]["deletionPolicy"] = "Delete"
+    server.put("tuneexperiments", item)
+    assert "s3://tune/runs/climb is deleted too" in trialpod("delete", "climb", "--yes", "--wait")
+    assert ("tuneexperiments", "climb") not in server.objects
+    assert "there is no TuneExperiment climb" in trialpod("delete", "climb", "--yes", status=2)
+
+
+# -- results, best --
+
+
+def test_results_of_a_name_come_from_the_cluster_when_the_storage_cannot_be_read(
+    server: ApiServer, trialpod: Run
+) -> None:
+    server.put(
+        "tuneexperiments", climbing(best={"trial": "climb-d75de-00001", "trialId": "d75de_00001", "value": "0.25"})
+    )
+    for number in range(2):
+        server.put("tunetrials", trial_object("climb", number, "TERMINATED", value=str(0.5 / (number + 1))))
+    server.routes["GET", f"{CORE}/secrets/minio"] = {"code": 403, "reason": "Forbidden", "message": "no"}
+    text = trialpod("results", "climb")
+    assert "may not read the Secret minio: set AWS_ACCESS_KEY_ID" in text
+    assert "d75de_00001  TERMINATED     3  0.25" in text
+    rows = trialpod("results", "climb", "-o", "csv").splitlines()
+    assert rows[0].startswith("trial_id,name,status")
+    assert "best trial: climb-d75de-00001" in trialpod("best", "climb")
+    assert "lr: 0.1" in trialpod("best", "climb", "--output", "yaml")
+    assert "choose one" in trialpod("results", "climb", "--json", "-o", "csv", status=2)
+
+
+def test_a_name_that_is_nowhere_is_told_so(server: ApiServer, trialpod: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.put("tuneexperiments", climbing())
+    assert "did you mean climb?" in trialpod("results", "clim", status=2)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    text = trialpod("results", "clim", status=2)
+    assert "clim does not exist; if it is the name of an experiment in a cluster: no cluster is known" in text
+    assert "--kubeconfig FILE" in text
+
+
+def test_an_address_inside_the_cluster_comes_with_the_way_to_it(server: ApiServer) -> None:
+    from trialpod_operator.cluster.client import Experiments
+
+    server.put("tuneexperiments", climbing())
+    data = {"AWS_ACCESS_KEY_ID": "YQ==", "AWS_SECRET_ACCESS_KEY": "Yg=="}
+    server.routes["GET", f"{CORE}/secrets/minio"] = {"data": data}
+    with (
+        Experiments.connect() as api,
+        pytest.raises(remote_storage.DeskStorageError, match="port-forward svc/minio 9000:9000"),
+        remote_storage.opened(api, {**climbing()}, {}),
+    ):
+        pass

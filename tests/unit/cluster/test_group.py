@@ -1,0 +1,96 @@
+"""What ended a group of pods, and when it is tried again."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from trialpod.protocol.messages import AttemptEnd
+from trialpod_operator.cluster.endings import Ending
+from trialpod_operator.cluster.group import BACKOFF_MOST_S, Group, deleted_worker, of_worker, pause_s
+
+
+def ending(kind: str = "failure", reason: str = "OOMKilled") -> Ending:
+    cause = "failed" if kind == "failure" else "preempted"
+    return Ending(kind=kind, cause=cause, reason=reason, message="it ended")  # type: ignore[arg-type]
+
+
+FAILED = AttemptEnd(cause="failed", error="ConnectionResetError: a rank")
+
+
+def test_a_heads_failure_is_believed_only_when_its_workers_were_looked_at() -> None:
+    group = Group(2, 600.0)
+    assert group.judge_told(FAILED, 5.0) is None
+    group.looked = True
+    assert group.judge_told(FAILED, 8.0) == FAILED
+
+
+def test_a_worker_that_was_taken_away_explains_the_heads_failure() -> None:
+    group = Group(2, 600.0)
+    assert group.judge_told(FAILED, 5.0) is None
+    group.note([deleted_worker(2, "EvictionByEvictionAPI")])
+    told = group.judge_told(FAILED, 6.0)
+    assert told is not None
+    assert (told.cause, told.error) == ("preempted", "worker 2: its pod is being taken away")
+
+
+def test_a_heads_failure_is_told_with_the_workers_that_looks_like_its_cause() -> None:
+    group = Group(2, 600.0)
+    group.judge_told(FAILED, 5.0)
+    first = dataclasses.replace(ending(), message="worker 1: ConnectionResetError")
+    second = dataclasses.replace(ending(), message="worker 2: it ran out of memory")
+    for _ in range(2):
+        group.note([first, second])
+    group.looked = True
+    told = group.judge_told(FAILED, 8.0)
+    assert told is not None
+    assert (told.cause, told.error) == ("failed", f"{FAILED.error}; worker 2: it ran out of memory")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_disruption_goes_before_the_failures_that_it_causes(order: int) -> None:
+    group = Group(2, 600.0)
+    for each in [ending(), deleted_worker(1, "")][::order]:
+        group.note([each])
+    assert group.cause is not None
+    assert group.cause.kind == "disruption"
+
+
+def test_a_head_that_was_ended_for_a_workers_failure_has_failed() -> None:
+    group = Group(1, 600.0)
+    group.note([ending()])
+    told = group.judge_told(AttemptEnd(cause="preempted"), 5.0)
+    assert told is not None
+    assert told.cause == "failed"
+    read = group.judge_read(ending("disruption", "DeletedByOperator"), 5.0)
+    assert read is not None
+    assert read.reason == "OOMKilled"
+
+
+def test_a_disrupted_head_is_a_disruption_whatever_its_workers_did() -> None:
+    group = Group(1, 600.0)
+    group.note([ending()])
+    own = ending("disruption", "EvictionByEvictionAPI")
+    assert group.judge_read(own, 5.0) is own
+
+
+@pytest.mark.parametrize("cause", ["completed", "stopped", "paused", "damaged"])
+def test_what_a_head_says_of_its_end_counts(cause: str) -> None:
+    group = Group(1, 600.0)
+    group.note([ending()])
+    end = AttemptEnd(cause=cause)  # type: ignore[arg-type]
+    assert group.judge_told(end, 5.0) is end
+
+
+def test_a_worker_may_be_done_before_its_head() -> None:
+    assert of_worker(1, ending(reason="ExitedSilently"), begun=True) is None
+    assert of_worker(1, ending(reason="ExitedSilently"), begun=False) is not None
+    assert of_worker(1, ending("disruption", "DeletedByOperator"), begun=True) is None
+
+
+def test_two_groups_that_gave_up_together_are_not_tried_again_together() -> None:
+    pauses = {pause_s(f"a_{index:05d}", 2) for index in range(10)}
+    assert len(pauses) == 10
+    assert all(5.0 <= pause <= 20.0 for pause in pauses)
+    assert pause_s("a_00000", 100) <= BACKOFF_MOST_S

@@ -1,0 +1,185 @@
+"""Trials with worker pods in a whole operator: they start together, and end as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import virtual_time
+from cluster_world import World
+from virtual_time import until
+
+from trialpod_operator.cluster import kube as paths
+
+Scenario = Callable[[World], Awaitable[None]]
+Play = Callable[[Scenario], None]
+WORKERS: dict[str, Any] = {"workers": {"replicas": 2}}
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
+    def run(scenario: Scenario) -> None:
+        async def test() -> None:
+            world = World(monkeypatch, tmp_path)
+            world.start_operator()
+            await scenario(world)
+            await world.close()
+
+        virtual_time.run(test)
+
+    return run
+
+
+def pods_of(world: World, rank: int) -> list[Any]:
+    return [pod for pod in world.api.all("pods") if pod["metadata"]["labels"]["trialpod.dev/rank"] == str(rank)]
+
+
+def test_the_pods_of_a_trial_run_it_together(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.apply(numSamples=2, **WORKERS)
+        await world.until_running(1)
+        assert {len(ranks) for ranks in world.pods.workers.values()} == {2}
+        assert world.pods.told == []
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 2
+        assert [trial["status"]["attempt"] for trial in world.trials()] == [1, 1]
+        world.check_results()
+
+    play(scenario)
+
+
+def test_nothing_runs_before_all_pods_of_a_trial_do(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.held.add("-w2")
+        await world.apply(numSamples=1, **WORKERS)
+        await asyncio.sleep(60.0)
+        assert not world.pods.begun
+        (trial,) = world.trials()
+        assert trial["status"]["waiting"]["reason"] == "NotScheduled"
+        world.pods.held.clear()
+        await world.until_over()
+        assert world.pods.begun.total() == 1
+
+    play(scenario)
+
+
+def test_pods_that_do_not_come_to_run_together_are_all_tried_again_later(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.held.add("-1-w1")
+        await world.apply(numSamples=1, workers={"replicas": 2, "startTimeout": "2m"})
+        await until(lambda: len(world.api.all("pods")) == 3)
+        first = {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+        await until(lambda: not first & {pod["metadata"]["uid"] for pod in world.api.all("pods")}, 300.0)
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert world.states() == ["TERMINATED"]
+        assert [key for key, count in world.pods.begun.items()] == [(world.trials()[0]["spec"]["trialId"], 2)]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("hangs", [0.0, 1.0])
+@pytest.mark.parametrize("how", ["delete", "vanish", "preempt"])
+def test_a_pod_that_is_taken_away_restarts_all_and_is_nobodys_failure(
+    play: Play, rank: int, hangs: float, how: str
+) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, hangs
+        await world.apply(numSamples=1, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(4.0)
+        (pod,) = pods_of(world, rank)
+        if how == "delete":
+            await world.client.delete(paths.pods("team"), pod["metadata"]["name"])
+        else:
+            getattr(world.pods, how)(pod)
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert world.states() == ["TERMINATED"]
+        assert world.pods.begun.total() == 2
+        world.check_results()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("hangs", [0.0, 1.0])
+def test_a_worker_out_of_memory_is_the_trials_failure_once(play: Play, rank: int, hangs: float) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, hangs
+        await world.apply(numSamples=1, failurePolicy={"maxFailures": 1}, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(4.0)
+        world.pods.kill(pods_of(world, rank)[0])
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (1, 0)
+        assert world.states() == ["TERMINATED"]
+        world.check_results()
+
+    play(scenario)
+
+
+def test_what_a_worker_died_of_is_told(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply(numSamples=1, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(4.0)
+        world.pods.kill(pods_of(world, 2)[0])
+        await world.until_over()
+        (trial,) = world.trials()
+        assert trial["status"]["state"] == "ERROR"
+        assert "worker 2" in trial["status"]["message"]
+        assert "memory" in trial["status"]["message"]
+
+    play(scenario)
+
+
+def test_an_operator_that_was_away_finds_the_workers_that_are_gone(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, 1.0
+        await world.apply(numSamples=1, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(3.0)
+        world.pods.service = None
+        await world.operator.close()
+        world.pods.vanish(pods_of(world, 1)[0])
+        await asyncio.sleep(1.0)
+        world.start_operator()
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert world.states() == ["TERMINATED"]
+
+    play(scenario)
+
+
+def test_suspending_ends_all_pods_of_a_trial(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply(numSamples=1, **WORKERS)
+        await world.until_running()
+        await world.change(suspend=True)
+        await until(lambda: not world.api.all("pods"), 60.0)
+        await world.change(suspend=False)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"]
+        world.check_results()
+
+    play(scenario)
+
+
+def test_two_trials_do_not_hold_half_of_the_room_each(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.room = 4
+        world.pods.behaviour.steps = 3
+        await world.apply(numSamples=4, maxConcurrentTrials=4, **WORKERS)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 4
+        assert [trial["status"]["attempt"] for trial in world.trials()] == [1] * 4
+        assert world.loop.now() - world.began < 300.0
+
+    play(scenario)

@@ -1,0 +1,115 @@
+"""What is sent to a token service, and what its answers mean."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from trialpod.errors import StorageError
+from trialpod.storage import sts
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.credentials import Credentials
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3_http import Answer
+from trialpod.storage.sts import StsRefusedError, assume_role
+from trialpod.storage.supplied import Supply
+
+DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
+MADE = (
+    "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA</AccessKeyId>"
+    "<SecretAccessKey>s3cret/+</SecretAccessKey><SessionToken>token</SessionToken>"
+    "<Expiration>{}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+)
+
+
+class Server:
+    """Takes the place of connections: keeps what was sent, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | OSError = made()
+        self.endpoint = ""
+        self.sent: dict[str, list[str]] = {}
+        self.headers: dict[str, str] = {}
+
+    def __call__(self, endpoint: str, **_options: Any) -> Server:
+        self.endpoint = endpoint
+        return self
+
+    def exchange(self, _method: str, _host: str, _target: str, headers: dict[str, str], body: bytes) -> Answer:
+        self.headers, self.sent = headers, parse_qs(body.decode())
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def made(expiration: str = "2026-11-21T13:00:00Z", date: str = DATE) -> Answer:
+    return Answer(200, {"date": date}, MADE.format(expiration).encode())
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    found = Server()
+    monkeypatch.setattr(sts, "HttpPool", found)
+    return found
+
+
+def asked(options: StorageOptions | None = None, **more: Any) -> Supply:
+    resolved = (options or StorageOptions(endpoint="http://minio:9000")).resolved({})
+    return assume_role(resolved, Credentials("AKIA", "strong"), '{"Version":""}', duration_s=900, **more)
+
+
+def test_minio_is_asked_at_its_own_address(server: Server) -> None:
+    assert asked() == Supply(Credentials("ASIA", "s3cret/+", "token"), 3600.0)
+    assert server.endpoint == "http://minio:9000"
+    assert server.headers["Host"] == "minio:9000"
+    assert "/us-east-1/sts/aws4_request" in server.headers["Authorization"]
+    assert (server.sent["Action"], server.sent["DurationSeconds"]) == (["AssumeRole"], ["900"])
+    assert server.sent["Policy"] == ['{"Version":""}']
+    assert "RoleArn" not in server.sent
+
+
+def test_amazon_is_asked_at_the_token_service_of_the_region_with_a_role(server: Server) -> None:
+    asked(StorageOptions(region="eu-west-1"), role_arn="arn:aws:iam::1:role/t", session="trialpod-team.digits")
+    assert server.endpoint == "https://sts.eu-west-1.amazonaws.com"
+    assert server.sent["RoleArn"] == ["arn:aws:iam::1:role/t"]
+    assert server.sent["RoleSessionName"] == ["trialpod-team.digits"]
+
+
+def test_a_token_service_can_be_elsewhere(server: Server) -> None:
+    asked(endpoint="https://sts.example")
+    assert server.endpoint == "https://sts.example"
+
+
+@pytest.mark.parametrize("expiration", ["2026-11-21T12:30:00Z", "2026-11-21T12:30:00.123Z"])
+def test_the_lifetime_is_the_servers(server: Server, expiration: str) -> None:
+    server.answer = made(expiration)
+    assert asked().lifetime_s == 1800.0
+    server.answer = made(expiration, date="")
+    assert asked().lifetime_s == 900.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "code"),
+    [
+        (Answer(403, {}, b"<Code>AccessDenied</Code><Message>no.</Message>"), StsRefusedError, "AccessDenied"),
+        (Answer(404, {}, b"nothing here"), StsRefusedError, ""),
+        (Answer(501, {}, b"<Code>NotImplemented</Code>"), StsRefusedError, "NotImplemented"),
+        (Answer(200, {}, b"<html>a console</html>"), StsRefusedError, ""),
+        (Answer(400, {}, b"<Code>Throttling</Code>"), StorageUnavailableError, None),
+        (Answer(503, {}, b""), StorageUnavailableError, None),
+        (ConnectionRefusedError("refused"), StorageUnavailableError, None),
+    ],
+)
+def test_what_time_heals_is_told_from_what_it_does_not(
+    server: Server, answer: Answer | OSError, kind: type[StorageError], code: str | None
+) -> None:
+    server.answer = answer
+    with pytest.raises(kind) as caught:
+        asked()
+    assert getattr(caught.value, "code", None) == code
+    assert "strong" not in str(caught.value)

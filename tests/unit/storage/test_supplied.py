@@ -1,0 +1,145 @@
+"""Short-lived keys in the process of a trial: exchanged in time, and kept while nobody hands out others."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from trialpod.errors import StorageError
+from trialpod.protocol.messages import CredentialsAnswer
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.credentials import Credentials, provider_for
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.supplied import SuppliedCredentials, Supply, supply
+
+
+class Desk:
+    """Hands out keys, unless it is closed. It is the clock, too."""
+
+    def __init__(self, lifetime_s: float = 1000.0) -> None:
+        self.now = 50.0
+        self.asked = 0
+        self.open = True
+        self.lifetime_s = lifetime_s
+
+    def ask(self) -> Supply:
+        self.asked += 1
+        if not self.open:
+            raise StorageUnavailableError("the desk is closed")
+        return Supply(Credentials(f"key-{self.asked}", "secret", "token"), self.lifetime_s)
+
+    def keys(self, uniform: float = 0.5) -> SuppliedCredentials:
+        return SuppliedCredentials(self.ask, clock=lambda: self.now, uniform=lambda: uniform)
+
+
+def test_keys_are_asked_for_once_while_they_are_fresh() -> None:
+    desk = Desk()
+    keys = desk.keys()
+    assert [keys.get().access_key for _ in range(3)] == ["key-1"] * 3
+    desk.now += 600
+    assert keys.get().access_key == "key-1"
+    desk.now += 50
+    assert keys.get().access_key == "key-2"
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.99])
+def test_they_are_exchanged_between_half_and_three_quarters_of_their_life(uniform: float) -> None:
+    desk = Desk()
+    keys = desk.keys(uniform)
+    keys.get()
+    desk.now += 499
+    keys.get()
+    assert desk.asked == 1
+    desk.now += 252
+    assert keys.get().access_key == "key-2"
+
+
+def test_old_keys_serve_while_nobody_hands_out_new_ones_and_they_are_asked_for_now_and_then() -> None:
+    desk = Desk()
+    keys = desk.keys()
+    keys.get()
+    desk.open = False
+    desk.now += 700
+    for _ in range(100):
+        assert keys.get().access_key == "key-1"
+    assert desk.asked == 2
+    desk.now += 11
+    keys.get()
+    assert desk.asked == 3
+    desk.open = True
+    desk.now += 11
+    assert keys.get().access_key == "key-4"
+
+
+def test_expired_keys_are_a_storage_that_is_away_until_there_are_new_ones() -> None:
+    desk = Desk()
+    keys = desk.keys()
+    keys.get()
+    desk.open = False
+    desk.now += 951  # the last twentieth of their life is kept back
+    with pytest.raises(StorageUnavailableError, match="closed"):
+        keys.get()
+    desk.open = True
+    assert keys.get().access_key == "key-3"
+
+
+def test_refused_keys_are_exchanged_unless_they_are_new() -> None:
+    desk = Desk()
+    keys = desk.keys()
+    first = keys.get()
+    assert not keys.refused(first)
+    assert desk.asked == 1
+    desk.now += 31
+    assert keys.refused(first)
+    assert keys.get().access_key == "key-2"
+    assert keys.refused(first), "there are others already"
+    assert desk.asked == 2
+    desk.now += 31
+    desk.open = False
+    assert not keys.refused(keys.get())
+
+
+def test_others_go_on_with_the_old_keys_while_one_thread_asks() -> None:
+    desk = Desk()
+    asking, answer = threading.Event(), threading.Event()
+
+    def ask() -> Supply:
+        made = desk.ask()
+        if desk.asked > 1:
+            asking.set()
+            assert answer.wait(10)
+        return made
+
+    keys = SuppliedCredentials(ask, clock=lambda: desk.now, uniform=lambda: 0.0)
+    keys.get()
+    desk.now += 600
+    thread = threading.Thread(target=keys.get)
+    thread.start()
+    assert asking.wait(10)
+    assert keys.get().access_key == "key-1"
+    answer.set()
+    thread.join(10)
+    assert keys.get().access_key == "key-2"
+
+
+def test_a_storage_whose_keys_are_handed_out_finds_them_and_says_so_where_nobody_does() -> None:
+    options = StorageOptions(credentials_from="reports").resolved({"AWS_ACCESS_KEY_ID": "mine"})
+    with pytest.raises(StorageError, match="handed out by the report service"):
+        provider_for(options)
+    keys = Desk().keys()
+    supply(keys)
+    try:
+        assert provider_for(options) is keys
+    finally:
+        supply(None)
+
+
+def test_nothing_that_is_printed_shows_a_secret() -> None:
+    keys = Desk().keys()
+    made = Supply(keys.get(), 1.0)
+    answer = CredentialsAnswer(access_key="key", secret_key="secret", token="token", lifetime_s=9.0)
+    shown = f"{keys!r} {keys.get()!r} {made!r} {answer!r} {answer} {[answer]} {answer.__rich_repr__()}"
+    assert "key" in shown
+    assert "secret'" not in shown
+    assert "token'" not in shown

@@ -1,0 +1,130 @@
+"""Callbacks for training libraries, against stand-ins that call them as these do."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod.errors import InvalidInputError
+from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.integration import reporting
+from trialpod.tune.logger.library import MissingLibraryError
+
+Report = tuple[dict[str, Any], list[str] | None]
+
+
+class Model:
+    def save_model(self, path: str) -> None:
+        Path(path).write_text("model")
+
+    save = save_checkpoint = save_model
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
+    seen: list[Report] = []
+
+    def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
+        files = None if checkpoint is None else [path.name for path in Path(checkpoint.path).iterdir()]
+        seen.append((metrics, files))
+
+    monkeypatch.setattr(reporting, "report", report)
+    return seen
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Install a stand-in and import the integration with it."""
+    imported: list[str] = []
+
+    def install(integration: str, **modules: dict[str, Any]) -> Any:
+        for name, contents in modules.items():
+            module = types.ModuleType(name)
+            module.__dict__.update(contents, __spec__=importlib.machinery.ModuleSpec(name, None))
+            monkeypatch.setitem(sys.modules, name, module)
+        imported.append(f"trialpod.tune.integration.{integration}")
+        sys.modules.pop(imported[-1], None)
+        return importlib.import_module(imported[-1])
+
+    yield install
+    for name in imported:
+        sys.modules.pop(name, None)
+
+
+def test_xgboost_reports_each_round_and_the_model_as_asked(library: Any, reports: list[Report]) -> None:
+    callbacks = types.SimpleNamespace(TrainingCallback=object)
+    module = library("xgboost", xgboost={"callback": callbacks})
+    made = module.TuneReportCheckpointCallback(metrics={"loss": "eval-logloss"}, frequency=2)
+    log: dict[str, dict[str, list[Any]]] = {"eval": {"logloss": []}}
+    for epoch in range(3):
+        log["eval"]["logloss"].append((epoch / 2, 0.1))
+        assert made.after_iteration(Model(), epoch, log) is False
+    model = Model()
+    assert made.after_training(model) is model
+    assert reports == [
+        ({"loss": 0.0}, None),
+        ({"loss": 0.5}, ["model.ubj"]),
+        ({"loss": 1.0}, None),
+        ({"loss": 1.0}, ["model.ubj"]),
+    ]
+    with pytest.raises(InvalidInputError, match="no metric 'auc'; there are eval-logloss"):
+        module.TuneReportCallback("auc").after_iteration(Model(), 0, log)
+    with pytest.raises(InvalidInputError, match="frequency=-1"):
+        module.TuneReportCheckpointCallback(frequency=-1)
+
+
+def test_lightgbm_reports_each_round_and_the_model_at_the_end(library: Any, reports: list[Report]) -> None:
+    module = library("lightgbm", lightgbm={})
+    made = module.TuneReportCheckpointCallback()
+    for iteration in range(2):
+        results = [("eval", "auc", 0.5 + iteration, True), ("cv", "auc", 0.25, True, 0.125)]
+        env = types.SimpleNamespace(
+            iteration=iteration, end_iteration=2, model=Model(), evaluation_result_list=results
+        )
+        made(env)
+    metrics = {"cv-auc-mean": 0.25, "cv-auc-stdv": 0.125}
+    assert reports == [({"eval-auc": 0.5, **metrics}, None), ({"eval-auc": 1.5, **metrics}, ["model.txt"])]
+
+
+def test_lightning_reports_what_was_logged_at_the_hook(library: Any, reports: list[Report]) -> None:
+    module = library("pytorch_lightning", pytorch_lightning={"Callback": object})
+    trainer = Model()
+    trainer.__dict__.update(callback_metrics={"loss": types.SimpleNamespace(item=lambda: 0.5)}, sanity_checking=True)
+    made = module.TuneReportCheckpointCallback(["loss"], on=["validation_end", "on_train_epoch_end"])
+    made.on_validation_end(trainer, None)
+    trainer.__dict__["sanity_checking"] = False
+    made.on_train_epoch_end(trainer, None)
+    module.TuneReportCallback().on_validation_end(trainer, None)
+    assert reports == [({"loss": 0.5}, ["checkpoint"]), ({"loss": 0.5}, None)]
+    with pytest.raises(InvalidInputError, match="did you mean 'validation_end'"):
+        module.TuneReportCallback(on="validation_edn")
+
+
+def test_keras_reports_logs_and_the_model(library: Any, reports: list[Report]) -> None:
+    module = library("keras", keras={"callbacks": types.SimpleNamespace(Callback=object)})
+    made = module.ReportCheckpointCallback(checkpoint_on="train_end", metrics="loss")
+    made.model = Model()
+    made.on_epoch_end(0, {"loss": 1.0, "acc": 0.5})
+    made.on_epoch_end(1, logs={"loss": 0.5, "acc": 0.5})
+    made.on_train_end()
+    assert reports == [({"loss": 1.0}, None), ({"loss": 0.5}, None), ({"loss": 0.5}, ["model.keras"])]
+    with pytest.raises(InvalidInputError, match="did you mean 'epoch_end'"):
+        module.TuneReportCallback(on="epohc_end")
+
+
+@pytest.mark.parametrize("name", ["xgboost", "lightgbm", "pytorch_lightning", "keras"])
+def test_a_missing_library_is_an_import_error_that_says_what_to_install(
+    name: str, library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("xgboost", "lightgbm", "pytorch_lightning", "lightning", "keras", "tensorflow"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingLibraryError, match="pip install") as caught:
+        library(name)
+    assert isinstance(caught.value, ImportError)
