@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest test-search test-slow test-cluster cluster cluster-down cluster-image lint types layers \
-	format bench chaos-cluster docs soak chaos minio clean
+.PHONY: help demo test test-oldest test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
+	format bench bench-scale chaos-cluster docs soak chaos minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ format: $(VENV)/$(STAMP) ## Format the code
 bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (installs it into a scratch environment)
 	benchmarks/run $(BENCH_ARGS)
 
+bench-scale: $(VENV)/$(STAMP) ## Measure the operator with 1,000 running trials on fake nodes: SCALE=0.1 for fewer (root, Go)
+	$(BIN)/python benchmarks/scale --scale $(or $(SCALE),1) $(BENCH_ARGS)
+
 cluster: $(VENV)/$(STAMP) ## Run a real two-node Kubernetes cluster with this tree's image (root; first time 10 to 20 minutes)
 	@tools/cluster/up
 
@@ -81,7 +84,13 @@ cluster-image: $(VENV)/$(STAMP) ## Build the image trialpod/trialpod:test and gi
 
 test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses
 	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
-	tools/cluster/exec $(BIN)/pytest -m cluster -p no:xdist tests/cluster $(CLUSTER_ARGS)
+	tools/cluster/exec $(BIN)/pytest -m "cluster and not addon" -p no:xdist tests/cluster $(CLUSTER_ARGS)
+
+test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, and the scale bench with kwok
+	@tools/build_go kueue > /dev/null
+	@tools/build_go promtool > /dev/null
+	$(BIN)/pytest -q -p no:xdist tests/unit/chart
+	tools/cluster/exec $(BIN)/pytest -m addon -p no:xdist tests/cluster $(CLUSTER_ARGS)
 
 docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstrings, to build/api
 	$(BIN)/python tools/make_api_docs

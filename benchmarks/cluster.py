@@ -25,6 +25,7 @@ from experiments import Experiment, manifest  # noqa: E402
 from operator_release import NAMESPACE, RELEASE, Operator  # noqa: E402
 
 OPERATOR_USER = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+AT_ONCE = 5
 TRIVIAL = """
 from trialpod import tune
 
@@ -61,10 +62,25 @@ def _succeeded(space: Cluster, selector: str) -> int:
     return sum(pod["status"].get("phase") == "Succeeded" for pod in space.list("pods", selector))
 
 
-def seconds_of_trials(space: Cluster, number: int) -> tuple[float, dict[str, int]]:
-    """Run as many trivial trials as pods; return the seconds, and the operator's requests by verb and resource."""
+def seconds_of_trials(
+    space: Cluster, number: int, most: int | None = None, *, reuse: bool = False
+) -> tuple[float, dict[str, int]]:
+    """Run trivial trials; return the seconds, and the operator's requests by verb and resource.
+
+    Args:
+        space: a namespace.
+        number: of trials.
+        most: so many at once; None = all.
+        reuse: one after the other in the same pods.
+    """
     document = manifest(
-        space, f"pods-{number}", source=TRIVIAL, numSamples=number, maxConcurrentTrials=number, checkpoint={}
+        space,
+        f"pods-{number}",
+        source=TRIVIAL,
+        numSamples=number,
+        maxConcurrentTrials=most or number,
+        reusePods=reuse,
+        checkpoint={},
     )
     audit = space.audit()
     began = time.monotonic()
@@ -138,6 +154,11 @@ def main() -> None:
         ratio = statistics.median(ours) / statistics.median(bare)
         figures |= {"bare_s": bare, "trials_s": ours, "ratio": ratio, "requests_per_trial": per_trial}
         print(f"ratio {ratio:.2f} (target 1.15); {per_trial:.2f} requests for each trial (target 6)")
+        for reuse in (False, True):
+            took, requests = seconds_of_trials(cluster.make_namespace("bench"), arguments.pods, AT_ONCE, reuse=reuse)
+            name = "reused" if reuse else "one_by_one"
+            figures[name] = {"s": took, "pods": requests.get("create pods", 0), "requests": sum(requests.values())}
+            print(f"{arguments.pods} trials, {AT_ONCE} at a time, {name}: {took:.1f} s, {requests}")
         blocked = report_round_trip(space)
         figures["report_blocked_s"] = {"p50": statistics.median(blocked), "p95": blocked[int(len(blocked) * 0.95)]}
         print(f"a report that is decided about and committed: {figures['report_blocked_s']}")

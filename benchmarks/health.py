@@ -87,7 +87,7 @@ def watch(kind: str, count: int, folder: Path, storage: str, env: Mapping[str, s
     health = Health(kind, count)
     began = time.monotonic()
     command = [sys.executable, str(WORKLOAD), kind, str(count), storage]
-    variables = {**os.environ, **(env or {}), "PROGRESS": str(progress)}
+    variables = {**os.environ, **(env or {}), "PROGRESS": str(progress), "TRIALPOD_WORK_DIR": str(folder / "work")}
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=variables, stdout=output, stderr=output)
         next_at = 0.0
@@ -178,6 +178,7 @@ def draw(runs: list[Health], path: Path) -> None:
             rows[0][column].plot(done, [sample.memory / 1e6 for sample in samples], color=colours[role], label=role)
             rows[1][column].plot(done, [sample.descriptors for sample in samples], color=colours[role])
         rows[0][column].set_title(WHAT[run.kind], fontsize=9)
+        rows[1][column].locator_params(axis="x", nbins=4)
         for row in rows:
             row[column].set_ylim(bottom=0)
             row[column].spines[["top", "right"]].set_visible(False)
@@ -204,7 +205,7 @@ def main() -> int:
                 runs.append(_with_minio(counts[kind], folder))
             else:
                 runs.append(watch(kind, counts[kind], folder, str(folder / "storage")))
-    print(table_of(runs))
+        print(table_of(runs[-1:]), flush=True)
     draw(runs, arguments.image)
     return 0
 

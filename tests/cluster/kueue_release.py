@@ -16,7 +16,7 @@ from cluster_access import ROOT, Cluster, KubectlError
 from testcluster import binaries, images
 
 NAMESPACE = "kueue-system"
-IMAGE = "docker.io/trialpod/kueue:test"
+REPOSITORY = "docker.io/trialpod/kueue"
 NAMESPACE_LABEL = "trialpod.dev/queues"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -40,7 +40,7 @@ _VALUES = {
     "controllerManager": {
         "featureGates": [{"name": "VisibilityOnDemand", "enabled": False}],
         "manager": {
-            "image": {"repository": IMAGE.rpartition(":")[0], "tag": IMAGE.rpartition(":")[2], "pullPolicy": "Never"},
+            "image": {"repository": REPOSITORY, "pullPolicy": "Never"},
             "podSecurityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": 65532,
@@ -64,13 +64,17 @@ class Kueue:
     def install(cls, cluster: Cluster) -> Kueue:
         """Build it if need be (a quarter of an hour of compiling, once), install it, and wait until it is at work."""
         made = cls(cluster)
-        made.remove()
-        images.import_program(IMAGE, _build("kueue"), "manager")
+        made.remove()  # what a session left that was killed
+        program = _build("kueue")
+        tag = program.name.rpartition("-")[2]
+        images.import_program(f"{REPOSITORY}:{tag}", program, "manager")
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        _apply(cluster, _objects())
-        cluster.kubectl(
-            "rollout", "status", "deployment/kueue-controller-manager", "-n", NAMESPACE, "--timeout=120s", timeout=130
-        )
+        _apply(_objects(tag))
+        own = Cluster(NAMESPACE)
+        try:
+            own.kubectl("rollout", "status", "deployment/kueue-controller-manager", "--timeout=120s", timeout=130)
+        except KubectlError as error:
+            raise AssertionError(f"{error}\n{own.describe_failure()}") from error
         flavor = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": _FLAVOR}}
         cluster.wait_for(lambda: cluster.apply(flavor), "Kueue's webhooks answer", 60, every=0.5)
         return made
@@ -144,10 +148,11 @@ def _build(name: str, *options: str) -> Any:
     return Path(subprocess.run(command, capture_output=True, text=True, check=True, timeout=3600).stdout.strip())
 
 
-def _objects() -> list[dict[str, Any]]:
+def _objects(tag: str) -> list[dict[str, Any]]:
     values = yaml.safe_dump(_VALUES)
     chart = _build("kueue", "--source") / "charts/kueue"
-    command = [binaries.path("helm"), "template", "kueue", chart, "-n", NAMESPACE, "-f", "-"]
+    tagged = f"controllerManager.manager.image.tag={tag}"
+    command = [binaries.path("helm"), "template", "kueue", chart, "-n", NAMESPACE, "-f", "-", "--set-string", tagged]
     done = subprocess.run(command, input=values, capture_output=True, text=True, check=True, timeout=120)
     found = [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
     for each in found:
@@ -156,9 +161,11 @@ def _objects() -> list[dict[str, Any]]:
     return [each for each in found if each["kind"] != "APIService"]
 
 
-def _apply(cluster: Cluster, objects: list[dict[str, Any]]) -> None:
-    order = ("CustomResourceDefinition", "ServiceAccount", "Secret", "ConfigMap")
-    objects.sort(key=lambda each: order.index(each["kind"]) if each["kind"] in order else len(order))
-    # On the server's side: the definitions are too large for an annotation.
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text, timeout=120)
+def _apply(objects: list[dict[str, Any]]) -> None:
+    # What the manager needs is there before it is.
+    objects.sort(key=lambda each: each["kind"] == "Deployment")
+    for namespace in sorted({each["metadata"].get("namespace", "default") for each in objects}):
+        items = [each for each in objects if each["metadata"].get("namespace", "default") == namespace]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        # On the server's side: the definitions are too large for an annotation.
+        Cluster(namespace).kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text, timeout=120)

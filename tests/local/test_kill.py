@@ -214,7 +214,10 @@ def test_a_run_of_functions_survives_and_finds_what_an_undisturbed_one_finds(she
         assert {row["step"] for row in rows} == set(range(1, 13))
 
 
-def test_a_resume_after_a_kill_is_told_in_one_line(shell: Shell, notes: Path) -> None:
+def test_a_resume_after_a_kill_is_told_in_one_line_and_clears_away_what_was_left(shell: Shell, notes: Path) -> None:
+    temporary = shell.folder / "tmp"
+    temporary.mkdir()
+    shell.env["TMPDIR"] = str(temporary)
     shell.env["STEP_S"] = "600"
     shell.write("train.py", CLASS)
     shell.manifest(
@@ -225,9 +228,11 @@ def test_a_resume_after_a_kill_is_told_in_one_line(shell: Shell, notes: Path) ->
         running.wait_event("trial_started")
     running.signal(signal.SIGKILL)
     running.wait()
+    assert len(list(temporary.iterdir())) == 1  # with the socket
     shell.env["STEP_S"] = "0"
     done = shell.run("run", "experiment.yaml", "--cpus", "2")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert list(temporary.iterdir()) == []
     told = [line for line in done.stdout.splitlines() if "interrupt" in line or "attempt" in line or "lost" in line]
     assert len(told) == 1, told
     shell.assert_whole()

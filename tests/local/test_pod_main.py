@@ -172,6 +172,12 @@ def test_a_killed_runner_gives_the_status_a_shell_would_and_says_by_what(contain
     assert output.startswith("trialpod: the trial's process was killed by SIGKILL")
 
 
+def test_the_status_with_which_runtimes_say_that_they_know_none_is_never_the_runners(container: Container) -> None:
+    status, _ = container.run("import os\ndef train(config):\n    os._exit(255)\n")
+    assert status == 1
+    assert container.message.read_text() == "the trial's process exited with status 255"
+
+
 def test_a_process_that_is_refused_says_so_and_exits_with_1(container: Container) -> None:
     container.server.faults.extend([403] * 10)
     status, output = container.run(
@@ -203,3 +209,39 @@ def test_a_trial_that_follows_another_one_goes_on_in_a_fresh_process_of_the_same
     assert [(end.cause, end.asks) for end in container.server.ends] == [("paused", True), ("completed", False)]
     assert [asked.runner for asked in container.server.asked] == ["t1/1", "t1/1"]
     assert len(set(output.split())) == 4, output  # two pids
+
+
+PRINTS = """
+import os, subprocess, sys
+from trialpod.tune.session import report
+def train(config):
+    orphan = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print("runs in", os.getpid(), "with", orphan.pid, end="", flush=True)
+    report({"score": 1})
+    if config.get("fails"):
+        raise ValueError("no")
+"""
+
+
+def test_trials_that_share_a_pod_have_processes_and_lines_of_their_own(container: Container) -> None:
+    from trialpod.protocol.output import sections
+
+    uri = f"file://{container.folder / 'stored'}"
+    process = container.start(PRINTS, reuse=True, checkpoint_uri=uri)
+    for name, fields in {"t2": {}, "t3": {"params": msgspec.Raw(msgspec.msgpack.encode({"fails": True}))}}.items():
+        folder = str(container.folder / "work" / name)
+        more = {"trial_id": name, "reuse": True, "trial_dir": folder, "checkpoint_uri": uri, **fields}
+        container.server.assignments.append(container.assignment(PRINTS, **more))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    ends = [(end.cause, end.asks) for end in container.server.ends]
+    assert ends == [("completed", True), ("completed", True), ("failed", False)]
+    assert [(asked.runner, asked.afresh) for asked in container.server.asked] == [("t1/1", True)] * 3
+    found = sections(output)
+    assert [(each.trial_id, each.attempt) for each in found] == [("t1", 1), ("t2", 1), ("t3", 1)]
+    words = [each.text.splitlines()[1].split() for each in found]
+    assert len({each[2] for each in words}) == 3, output
+    left = [int(each[-1]) for each in words[:2] if os.path.exists(f"/proc/{each[-1]}")]
+    assert left == []
+    assert not (container.folder / "work" / "train_t1").exists()
+    assert (container.folder / "work" / "t3").exists()

@@ -13,7 +13,7 @@ from minio_server import FixedKeys, MinioServer
 from s3_proxy import AnsweringProxy, CuttingProxy
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyExistsError, StorageUnavailableError
+from trialpod.storage.base import KeyChangedError, KeyExistsError, NoConditionsError, StorageUnavailableError
 from trialpod.storage.s3 import S3Storage
 from trialpod.storage.s3_client import S3Client
 
@@ -155,6 +155,35 @@ def test_a_lost_answer_to_a_conditional_write_is_not_taken_for_a_lost_race(
         assert reach(server).read(f"lost-{kind}") == path.read_bytes()
         with pytest.raises(KeyExistsError):
             storage.put_file(path, f"lost-{kind}", if_absent=True)
+
+
+def test_a_lost_answer_to_a_replacement_is_not_taken_for_a_change_by_another(server: MinioServer) -> None:
+    lost: list[str] = []
+
+    def rule(method: str, target: str, forward: Callable[[], object]) -> tuple[int, str] | None:
+        if method == "PUT" and not lost:
+            lost.append(target)
+            forward()
+            return 0, ""
+        return None
+
+    version = reach(server).write_if("replaced", b"one", None)
+    with AnsweringProxy(server.endpoint, rule) as proxy:
+        storage = reach(server, endpoint=proxy.endpoint)
+        second = storage.write_if("replaced", b"two", version)
+        assert lost
+        assert reach(server).read_version("replaced") == (b"two", second)
+        with pytest.raises(KeyChangedError):
+            storage.write_if("replaced", b"three", version)
+
+
+def test_a_server_that_knows_no_condition_is_told_from_one_that_fails(server: MinioServer) -> None:
+    version = reach(server).write_if("unconditional", b"one", None)
+    with AnsweringProxy(server.endpoint, lambda method, target, forward: (501, "NotImplemented")) as proxy:
+        with pytest.raises(NoConditionsError, match="If-Match"):
+            reach(server, endpoint=proxy.endpoint).write_if("unconditional", b"two", version)
+        assert len(proxy.seen) == 1
+    assert reach(server).read("unconditional") == b"one"
 
 
 def test_a_race_lost_behind_a_fault_is_still_lost(server: MinioServer) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -13,7 +14,14 @@ import pytest
 from minio_server import ACCESS_KEY, SECRET_KEY, Ca, FixedKeys, MinioServer, environment_keys
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, StorageUnavailableError, open_storage
+from trialpod.storage.base import (
+    KeyChangedError,
+    KeyExistsError,
+    KeyMissingError,
+    NoConditionsError,
+    StorageUnavailableError,
+    open_storage,
+)
 from trialpod.storage.s3 import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
@@ -193,6 +201,42 @@ def test_of_many_writers_of_a_new_key_one_wins(server: MinioServer, tmp_path: Pa
         thread.join()
     assert sorted(map(str, outcomes)) == ["lost"] * (writers - 1) + ["won"]
     assert storages[0].read_range("key", 0, 1) == bytes([outcomes.index("won")])
+
+
+def test_a_value_is_replaced_only_in_the_version_that_is_known(storage: S3Storage) -> None:
+    first = storage.write_if("key", b"one", None)
+    assert storage.read_version("key") == (b"one", first)
+    second = storage.write_if("key", b"two", first)
+    for stale in (first, None):
+        with pytest.raises(KeyChangedError):
+            storage.write_if("key", b"three", stale)
+    assert storage.read_version("key") == (b"two", second)
+    storage.delete("key")
+    with pytest.raises(KeyChangedError):
+        storage.write_if("key", b"three", second)
+    assert not storage.exists("key")
+    with pytest.raises(NoConditionsError):
+        storage.write_if("key", b"three", "")
+
+
+def test_of_many_who_replace_one_version_one_wins(server: MinioServer) -> None:
+    storages = [server.storage("s3://tests/replaced", **SMALL_PARTS) for _ in range(4)]
+    version = storages[0].write_if("key", b"first", None)
+    start = threading.Barrier(len(storages))
+    won: list[int] = []
+
+    def write(index: int) -> None:
+        start.wait()
+        with contextlib.suppress(KeyChangedError):
+            storages[index].write_if("key", bytes([index]), version)
+            won.append(index)
+
+    threads = [threading.Thread(target=write, args=(index,)) for index in range(len(storages))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [storages[0].read("key")] == [bytes([index]) for index in won]
 
 
 def test_keys_come_from_the_environment_a_file_or_a_mounted_secret(server: MinioServer, tmp_path: Path) -> None:

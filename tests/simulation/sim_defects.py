@@ -19,6 +19,7 @@ from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.experiment.mirror import Mirror
+from trialpod_operator.experiment.stored_files import StoredFiles
 from trialpod_operator.reports import service
 
 Put = Callable[[Any, str, Any], None]
@@ -74,6 +75,12 @@ def no_proof(put: Put) -> None:
 def no_mark_of_removal(put: Put) -> None:
     """What is written where the journal was removed counts as committed."""
     put(Mirror, "_refuse_removed", lambda _self, _segment: None)
+
+
+def older_files_come_back(put: Put) -> None:
+    """A file is replaced whatever stands there, by whoever, and before its records are in the storage."""
+    put(Mirror, "_copy_records_of_files", lambda _self: None)
+    put(StoredFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
 
 
 def deleted_checkpoints_come_back(put: Put) -> None:
@@ -205,6 +212,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     duplicate_not_recognised: _LATE,
     no_proof: ("two operators", "operator paused", "pod vanishes"),
     no_mark_of_removal: ("two operators",) * 3,
+    older_files_come_back: (*_TWO, "two operators", "more samples", "operator replaced"),
     deleted_checkpoints_come_back: _LATE,
     attempt_not_checked: (*_GONE, *_LATE),
     manifest_first: (),

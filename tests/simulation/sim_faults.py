@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from fake_api import Object
 from sim_kernel import Process
@@ -15,9 +16,15 @@ from trialpod_operator.cluster import kube as paths
 if TYPE_CHECKING:
     from sim_world import SimWorld
 
+T = TypeVar("T")
+
 MOST_POINTS = 40
 STALE_S = 17.0
 """A Lease is taken by another after this long."""
+
+
+def _chosen(items: Sequence[T], x: float) -> T:
+    return items[min(int(x * len(items)), len(items) - 1)]  # x is rounded, so it may be 1
 
 
 class Faults:
@@ -59,7 +66,7 @@ class Faults:
 
     def _a_pod(self, fault: Fault) -> tuple[Object, Process] | None:
         pods = self.world.pods.alive()
-        return pods[int(fault.x * len(pods))] if pods else None
+        return _chosen(pods, fault.x) if pods else None
 
     def _harm(self, pod: Object) -> None:
         self.world.pods.harmed[pod["metadata"]["labels"]["trialpod.dev/trial-id"]] += 1
@@ -249,7 +256,7 @@ class Faults:
         trials = self.world.trials()
         if trials:
             self._count("trial stopped by its user")
-            trial = trials[int(fault.x * len(trials))]
+            trial = _chosen(trials, fault.x)
             self.world.stopped.add(trial["spec"]["trialId"])
             await self.world.client.patch(paths.trials("team"), trial["metadata"]["name"], {"spec": {"stop": True}})
 

@@ -14,9 +14,9 @@ from typing import Any
 from memory_storage import MemoryStorage
 from sim_kernel import PROCESS, Kernel, WorldOver
 
-from trialpod.storage.base import KeyExistsError, StorageUnavailableError
+from trialpod.storage.base import KeyChangedError, KeyExistsError, StorageUnavailableError
 
-WRITES = frozenset({"write", "write_new", "put_file", "copy", "delete"})
+WRITES = frozenset({"write", "write_new", "write_if", "put_file", "copy", "delete"})
 
 
 class StoreWeather:
@@ -39,6 +39,8 @@ class StoreWeather:
         self.writes = 0
         self.archive: dict[str, bytes] = {}
         """All that was ever written to the journal, without the snapshots that replaced it."""
+        self.results: dict[str, bytes] = {}
+        """The trials' results as they were written last: none of them ever goes away again."""
 
     def chance(self, share: float) -> bool:
         return bool(share) and self.random.random() < share
@@ -93,6 +95,10 @@ class SimStorage(MemoryStorage):
             weather.archive.setdefault(
                 full, self.values[full]
             )  # where it was removed, what comes there later is nothing
+        if full.endswith("/result.json"):
+            if not self.values[full].startswith(weather.results.get(full, b"")):
+                kernel.errors.append(f"files: {process.name} took results away from {full}")
+            weather.results[full] = self.values[full]
         kernel.log("store", f"{process.name} {name} {self._prefix}{key}")
         process.point(f"after {name} {key}")
         if kernel.current is not None:
@@ -104,6 +110,9 @@ class SimStorage(MemoryStorage):
         if name == "write_new" and weather.chance(weather.retried):
             kernel.counts["store writes repeated"] += 1
             raise KeyExistsError(f"{key} exists already")
+        if name == "write_if" and weather.chance(weather.retried):
+            kernel.counts["store writes repeated"] += 1
+            raise KeyChangedError(f"{key} was changed meanwhile")
 
     def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
         return super().put_file(local, key, if_absent=if_absent, crc32=crc32)

@@ -6,7 +6,7 @@ import pytest
 from sim_defects import DEFECTS, Defect, provoking
 from sim_world import simulate
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
 
 SEEDS = 40
 

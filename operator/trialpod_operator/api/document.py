@@ -101,6 +101,8 @@ def _syntax_problem(error: Any, text: str) -> Problem:
         line = text.count("\n", 0, position) + 1
         return Problem("", f"a character that YAML does not allow: {found}", line)
     lines = text.splitlines()
+    if line is not None:
+        line = min(line, max(1, len(lines)))  # the end of the text is behind its last line
     content = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if "\t" in content[: len(content) - len(content.lstrip())]:
         return Problem("", "a tab in the indentation: YAML wants spaces", line)

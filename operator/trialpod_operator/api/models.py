@@ -413,8 +413,9 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     reuse_pods: Annotated[
         bool,
         Meta(
-            description="On one machine: run one trial after the other in the same process. In a cluster every "
-            "attempt has pods of its own, whatever is said here."
+            description="Run one trial after the other in the same pod, each in a fresh process (a class with "
+            "reset_config: in the same). Not with workers or activeDeadlineSeconds. On one machine: in the same "
+            "process."
         ),
     ] = False
     finished_pods: Annotated[

@@ -33,7 +33,12 @@ def parse_quantity(value: str | int | float) -> Fraction:
     Raises:
         InvalidInputError: it is not a quantity.
     """
-    if isinstance(value, bool) or value != value or value in (float("inf"), float("-inf")):
+    if (
+        not isinstance(value, (str, int, float))
+        or isinstance(value, bool)
+        or value != value
+        or value in (float("inf"), float("-inf"))
+    ):
         raise InvalidInputError(f"{value} is not {EXPECTED}")
     if not isinstance(value, str):
         return Fraction(str(value))

@@ -5,6 +5,7 @@ Several operators may start at once; whoever writes the Secret first wins, and t
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import ssl
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 SECRET = "trialpod-authority"
 TRIES = 5
+AGAIN_S = 2.0
 
 
 class StoredAuthority:
@@ -72,6 +74,25 @@ class StoredAuthority:
             self._data = rotation.data
             return self._data != before
         raise ApiError("PUT", SECRET, 409, {"reason": "Conflict", "message": "the Secret changes all the time"})
+
+    async def begin(self) -> None:
+        """Refresh at a start, however long the API server cannot be reached.
+
+        A process that ended instead would be started ever later, and still be away when the API server is back.
+
+        Raises:
+            ApiError: the Secret may not be read or written.
+            CertificateError: its content is none of ours.
+        """
+        while True:
+            try:
+                await self.refresh()
+                return
+            except ApiError as error:
+                if not error.temporary:
+                    raise
+                logger.warning("the certificates cannot be read yet: %s", error)
+            await asyncio.sleep(AGAIN_S)
 
     async def published(self) -> None:
         """Note that all pods are given the bundle as it is now."""

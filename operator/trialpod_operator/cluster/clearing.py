@@ -20,6 +20,10 @@ WORKER_LEAVE_S = 10.0
 WORKER_GRACE_S = 1
 """A worker of a group may take so long when its head's attempt has ended; then it has nothing to save."""
 
+GATHER_S = 2.0
+GATHER_MOST = 16
+"""Finished pods are put away when there are so many, or the first has waited so long: several take one request."""
+
 LOG_AGAIN_S = 1.0
 """How soon to look again whether a log can be had, and is stored."""
 
@@ -39,6 +43,7 @@ class Clearing:
         self._seen = seen
         self._leave_by: dict[str, float] = {}  # by pod name
         self._look_at = 0.0  # when logs are asked for again
+        self._gather_until = 0.0  # when finished pods are put away however few there are; 0 = there are none
 
     def part(self, name: str, now: float, workers: Collection[str] = ()) -> None:
         """The attempt of a pod and its workers has ended; they are to exit by themselves, else are made to."""
@@ -73,7 +78,7 @@ class Clearing:
             now: seconds since the epoch.
             current: names of pods whose attempts go on.
             stopped: names of pods whose attempts have not ended, although they were to.
-            stays: whether a pod is kept for its trial's next attempt.
+            stays: whether a pod is kept for another attempt.
             trials: the engine's, by id.
         """
         finished: list[Object] = []
@@ -93,18 +98,26 @@ class Clearing:
                 await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
         self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
         self._look_at = 0.0
-        if finished:
-            ids = [(pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL, "") for pod in finished]
-            pairs = [(pod, trials.get(trial_id)) for pod, trial_id in zip(finished, ids, strict=True)]
-            done = await self._work.put_away(pairs)
+        if not finished:
+            self._gather_until = 0.0
+        elif current and len(finished) < GATHER_MOST:
+            self._gather_until = self._gather_until or now + GATHER_S
+            if now < self._gather_until:
+                return
+        late = finished[GATHER_MOST:]
+        if finished := finished[:GATHER_MOST]:
+            self._gather_until = 0.0
+            done = await self._work.put_away(finished, trials)
             for pod in done:
                 self._leave_by.pop(pod["metadata"]["name"], None)
-            if len(done) < len(finished):
+            if late:
+                self._look_at = now + 0.01
+            elif len(done) < len(finished):
                 self._look_at = now + LOG_AGAIN_S
 
     def times(self) -> list[float]:
         """Return when there will be something to do."""
-        return [*self._leave_by.values(), *([self._look_at] if self._look_at else [])]
+        return [*self._leave_by.values(), *(at for at in (self._look_at, self._gather_until) if at)]
 
     def _has_its_place(self, pod: Object) -> bool:
         """Whether a finished pod is to stay, and its log is kept."""

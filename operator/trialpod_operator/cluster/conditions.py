@@ -105,7 +105,7 @@ def update_conditions(
     previous: Iterable[Mapping[str, Any]], observations: Iterable[Observation], *, generation: int, now: float
 ) -> list[Condition]:
     """Return the conditions for what is found now; those of trialpod's types that were not found go away."""
-    conditions = [dict(each) for each in previous]
+    conditions = [dict(each) for each in whole(previous)]
     found = list(observations)
     types = {observation.type for observation in found}
     conditions = [each for each in conditions if each.get("type") in types or each.get("type") not in ORDER]
@@ -204,6 +204,21 @@ def cut(text: str, limit: int = MAX_MESSAGE) -> str:
     """Return a message that a condition can hold."""
     text = text.encode(errors="replace").decode()
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def whole(conditions: object) -> list[Mapping[str, Any]]:
+    """Return those of a status's conditions that can be read; another version may have left anything there."""
+    return [each for each in conditions if _is_whole(each)] if isinstance(conditions, (list, tuple)) else []
+
+
+def _is_whole(condition: object) -> bool:
+    texts = ("type", "status", "reason", "lastTransitionTime")
+    return (
+        isinstance(condition, Mapping)
+        and all(isinstance(condition.get(name), str) for name in texts)
+        and isinstance(condition.get("message", ""), str)
+        and isinstance(condition.get("observedGeneration", 0), int)
+    )
 
 
 def _rank(condition: Mapping[str, Any]) -> tuple[int, str]:

@@ -19,7 +19,7 @@
 | StartError/ContainerCannotRun of the command | failure, no retry | failed | CommandNotFound |
 | StartError/ContainerCannotRun, memory limit | failure | failed | OOMKilled |
 | StartError/ContainerCannotRun otherwise: the node's runtime | disruption | preempted | that reason |
-| ContainerStatusUnknown | disruption | lost | ContainerStatusUnknown |
+| ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
 | deleted by somebody else, and not over before | disruption | preempted | PodDeleted |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
@@ -72,6 +72,10 @@ _COMMAND = re.compile(
 )
 _OOM_AT_START = re.compile(r"OOM-killed|memory limit too low", re.IGNORECASE)
 _NO_RUNTIME = re.compile(r"No module named '?trialpod\b")
+_OUR_COMMAND = "trialpod.runner.pod"
+_LOST = "ContainerStatusUnknown"
+_NOT_KNOWN = 255
+"""What container runtimes say of a container that they lost, with its shim for example. Our command says it never."""
 _SIGNAL_HINTS = {
     signal.SIGKILL: "most often for memory, of a process that the container started: raise spec.resources.memory",
     signal.SIGSEGV: "an invalid memory access in native code",
@@ -257,8 +261,8 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Ending | None:
         return _disruption(
             reason, f"the node could not start the container: {words}; another is tried", exit_code=code
         )
-    if reason == "ContainerStatusUnknown":
-        return _disruption(reason, "the node lost track of the container", exit_code=code, cause="lost")
+    if reason == _LOST or (code == _NOT_KNOWN and _is_ours(pod)):
+        return _disruption(_LOST, "the node lost track of the container", exit_code=code, cause="lost")
     if _deleted_before(pod, terminated):
         return _disruption("PodDeleted", "somebody deleted the pod", exit_code=code)
     if code == 128 + signal.SIGTERM and "livenessProbe" not in trial_container(pod):
@@ -321,6 +325,10 @@ def _deleted_before(pod: Pod, terminated: Mapping[str, Any]) -> bool:
     asked = deadline - float(metadata.get("deletionGracePeriodSeconds") or 0)
     ended = seconds(terminated.get("finishedAt"))
     return ended is None or ended >= asked - CLOCK_SKEW_S
+
+
+def _is_ours(pod: Pod) -> bool:
+    return _OUR_COMMAND in (trial_container(pod).get("command") or ())
 
 
 def _starting(reason: str) -> bool:

@@ -110,7 +110,7 @@ def _event(kind: Literal["Normal", "Warning"], reason: str, message: str) -> Kub
 
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {each["type"]: each for each in status.get("conditions") or ()}
+    return {each["type"]: each for each in conditions.whole(status.get("conditions"))}
 
 
 def _true(found: Mapping[str, Mapping[str, Any]], kind: str) -> bool:

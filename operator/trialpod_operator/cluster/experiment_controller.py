@@ -330,7 +330,7 @@ class ExperimentController:
         await self._refresh_secret(experiment)
         place = self._place(experiment)
         issuer = self._issuer_for(experiment, place)
-        if issuer is not None and not only_stored and not self._services.seen.trials(self.key):
+        if issuer is not None and not only_stored and not self._services.seen.has_trials(self.key):
             await issuer.check()  # later it must not hold up trials that go on with the keys that they have
         directory = self._work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
@@ -460,10 +460,9 @@ class ExperimentController:
         if stop_is_asked(item["metadata"]) and not (engine.finished or engine.state.flags.stopping):
             hosted.apply(StopRequested())
             return
-        for each in self._services.seen.trials(self.key):
-            spec = each.get("spec") or {}
-            trial = hosted.host.engine.state.trials.get(str(spec.get("trialId")))
-            if spec.get("stop") and trial is not None and not trial.ended and trial.decision != "stop":
+        for trial_id in self._services.seen.stops(self.key):
+            trial = hosted.host.engine.state.trials.get(trial_id)
+            if trial is not None and not trial.ended and trial.decision != "stop":
                 hosted.apply(StopRequested(trial_id=trial.trial_id))
 
     def _perform(self, action: Action) -> None:

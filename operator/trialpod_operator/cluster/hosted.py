@@ -277,8 +277,7 @@ class HostedExperiment:
             done = asyncio.Event()
 
             def copied() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    self._loop.call_soon_threadsafe(done.set)
+                self._in_loop(done.set)
 
             self._mirror.finish(copied)
             with contextlib.suppress(TimeoutError):
@@ -307,13 +306,18 @@ class HostedExperiment:
             return False
         return any(_meets(horizon, last) for horizon in horizons)
 
+    def _in_loop(self, function: Callable[..., object], *given: object) -> None:
+        """Call it in the operator's loop; for the mirror's and the search algorithm's threads."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(function, *given)
+
     def tell_committed(self, position: int) -> None:
         """The storage holds the journal up to there; called by the mirror's thread."""
-        self._loop.call_soon_threadsafe(self._release, position)
+        self._in_loop(self._release, position)
 
     def tell_suggestion(self, event: SuggestionReady) -> None:
         """The search algorithm has a suggestion; called by its thread."""
-        self._loop.call_soon_threadsafe(self._take, event)
+        self._in_loop(self._take, event)
 
     def _take(self, event: SuggestionReady) -> None:
         if self._broken is None and not self._closed:
@@ -332,7 +336,7 @@ class HostedExperiment:
                 waiting.set_result(None)
 
     def _tell_trouble(self, message: str) -> None:
-        self._loop.call_soon_threadsafe(self._note_trouble, message)
+        self._in_loop(self._note_trouble, message)
 
     def _note_trouble(self, message: str) -> None:
         self.trouble = "" if message.endswith("up to date again") else message
@@ -340,7 +344,7 @@ class HostedExperiment:
         self._on_change()
 
     def _tell_fenced(self, error: FencedError) -> None:
-        self._loop.call_soon_threadsafe(self._break, error)
+        self._in_loop(self._break, error)
 
     def _break(self, error: BaseException) -> None:
         if self._broken is None:

@@ -111,6 +111,11 @@ class Lease:
             except TimeoutError:
                 logger.warning("the Lease %s could not be renewed in time", self._name)
             if self._monotonic() - renewed > RENEW_DEADLINE_S:
+                logger.error(
+                    "the Lease %s could not be renewed for %.0f s: another operator may take over, so this one ends",
+                    self._name,
+                    self._monotonic() - renewed,
+                )
                 self.held = False
                 return
 

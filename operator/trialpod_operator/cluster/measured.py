@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trialpod_operator.cluster.conditions import whole
 from trialpod_operator.cluster.measured_account import Account, account_families
 from trialpod_operator.cluster.metrics import (
     Counter,
@@ -180,7 +181,7 @@ def count_request(method: str, path: str, code: int) -> None:
 def condition_of(item: Mapping[str, Any]) -> str:
     """Return which of `CONDITIONS` holds for a TuneExperiment, the one that matters most first."""
     status = item.get("status") or {}
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    conditions = {each["type"]: each for each in whole(status.get("conditions"))}
     true = {kind for kind, each in conditions.items() if each.get("status") == "True"}
     for kind in ("Succeeded", "Failed", "Stalled", "Suspended"):
         if kind in true:

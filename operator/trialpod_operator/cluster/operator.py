@@ -76,7 +76,7 @@ class _Process:
     async def run(self) -> int:
         await self._probes.start(self._options.host, self._options.probe_port)
         self._tasks.append(asyncio.ensure_future(self._beat()))
-        await self._authority.refresh()
+        await self._authority.begin()
         mark = Mark(self._kube, self._options.own_namespace, self._options.identity)
         if self._options.standby:
             await mark.take_away()
@@ -85,7 +85,7 @@ class _Process:
         logger.info("this operator is at work: %s", self._options.identity)
         self._kube.may_act = self._lease.may_act
         # While this process waited, the one at work may have made new certificates.
-        await self._authority.refresh()
+        await self._authority.begin()
         keeping = asyncio.ensure_future(self._lease.keep())
         self._tasks.append(keeping)
         await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
@@ -95,15 +95,21 @@ class _Process:
         self._tasks.append(asyncio.ensure_future(self._renew_certificates()))
         stop = asyncio.Event()
         keeping.add_done_callback(lambda _: stop.set())
-        await kopf.operator(
-            registry=self._registry(),
-            settings=_settings(),
-            standalone=True,
-            clusterwide=not self._options.namespaces,
-            namespaces=self._options.namespaces,
-            stop_flag=stop,
-            ready_flag=self._watching,
-        )
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=_settings(),
+                standalone=True,
+                clusterwide=not self._options.namespaces,
+                namespaces=self._options.namespaces,
+                stop_flag=stop,
+                ready_flag=self._watching,
+            )
+        except Exception as error:
+            if not stop.is_set():
+                raise
+            # It waits for everybody's tasks in the end, and raises what they do: the Lease was the reason, not they.
+            logger.info("while this operator ended: %s: %s", type(error).__name__, error)
         return 1 if stop.is_set() else 0
 
     async def close(self) -> None:
@@ -202,11 +208,27 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
     settings.execution.default_backoff = 10
+    settings.persistence.diffbase_storage = _NoDiff()
     settings.queueing.worker_limit = None
     ours = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
     settings.watching.label_selectors["pods"] = ours
     settings.watching.label_selectors[names.TRIALS] = ours
     return settings
+
+
+class _NoDiff(kopf.DiffBaseStorage):
+    """Remembers nothing of objects: kopf would copy each of them with every event, for handlers of other kinds."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Return what is compared with the state before: nothing."""
+        return {}
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        """Return that state: none."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep it nowhere."""
 
 
 class JsonLines(logging.Formatter):

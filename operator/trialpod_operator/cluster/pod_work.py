@@ -9,17 +9,20 @@ Owned by the event loop.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trialpod.protocol.output import Section, sections
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, queues
 from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.pods import ObjectRef, PodOptions, build_pod
 from trialpod_operator.cluster.refusals import why_refused
+from trialpod_operator.cluster.run import made_for
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.cluster.template import TemplateError
 from trialpod_operator.cluster.trial_resources import build_trial
@@ -36,6 +39,9 @@ LOG_BYTES = 4 * 1024 * 1024
 
 LOG_PATIENCE_S = 60.0
 """So long a log that cannot be had is asked for. A node that is gone never gives it."""
+
+CLOCKS_DIFFER_S = 30.0
+"""The output of an attempt is asked for from so long before its start on: a node's clock may be behind."""
 
 DELETE_BATCH = 50
 
@@ -110,6 +116,8 @@ class PodWork:
         self.refusals = Refusals()
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here."""
+        self._missed: set[str] = set()  # uids of the pods some of whose output could not be had in time
+        self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
         self._no_queues_until = 0.0
 
@@ -225,10 +233,50 @@ class PodWork:
             self.deleted.discard(uid)
             raise
 
-    async def put_away(self, pods: list[tuple[Object, Trial | None]]) -> list[Object]:
-        """Keep the logs of finished pods and delete them, or leave them; return those that are done with."""
-        kept = await asyncio.gather(*(self._keep(pod, trial) for pod, trial in pods))
-        done = [pod for (pod, _), is_kept in zip(pods, kept, strict=True) if is_kept]
+    def shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
+        """Return the digest of the pod that an attempt would get, None when it would get none."""
+        reference = ObjectRef(namespace=self._owner.namespace, name="", uid="")
+        try:
+            pod = build_pod(
+                self._experiment(),
+                self._owner,
+                reference,
+                trial.trial_id,
+                attempt,
+                self._options,
+                resources=resources,
+            )
+        except TemplateError:
+            return None
+        found: str | None = pod["metadata"]["annotations"].get(names.SHAPE_ANNOTATION)
+        return found
+
+    async def label_pod(self, pod: Object, labels: Mapping[str, str]) -> bool:
+        """Label a pod as it was seen; return False when it has changed since, and is to be looked at again."""
+        metadata = pod["metadata"]
+        body = {"metadata": {"labels": dict(labels), "resourceVersion": metadata.get("resourceVersion")}}
+        try:
+            patched = await self._kube.patch(paths.pods(self._owner.namespace), metadata["name"], body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            await self.look_up_pod(metadata["name"])
+            return False
+        if patched is None:
+            self._seen.take_pod(pod, deleted=True)
+            return False
+        self._seen.take_pod(patched, deleted=False)
+        return True
+
+    async def put_away(self, pods: list[Object], trials: Mapping[str, Trial]) -> list[Object]:
+        """Keep the logs of finished pods and delete them, or leave them; return those that are done with.
+
+        Args:
+            pods: that have ended.
+            trials: the engine's, by id.
+        """
+        kept = await asyncio.gather(*(self._keep(pod, trials) for pod in pods))
+        done = [pod for pod, is_kept in zip(pods, kept, strict=True) if is_kept]
         ready = [pod for pod in done if not self.stays(pod)]
         for pod in done:
             if self.stays(pod):
@@ -236,6 +284,9 @@ class PodWork:
                 patched = await self._kube.patch(paths.pods(self._owner.namespace), pod["metadata"]["name"], body)
                 if patched is not None:
                     self._seen.take_pod(patched, deleted=False)
+        for pod in [each for each in ready if made_for(each)]:
+            ready.remove(pod)  # its labels may be another one's, too
+            await self.delete_pod(pod)
         for start in range(0, len(ready), DELETE_BATCH):
             batch = ready[start : start + DELETE_BATCH]
             if len(batch) == 1:
@@ -285,27 +336,95 @@ class PodWork:
                 self.deleted -= uids
                 raise
 
-    async def _keep(self, pod: Object, trial: Trial | None) -> bool:
+    async def keep_latest_log(self, pod: Object, trials: Mapping[str, Trial]) -> None:
+        """Put what a pod's latest attempt printed into its trial's files; what cannot be had is had at its end."""
+        try:
+            text, whole = await self._latest_log(pod, trials)
+        except ApiError as error:
+            logger.info("the log of %s cannot be kept yet: %s", pod["metadata"]["name"], error)
+            self._missed.add(pod["metadata"].get("uid", ""))
+            return
+        self._keep_sections(pod, trials, sections(text, whole=whole))
+
+    async def _keep_reused(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
+        """Keep what is left of the output of a pod that ran several trials."""
+        metadata = pod["metadata"]
+        uid = metadata.get("uid", "")
+        if uid not in self._kept:
+            try:
+                text, whole = await self._latest_log(pod, trials)
+                if not whole and (uid in self._from_before or uid in self._missed):
+                    self._keep_sections(pod, trials, sections(await self._log(pod)))
+            except ApiError as error:
+                return self._gives_up(pod, error)
+            found = sections(text, whole=whole)
+            trial_id = _label(pod, names.TRIAL_ID_LABEL)
+            if not found and text:
+                found = [Section(trial_id, 0, text)]  # it ended before it had work
+            self._keep_sections(pod, trials, found)
+            self._kept.add(uid)
+        concerned = [trials[each] for each in self._printed.get(uid, ()) if each in trials]
+        return all(self._logs.log_stored(trial) for trial in concerned)
+
+    def _keep_sections(self, pod: Object, trials: Mapping[str, Trial], found: list[Section]) -> None:
+        uid = pod["metadata"].get("uid", "")
+        lengths = self._printed.setdefault(uid, {})
+        for section in found:
+            trial = trials.get(section.trial_id)
+            attempts = lengths.setdefault(section.trial_id, {})
+            known = attempts.get(section.attempt, 0)
+            if trial is None or len(section.text) <= known:
+                continue
+            attempts[section.attempt] = len(section.text)
+            self._logs.keep_log(trial, section.text[known:], once=uid in self._from_before)
+
+    async def _latest_log(self, pod: Object, trials: Mapping[str, Trial]) -> tuple[str, bool]:
+        """Return the output of a pod from its latest attempt on, and whether it is all that there is."""
+        trial_id, attempt = _label(pod, names.TRIAL_ID_LABEL), _label(pod, names.ATTEMPT_LABEL)
+        trial = trials.get(trial_id)
+        if trial is not None and str(trial.attempt) == attempt and made_for(pod) != (trial_id, trial.attempt):
+            since = dt.datetime.fromtimestamp(trial.started_at - CLOCKS_DIFFER_S, dt.UTC)
+            text = await self._log(pod, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+            if any((each.trial_id, str(each.attempt)) == (trial_id, attempt) for each in sections(text)):
+                return text, False
+        return await self._log(pod), True
+
+    async def _log(self, pod: Object, since: str = "") -> str:
+        containers = [each["name"] for each in pod["spec"].get("containers") or []]
+        container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
+        return await self._kube.pod_log(self._owner.namespace, pod["metadata"]["name"], container, LOG_BYTES, since)
+
+    def _gives_up(self, pod: Object, error: ApiError) -> bool:
+        """Return whether a log that cannot be had is asked for no more."""
+        metadata = pod["metadata"]
+        logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
+        since = self._no_log_since.setdefault(metadata.get("uid", ""), self._clock())
+        return not error.temporary or self._clock() - since >= LOG_PATIENCE_S
+
+    async def _keep(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
         """Put what a pod printed into its trial's files; return False when that has to be tried again."""
+        if made_for(pod) is not None:
+            return await self._keep_reused(pod, trials)
+        trial = trials.get(_label(pod, names.TRIAL_ID_LABEL))
         if trial is None:
             return True
         metadata = pod["metadata"]
         uid = metadata.get("uid", "")
         if uid in self._kept:
             return self._logs.log_stored(trial)
-        containers = [each["name"] for each in pod["spec"].get("containers") or []]
-        container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
         try:
-            text = await self._kube.pod_log(self._owner.namespace, metadata["name"], container, LOG_BYTES)
+            text = await self._log(pod)
         except ApiError as error:
-            logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
-            since = self._no_log_since.setdefault(uid, self._clock())
-            return not error.temporary or self._clock() - since >= LOG_PATIENCE_S
+            return self._gives_up(pod, error)
         if not text:
             return True
         self._logs.keep_log(trial, text, once=uid in self._from_before)
         self._kept.add(uid)
         return self._logs.log_stored(trial)
+
+
+def _label(pod: Object, name: str) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(name, ""))
 
 
 def node_of(pod: Object | None) -> str:

@@ -52,6 +52,8 @@ GPU = "gpu"
 
 POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 POD_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+POD_GROUP_RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
+"""Unless it is "false", Kueue waits for a pod in the place of each that failed, and keeps quota and pods so long."""
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -149,8 +151,9 @@ def build_pod(
 
 
 def reuses_pods(spec: TuneExperimentSpec) -> bool:
-    """Return whether a pod runs one trial after the other."""
-    return spec.reuse_pods and spec.workers is None
+    """Return whether a pod runs one trial after the other. A deadline is meant for each trial's own pod."""
+    limited = (spec.template.get("spec") or {}).get("activeDeadlineSeconds") is not None
+    return spec.reuse_pods and spec.workers is None and not limited
 
 
 def _shape(pod_spec: Json, metadata: Json) -> str:
@@ -204,6 +207,7 @@ def _metadata(
     if experiment.spec.workers is not None and QUEUE_LABEL in metadata["labels"]:
         metadata["labels"][POD_GROUP_LABEL] = names.pod_name(experiment.name, trial_id, attempt)
         metadata["annotations"][POD_GROUP_COUNT] = str(1 + experiment.spec.workers.replicas)
+        metadata["annotations"][POD_GROUP_RETRIABLE] = "false"  # another attempt is another group
     return metadata
 
 

@@ -16,10 +16,12 @@ Owned by the event loop; `serve` is a part of the reconcile.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.pod_work import PodWork
 from trialpod_operator.cluster.run import ASK_AGAIN_S, MadeFor, Run, is_leaving, labelled_for, made_for
 from trialpod_operator.cluster.seen import Object, Seen
@@ -27,6 +29,8 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.starts import exhausted
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.reports.service import NotReadyError
+
+logger = logging.getLogger(__name__)
 
 IDLE_S = 30.0
 """So long a pod waits for a trial that may come."""
@@ -120,6 +124,11 @@ class Reuse:
         run.expect_by, run.asked_at = now + ASK_AGAIN_S, now
         return True
 
+    def began(self, run: Run) -> None:
+        """The run's pod has its attempt."""
+        if idle := self._idle.get(run.made_for):
+            self._answer(idle, run)
+
     def holds(self, pod: Object) -> bool:
         """Return whether a pod is kept for another attempt."""
         which = made_for(pod)
@@ -161,14 +170,16 @@ class Reuse:
         except TimeoutError:
             raise NotReadyError("there is no other trial for the pod yet") from None
 
-    async def serve(self, now: float, runs: Mapping[str, Run], trials: Mapping[str, Trial], most: int | None) -> None:
+    async def serve(
+        self, now: float, runs: Mapping[str, Run], trials: Mapping[str, Trial], spare: Callable[[], int | None]
+    ) -> None:
         """Give pods that have asked their next attempts, and let those go that are not needed.
 
         Args:
             now: seconds since the epoch.
             runs: the attempts under way, by the trial's id.
             trials: the engine's, by id.
-            most: so many may wait; None = not known now.
+            spare: returns how many may wait; None = not known now.
         """
         for idle in list(self._idle.values()):
             if self._pod(idle) is None:
@@ -178,6 +189,7 @@ class Reuse:
         asking = [idle for idle in self._idle.values() if idle.asked]
         await asyncio.gather(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
         await asyncio.gather(*(self._bind(idle, runs) for idle in asking if idle.run is not None))
+        most = spare()  # as it is now: others have come and gone meanwhile
         waiting = sorted((idle for idle in self._idle.values() if idle.run is None), key=lambda idle: idle.until)
         excess = len(waiting) - most if most is not None else 0
         for index, idle in enumerate(waiting):
@@ -213,8 +225,18 @@ class Reuse:
         if run is None or pod is None or not _is_current(idle, runs):
             return
         labels = {names.TRIAL_ID_LABEL: run.trial.trial_id, names.ATTEMPT_LABEL: str(run.attempt)}
-        if not labelled_for(pod, run) and not await self._work.label_pod(pod, labels):
-            self._wake()
+        try:
+            if not labelled_for(pod, run) and not await self._work.label_pod(pod, labels):
+                self._wake()
+                return
+        except ApiError as error:
+            if error.temporary:
+                raise
+            logger.warning("pod %s is not reused: %s", idle.name, error)
+            if run.made_for == idle.made_for and not run.given:
+                run.make_anew(self._clock())
+            self._leaves(idle.name)
+            self._answer(idle, None)
             return
         if idle.run is run and _is_current(idle, runs):
             self._answer(idle, run)

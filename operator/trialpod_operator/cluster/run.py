@@ -39,6 +39,7 @@ class Run:
     pod_uid: str = ""  # of the pod that asked, or was made
     created_at: float = 0.0  # when the pod was asked for; 0 = not yet
     asked_at: float = 0.0  # when the server was last asked about it
+    alive: object = None  # its pod, as it was when it was last found to show no end
     expect_by: float = 0.0  # a pod that goes on in place has to ask until then
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     remade: int = 0  # how often its pod went away before it began
@@ -94,29 +95,26 @@ def adopt(key: str, trial: Trial, seen: Seen, now: float) -> Run:
         now: seconds since the epoch.
     """
     name = key.partition("/")[2]
+    given = trial.pid != 0 or trial.received > 0
     pods = [
         pod
         for pod in seen.pods(key)
         if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id
         and names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never go on in place
         and not is_leaving(pod, set())
-        and (_number(pod) == trial.attempt if made_for(pod) else _number(pod) <= trial.attempt)
+        and (not given and _number(pod) == trial.attempt if made_for(pod) else _number(pod) <= trial.attempt)
     ]
     pods.sort(key=_number)
     own = seen.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
-    pod_attempt, pod = trial.attempt, own
-    if own is None and pods:
-        pod_attempt, pod = _number(pods[-1]), pods[-1]  # it goes on in place
-    pod_trial = ""
-    given = trial.pid != 0 or trial.received > 0
+    pod_trial, pod_attempt, pod = trial.trial_id, trial.attempt, own
     if given and trial.place:
         pod_trial, _, number = trial.place.rpartition("/")
         pod_attempt = int(number)
         pod = seen.pod(key, names.pod_name(name, pod_trial, pod_attempt))
-    elif given and made_for(pods[-1]) if pods else False:
-        pod_attempt, pod = trial.attempt, own
-    elif pod is not None and (found := made_for(pod)) is not None:
-        pod_trial, pod_attempt = found
+    elif own is None and pods:
+        pod = pods[-1]  # it goes on there
+        pod_trial, pod_attempt = made_for(pod) or (trial.trial_id, _number(pod))
+    own_pod = (pod_trial, pod_attempt) == (trial.trial_id, trial.attempt)
     return Run(
         trial,
         trial.attempt,
@@ -125,7 +123,7 @@ def adopt(key: str, trial: Trial, seen: Seen, now: float) -> Run:
         given=given,
         pod_uid=str(pod["metadata"].get("uid", "")) if pod is not None else "",
         asked_at=now,
-        expect_by=now + ASK_AGAIN_S if (pod_trial or pod_attempt != trial.attempt) and not given else 0.0,
+        expect_by=0.0 if own_pod or given else now + ASK_AGAIN_S,
         resources=trial.resources,
     )
 

@@ -35,8 +35,9 @@ from trialpod_operator.cluster.in_place import InPlace
 from trialpod_operator.cluster.pod_reading import seconds
 from trialpod_operator.cluster.pod_resources import total_resources
 from trialpod_operator.cluster.pod_work import PodWork, Refusals, node_of
-from trialpod_operator.cluster.pods import grace_seconds
-from trialpod_operator.cluster.run import ASK_AGAIN_S, Run, adopt, is_leaving
+from trialpod_operator.cluster.pods import grace_seconds, reuses_pods
+from trialpod_operator.cluster.reuse import Reuse, spare
+from trialpod_operator.cluster.run import ASK_AGAIN_S, MadeFor, Run, adopt, is_leaving, made_for
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.cluster.waiting import Waiting, why_waiting
 from trialpod_operator.engine.actions import (
@@ -59,6 +60,9 @@ SILENT_S = 45.0
 
 MISSING_S = 5.0
 """And after so long about a pod that should be there, and was not seen."""
+
+MOST_CREATED = 24
+"""Pods and TuneTrials that are created in one look: another experiment's requests have their turn in between."""
 
 TOGETHER_S = 20.0
 """So long a pod's question waits for the other pods of its group; then it is to ask again."""
@@ -104,6 +108,7 @@ class Runs:
         self._on_ending = on_ending
         self.runs: dict[str, Run] = {}
         self.changed: set[str] = set()  # ids of trials whose TuneTrial has to be looked at
+        self._more_to_create = False
         self._clearing = Clearing(key, work, seen)
         self._in_place = InPlace(clock)
         self._groups = GroupWork(key, seen, work, clock)
@@ -117,6 +122,13 @@ class Runs:
         for trial in hosted.host.engine.state.running_trials():
             run = self.runs[trial.trial_id] = adopt(key, trial, seen, clock())
             self._make_group(run)
+        self._reuse: Reuse | None = None
+        if reuses_pods(experiment().spec):
+            self._reuse = Reuse(key, seen, work, clock, wake, lambda name: self._clearing.part(name, clock()))
+            self._reuse.adopt(self.runs.values())
+            for run in self.runs.values():
+                if not run.given and not run.expect_by and self._own_pod(run) is None:
+                    self._reuse.take(run)
 
     # -- for the experiment's controller --
 
@@ -165,8 +177,15 @@ class Runs:
         trial_id, _, number = request.runner.rpartition("/")
         if not trial_id or not number.isdigit():
             return AssignmentAnswer(reason=f"'{request.runner}' is no runner of this experiment")
+        which = trial_id, int(number)
         run = self.runs.get(trial_id)
-        if run is not None and run.pod_attempt == int(number) and run.trial.running:
+        if self._reuse is not None:
+            run = next((each for each in self.runs.values() if each.made_for == which), None)
+            current = run if run is not None and run.trial.running and run.trial.attempt == run.attempt else None
+            stays = self._in_place.holds(*which)  # a pod of an operator that reused none
+            if request.afresh and not stays and (current is None or not self._reuse.is_bound(current)):
+                return self._give_in_turn(self._reuse, which, current, request)
+        if run is not None and run.made_for == which and run.trial.running:
             return self._give(run, request) if run.group is None or run.given else self._give_together(run, request)
         if self._in_place.holds(trial_id, int(number)):
             return self._give_later(trial_id, int(number), request)
@@ -190,12 +209,34 @@ class Runs:
                 # Nobody has asked for the attempt yet: the caller may be the pod made anew, which is not seen yet.
                 raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
             return f"pod {caller.pod_name} is another one than the caller"
-        if (metadata.get("labels") or {}).get(names.TRIAL_ID_LABEL) != trial_id:
+        which = made_for(pod)
+        run = self.runs.get(trial_id)
+        has_it = which is not None and run is not None and run.given and run.made_for == which
+        if not has_it and (metadata.get("labels") or {}).get(names.TRIAL_ID_LABEL) != trial_id:
             return f"pod {caller.pod_name} does not belong to trial {trial_id}"
+        return self._owned_by(pod, which[0] if which is not None else trial_id)
+
+    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
+        """Return "" if that pod may ask for work as the one that was made for the attempt, else why not.
+
+        Raises:
+            NotReadyError: the pod is not known yet.
+        """
+        pod = self._seen.pod(self._key, caller.pod_name)
+        which = made_for(pod) if pod is not None else None
+        if pod is None or which is None or pod["metadata"].get("uid") != caller.pod_uid:
+            return self.permits(caller, trial_id)
+        if which != (trial_id, attempt):
+            return f"pod {caller.pod_name} was made for attempt {which[1]} of trial {which[0]}"
+        return self._owned_by(pod, trial_id)
+
+    def _owned_by(self, pod: Object, trial_id: str) -> str:
+        """Return "" if a trial owns the pod, else why that matters."""
+        metadata = pod["metadata"]
         trial = self._seen.trial(self._key, names.trial_name(self._name, trial_id))
         owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or [] if owner.get("controller")}
         if trial is not None and trial["metadata"].get("uid") not in owners:
-            return f"pod {caller.pod_name} does not belong to trial {trial_id}"
+            return f"pod {metadata['name']} does not belong to trial {trial_id}"
         return ""
 
     def waits(self, now: float) -> list[tuple[Trial, Waiting]]:
@@ -221,8 +262,9 @@ class Runs:
     def pod_of(self, trial: Trial) -> Object | None:
         """Return the pod of a trial's latest attempt, if it is there."""
         run = self.runs.get(trial.trial_id)
-        attempt = run.pod_attempt if run is not None else trial.attempt
-        return self._seen.pod(self._key, names.pod_name(self._name, trial.trial_id, attempt))
+        if run is not None:
+            return self._own_pod(run)
+        return self._seen.pod(self._key, names.pod_name(self._name, trial.trial_id, trial.attempt))
 
     async def reconcile(self) -> float | None:
         """Bring the pods in line with what should run; return in how many seconds to look again."""
@@ -231,6 +273,7 @@ class Runs:
         await self._ask_about_silent(now)
         await self._keep_groups(now)
         self._stop_overdue(now)
+        await self._serve_idle(now)
         await self._hear_complaints(now)
         await self._create_missing(now)
         await self._clear_away(now)
@@ -251,6 +294,8 @@ class Runs:
                 run.pod_attempt, run.expect_by = reserved, self._clock() + ASK_AGAIN_S
                 run.pod_uid = pod["metadata"].get("uid", "")
                 self._clearing.keep(pod["metadata"]["name"])
+        elif self._reuse is not None and self._reuse.take(run):
+            self._clearing.keep(self._pod_name(run))
         self.runs[trial_id] = run
         self.changed.add(trial_id)
         self._in_place.started(run)
@@ -277,7 +322,7 @@ class Runs:
         if run is None or run.attempt != attempt:
             return end
         if run.group is None:
-            if end.asks:
+            if end.asks and not (self._reuse is not None and self._reuse.expect(run)):
                 self._in_place.reserve(run)
             return end
         now = self._clock()
@@ -297,6 +342,8 @@ class Runs:
         if not run.given:
             run.given = True
             run.expect_by = 0.0
+            if self._reuse is not None:
+                self._reuse.began(run)
             self._hosted.apply(
                 AttemptStarted(
                     trial_id=trial.trial_id,
@@ -305,12 +352,17 @@ class Runs:
                     hostname=request.hostname,
                     node_ip=request.node_ip,
                     resources=self._resources(run),
+                    place=names.runner_id(*run.made_for) if run.takes_over else "",
                 )
             )
             self.changed.add(trial.trial_id)
+        else:
+            # The pod may have told another operator, which has gone on from here, that the attempt is over.
+            self._hosted.prove()
         if not request.rank:
             self._hosted.last_contact[trial.trial_id] = self._clock()
         assignment = self._hosted.assignment(trial)
+        assignment.reuse = self._reuse is not None and request.afresh
         if run.group is not None:
             assignment.rank, assignment.world_size = request.rank, run.group.size
             assignment.master_addr = self._groups.address(run)
@@ -320,6 +372,9 @@ class Runs:
 
     def _resources(self, run: Run) -> dict[str, float]:
         """Return what the run's pods take, for the account: as they are, since templates and defaults shape them."""
+        if run.takes_over:
+            pod = self._own_pod(run)
+            return total_resources([pod]) if pod is not None else {}
         labels = {names.TRIAL_ID_LABEL: run.trial.trial_id, names.ATTEMPT_LABEL: str(run.pod_attempt)}
         pods = [
             pod
@@ -336,6 +391,32 @@ class Runs:
             self._hosted.prove()
             return AssignmentAnswer(reason="the trial goes on later, in another pod")
         return self._give(run, request)
+
+    # -- pods that run one trial after the other --
+
+    async def _give_in_turn(
+        self, reuse: Reuse, which: MadeFor, run: Run | None, request: AssignmentRequest
+    ) -> AssignmentAnswer:
+        run = await reuse.ask(which, run)
+        if run is None:
+            self._hosted.prove()
+            return AssignmentAnswer(reason="there is no more work for this pod")
+        current = self.runs.get(run.trial.trial_id) is run and run.trial.running
+        if not current or run.trial.attempt != run.attempt or run.made_for != which:
+            raise NotReadyError("the pod's next trial is another one now")
+        return self._give(run, request)
+
+    async def _serve_idle(self, now: float) -> None:
+        if self._reuse is None:
+            return
+        engine = self._hosted.host.engine
+
+        def needed() -> int | None:
+            # What is decided and not carried out yet may need any of them.
+            settled = self._hosted.committed_now and engine.state.settings is not None
+            return spare(engine, len(self.runs)) if settled else None
+
+        await self._reuse.serve(now, self.runs, engine.state.trials, needed)
 
     # -- groups --
 
@@ -390,7 +471,7 @@ class Runs:
             if ended is not None:
                 self._ended(run, ended)
                 continue
-            waits_for_earlier = not run.given and run.pod_attempt != run.attempt
+            waits_for_earlier = not run.given and run.takes_over
             pod = self._seen.pod(self._key, self._pod_name(run))
             if waits_for_earlier and (now > run.expect_by or pod is None or is_leaving(pod, self._work.deleted)):
                 run.make_anew(now)  # it does not come back
@@ -399,9 +480,12 @@ class Runs:
                 if last is not None:
                     self._vanished(run, last, now)
             else:
+                if pod is run.alive and "deletionTimestamp" not in pod["metadata"]:
+                    continue  # nothing new; and there are thousands
                 run.pod_uid = run.pod_uid or pod["metadata"].get("uid", "")
                 by_us = pod["metadata"].get("uid") in self._work.deleted
                 ending = read_ending(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
+                run.alive = pod if ending is None else None
                 if ending is not None:
                     self._ended(run, ending)
 
@@ -496,6 +580,7 @@ class Runs:
                 self._hosted.apply(AttemptEnded(trial_id=run.trial.trial_id, attempt=run.attempt, end=end))
 
     async def _create_missing(self, now: float) -> None:
+        self._more_to_create = False
         if now < self._work.refusals.until:
             return
         missing = [run for run in self.runs.values() if self._needs_pod(run) and now >= run.not_before]
@@ -504,14 +589,16 @@ class Runs:
             first = next((run for run in missing if run.group is not None), None)
         late = {run.trial.trial_id for run in missing if run.group is not None and run is not first}
         missing = [run for run in missing if run.trial.trial_id not in late]
-        trials = [each for each in self._missing_trials() if each.trial_id in late or each.trial_id not in self.runs]
+        without = {run.trial.trial_id for run in self.runs.values() if not run.pod_trial} - late  # their pods wait
+        trials = [each for each in self._missing_trials() if each.trial_id not in without]
         if not missing and not trials:
             return
         # The first alone: where the server refuses it, it would refuse them all.
         if missing and (self._work.refusals.count or len(missing) > 4) and not await self._create(missing.pop(0)):
             return
-        waiting = [self._create(run) for run in missing]
-        waiting += [self._work.create_trial(trial) for trial in trials]
+        self._more_to_create = len(missing) + len(trials) > MOST_CREATED
+        waiting = [self._create(run) for run in missing[:MOST_CREATED]]
+        waiting += [self._work.create_trial(trial) for trial in trials[: max(0, MOST_CREATED - len(waiting))]]
         results = await asyncio.gather(*waiting)
         if all(results):
             self._work.refusals.clear()
@@ -560,6 +647,8 @@ class Runs:
             (current if goes_on else stopped).update({self._pod_name(run)} | self._groups.names(run))
 
         def stays(pod: Object) -> bool:
+            if self._reuse is not None and self._reuse.holds(pod):
+                return True
             labels = pod["metadata"].get("labels") or {}
             return self._in_place.holds(
                 labels.get(names.TRIAL_ID_LABEL, ""), int(labels.get(names.ATTEMPT_LABEL) or "0")
@@ -590,18 +679,21 @@ class Runs:
         times = [at for run in self.runs.values() for at in (run.stop_at, run.expect_by, run.not_before) if at]
         times += self._clearing.times()
         times += self._groups.times(self.runs.values())
+        times += self._reuse.times() if self._reuse is not None else []
         times.append(self._work.refusals.until)
         times = [at for at in times if at > looked]
         if self.runs:
             idle = any(not run.given for run in self.runs.values())
             times.append(looked + (COMPLAINTS_EVERY_S if idle else SILENT_S / 3))
+        if self._more_to_create and self._work.refusals.why is None:
+            return 0.0
         return max(0.2, min(times) - self._clock()) if times else None
 
     def _own_pod(self, run: Run) -> Object | None:
         return self._seen.pod(self._key, self._pod_name(run))
 
     def _pod_name(self, run: Run) -> str:
-        return names.pod_name(self._name, run.trial.trial_id, run.pod_attempt)
+        return names.pod_name(self._name, *run.made_for)
 
     @property
     def _grace_s(self) -> float:

@@ -2,16 +2,21 @@
 
 It is a cache with the API server as the truth. It may lag behind, and it may miss that an object was deleted while a
 watch was broken; so whoever acts on the absence of an object asks the server first. Only what the operator reads of a
-pod is kept. Owned by the event loop.
+pod is kept; a TuneTrial whose trial has ended, and a pod that is gone, are kept as packed JSON: there may be tens of
+thousands, and hardly any is looked at again. Owned by the event loop.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from trialpod_operator.cluster.names import EXPERIMENT_LABEL
+import msgspec
+
+from trialpod_operator.cluster.names import EXPERIMENT_LABEL, TRIAL_KIND
+from trialpod_operator.engine.trial import ERROR, TERMINATED
 
 MOST_VANISHED = 10_000
 """Deleted objects whose last state is remembered."""
@@ -19,14 +24,29 @@ MOST_VANISHED = 10_000
 Object = dict[str, Any]
 
 
+class _Packed:
+    """An object of which only the identity is at hand."""
+
+    __slots__ = ("data", "uid", "version")
+
+    def __init__(self, item: Object) -> None:
+        self.uid, self.version = _identity(item)
+        self.data = zlib.compress(msgspec.json.encode(item), 1)
+
+    def unpack(self) -> Object:
+        item: Object = msgspec.json.decode(zlib.decompress(self.data))
+        return item
+
+
 class Seen:
     """The objects, by namespace and name."""
 
     def __init__(self) -> None:
         self.experiments: dict[str, Object] = {}  # by "namespace/name"
-        self._trials: dict[str, dict[str, Object]] = {}  # by the experiment's key, then by name
-        self._pods: dict[str, dict[str, Object]] = {}
-        self._vanished: OrderedDict[str, Object] = OrderedDict()  # by the uid, of whatever was deleted
+        self._trials: dict[str, dict[str, Object | _Packed]] = {}  # by the experiment's key, then by name
+        self._stops: dict[str, dict[str, str]] = {}  # by the same: the ids of trials that are to stop
+        self._pods: dict[str, dict[str, Object | _Packed]] = {}
+        self._vanished: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
     def take_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
         """Take in a TuneExperiment and return its key."""
@@ -36,7 +56,14 @@ class Seen:
 
     def take_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a TuneTrial; return the key of its experiment, None when it is not ours."""
-        return self._take(self._trials, dict(item), deleted=deleted)
+        key = self._take(self._trials, _lean_trial(item), deleted=deleted)
+        if key is not None:
+            name, spec = item["metadata"]["name"], item.get("spec") or {}
+            if spec.get("stop") and not deleted:
+                self._stops.setdefault(key, {})[name] = str(spec.get("trialId"))
+            elif key in self._stops:
+                self._stops[key].pop(name, None)
+        return key
 
     def take_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a pod; return the key of its experiment, None when it is not ours."""
@@ -44,43 +71,46 @@ class Seen:
 
     def trial(self, key: str, name: str) -> Object | None:
         """Return one TuneTrial of an experiment."""
-        return self._trials.get(key, {}).get(name)
+        return _unpacked(self._trials.get(key, {}).get(name))
 
-    def trials(self, key: str) -> list[Object]:
-        """Return all TuneTrials of an experiment."""
-        return list(self._trials.get(key, {}).values())
+    def has_trials(self, key: str) -> bool:
+        """Return whether an experiment has TuneTrials."""
+        return bool(self._trials.get(key))
+
+    def stops(self, key: str) -> list[str]:
+        """Return the ids of an experiment's trials whose TuneTrial says that they are to stop."""
+        return list(self._stops.get(key, {}).values())
 
     def pod(self, key: str, name: str) -> Object | None:
         """Return one pod of an experiment."""
-        return self._pods.get(key, {}).get(name)
+        return _unpacked(self._pods.get(key, {}).get(name))
 
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
-        return list(self._pods.get(key, {}).values())
+        return [_must(item) for item in self._pods.get(key, {}).values()]
 
     def vanished(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
-        return self._vanished.get(uid)
+        return _unpacked(self._vanished.get(uid))
 
     def uids(self, key: str) -> set[str]:
         """Return the uids of all trials and pods of an experiment."""
-        return {str(item["metadata"].get("uid")) for item in (*self.trials(key), *self.pods(key))}
+        known = (*self._trials.get(key, {}).values(), *self._pods.get(key, {}).values())
+        return {_identity(item)[0] for item in known}
 
     def drop(self, key: str, uids: Collection[str]) -> None:
         """These trials and pods of an experiment are not there any more, although no watch has said so."""
-        for item in self.trials(key):
-            if item["metadata"].get("uid") in uids:
-                self.take_trial(item, deleted=True)
-        for item in self.pods(key):
-            if item["metadata"].get("uid") in uids:
-                self.take_pod(item, deleted=True)
+        for item in _those(self._trials.get(key, {}).values(), uids):
+            self.take_trial(item, deleted=True)
+        for item in _those(self._pods.get(key, {}).values(), uids):
+            self.take_pod(item, deleted=True)
 
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
-        self._trials.pop(key, None)
-        self._pods.pop(key, None)
+        for store in (self._trials, self._stops, self._pods):
+            store.pop(key, None)
 
-    def _take(self, store: dict[str, dict[str, Object]], item: Object, *, deleted: bool) -> str | None:
+    def _take(self, store: dict[str, dict[str, Object | _Packed]], item: Object, *, deleted: bool) -> str | None:
         metadata = item["metadata"]
         experiment = (metadata.get("labels") or {}).get(EXPERIMENT_LABEL)
         if not experiment:
@@ -88,28 +118,53 @@ class Seen:
         key = f"{metadata['namespace']}/{experiment}"
         objects = store.setdefault(key, {})
         self._put(objects, metadata["name"], item, deleted=deleted)
+        if item.get("kind") == TRIAL_KIND and objects.get(metadata["name"]) is item and _has_ended(item):
+            objects[metadata["name"]] = _Packed(item)
         if not objects:
             store.pop(key, None)
         return key
 
-    def _put(self, objects: dict[str, Object], name: str, item: Object, *, deleted: bool) -> None:
+    def _put(self, objects: dict[str, Any], name: str, item: Object, *, deleted: bool) -> None:
         """Take in an object. Answers and watches overtake each other: what is older changes nothing."""
         uid = str(item["metadata"].get("uid", ""))
         known = objects.get(name)
-        same = known is not None and known["metadata"].get("uid") == item["metadata"].get("uid")
+        same = known is not None and _identity(known)[0] == uid
         if deleted:
             if same:  # else a new object of that name came before the news of the old one's end
                 del objects[name]
-            self._vanished[uid] = item
+            self._vanished[uid] = _Packed(item)
             while len(self._vanished) > MOST_VANISHED:
                 self._vanished.popitem(last=False)
         elif (not uid or uid not in self._vanished) and not (same and known is not None and _older(item, known)):
             objects[name] = item
 
 
-def _older(item: Object, known: Object) -> bool:
+def _identity(item: Object | _Packed) -> tuple[str, str]:
+    """Return the uid of an object, and which state of it this is."""
+    if isinstance(item, _Packed):
+        return item.uid, item.version
+    return str(item["metadata"].get("uid", "")), str(item["metadata"].get("resourceVersion", ""))
+
+
+def _unpacked(item: Object | _Packed | None) -> Object | None:
+    return item.unpack() if isinstance(item, _Packed) else item
+
+
+def _must(item: Object | _Packed) -> Object:
+    return item.unpack() if isinstance(item, _Packed) else item
+
+
+def _those(items: Iterable[Object | _Packed], uids: Collection[str]) -> list[Object]:
+    return [_must(item) for item in items if _identity(item)[0] in uids]
+
+
+def _has_ended(trial: Object) -> bool:
+    return trial["status"].get("state") in (TERMINATED, ERROR)
+
+
+def _older(item: Object, known: Object | _Packed) -> bool:
     """Return whether one state of an object came before another; versions are numbers that grow (KEP-5504)."""
-    versions = [str(each["metadata"].get("resourceVersion", "")) for each in (item, known)]
+    versions = [_identity(each)[1] for each in (item, known)]
     return all(each.isdecimal() for each in versions) and int(versions[0]) < int(versions[1])
 
 
@@ -132,3 +187,13 @@ def _lean(pod: Mapping[str, Any]) -> Object:
         spec["volumes"] = [each for each in spec["volumes"] if "emptyDir" in each]
     metadata = {name: value for name, value in (pod.get("metadata") or {}).items() if name != "managedFields"}
     return {"metadata": metadata, "spec": spec, "status": pod.get("status") or {}}
+
+
+def _lean_trial(trial: Mapping[str, Any]) -> Object:
+    """Return a TuneTrial without what is never read here: its parameters are the engine's."""
+    metadata = {name: value for name, value in trial["metadata"].items() if name in _TRIAL_METADATA}
+    spec = {name: value for name, value in (trial.get("spec") or {}).items() if name in ("trialId", "stop")}
+    return {"kind": TRIAL_KIND, "metadata": metadata, "spec": spec, "status": trial.get("status") or {}}
+
+
+_TRIAL_METADATA = frozenset({"name", "namespace", "uid", "resourceVersion", "generation", "labels"})

@@ -40,6 +40,7 @@ MAX_RESOURCES = 32
 
 Json = dict[str, Any]
 _NONE: Mapping[str, Any] = {}
+_TEXTS = frozenset({"startTime", "completionTime", "podName", "nodeName", "bestValue", "storageUri"})
 
 
 def experiment_status(
@@ -71,7 +72,7 @@ def experiment_status(
         seed: the one in use.
         uri_of: returns where a trial's checkpoints are.
     """
-    before = previous or _NONE
+    before = _readable(previous)
     waiting = _brief(waiting)
     flags = engine.state.flags if engine is not None else None
     counts = _counts(engine) if engine is not None else None
@@ -134,7 +135,7 @@ def trial_status(
         waiting: why its pod does not run.
         storage_uri: where its results and checkpoints are.
     """
-    before = previous or _NONE
+    before = _readable(previous)
     waiting = _brief(waiting) if trial.status == RUNNING else None
     pod = pod_name or before.get("podName")
     node = node_name or (before.get("nodeName") if pod == before.get("podName") else None)
@@ -173,6 +174,22 @@ def trial_status(
 def same_status(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
     """Return whether two statuses say the same, so that writing the second over the first would change nothing."""
     return (left or {}) == (right or {})
+
+
+def _readable(status: Any) -> Mapping[str, Any]:
+    """Return what can be kept of a status, which another version may have written."""
+    if not isinstance(status, Mapping):
+        return _NONE
+    found = {key: value for key, value in status.items() if key not in _TEXTS or isinstance(value, str)}
+    try:
+        float(found.get("bestValue") or 0.0)
+    except ValueError:
+        del found["bestValue"]
+    try:
+        msgspec.convert(found.get("lastDecision"), LastDecision | None)
+    except msgspec.ValidationError:
+        del found["lastDecision"]
+    return found
 
 
 def _brief(waiting: Waiting | None) -> Waiting | None:

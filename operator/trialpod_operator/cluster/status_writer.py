@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import heapq
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -38,13 +39,23 @@ EXPERIMENT_S = 1.0
 """The experiment's status is written at most this often."""
 
 PROGRESS_S = 15.0
-"""So often a running trial's iteration and value are brought up to date."""
+"""So often a running trial's iteration and value are brought up to date, or less often where very many run:"""
+
+PROGRESS_PER_S = 4.0
+"""so many of them in a second, those first that were written longest ago."""
+
+PROGRESS_AT_ONCE = 16
 
 SETTLE_S = 4.0
 """A trial that goes from state to state is written down when it has stayed in one for so long, or has ended."""
 
 COMMIT_S = 5.0
 """So long a status waits for what it says to be committed; then it is written another time."""
+
+LOOK_S = 0.1
+"""So long trials' statuses are begun to be written in one look: new pods go before them."""
+
+MOST_AT_ONCE = 64
 
 PARALLEL = 8
 
@@ -65,6 +76,7 @@ class StatusWriter:
         self._generation = 0
         self._written_at = 0.0
         self._progress_at = 0.0
+        self._told: dict[str, float] = {}  # of running trials: trial_id -> when their progress was written
         self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
         self._events: list[KubernetesEvent] = []
         self._trial_events = TrialEvents()
@@ -137,16 +149,22 @@ class StatusWriter:
         if hosted is None and problem is None:
             return None  # finished, and written down as such
         if hosted is not None and runs is not None:
-            await self._write_trials(hosted, runs, now)
+            all_written = await self._write_trials(hosted, runs, now, LOOK_S)
+        else:
+            all_written = True
         if hosted is not None and hosted.host.engine.finished and not hosted.files_stored and problem is None:
             return EXPERIMENT_S  # it is over, and says so once its files are stored
         if now - self._written_at < EXPERIMENT_S and problem is None:
-            return EXPERIMENT_S - (now - self._written_at)
+            return EXPERIMENT_S - (now - self._written_at) if all_written else 0.0
         await self._write_experiment(experiment, hosted, runs, problem, now)
         await self._post()
+        if not all_written:
+            return 0.0
         if runs is not None and runs.changed:
             return SETTLE_S / 2
-        return PROGRESS_S if runs is not None and runs.runs else None
+        if runs is None or not runs.runs:
+            return None
+        return PROGRESS_S if len(runs.runs) <= PROGRESS_AT_ONCE else PROGRESS_AT_ONCE / PROGRESS_PER_S
 
     async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, runs: Runs) -> bool:
         """Write everything now; return whether nothing is left to write."""
@@ -211,14 +229,34 @@ class StatusWriter:
         if patched is None:
             self._services.add(self._key)
 
-    async def _write_trials(self, hosted: HostedExperiment, runs: Runs, now: float) -> None:
+    def _progressed(self, runs: Runs, now: float) -> set[str]:
+        """Return the running trials whose progress is to be written now."""
+        room = int(min(PROGRESS_AT_ONCE, (now - self._progress_at) * PROGRESS_PER_S))
+        if room < 1:
+            return set()
+        self._progress_at = now
+        self._told = {trial_id: self._told.get(trial_id, now) for trial_id in runs.runs}
+        old = [(told, trial_id) for trial_id, told in self._told.items() if now - told >= PROGRESS_S]
+        found = {trial_id for _, trial_id in heapq.nsmallest(room, old)}
+        self._told |= dict.fromkeys(found, now)
+        return found
+
+    async def _write_trials(
+        self, hosted: HostedExperiment, runs: Runs, now: float, within_s: float | None = None
+    ) -> bool:
+        """Write the trials' statuses; return False if time was up before all were written.
+
+        Args:
+            hosted: the experiment.
+            runs: its runs.
+            now: seconds since the epoch.
+            within_s: so long writing is begun; None: until all are written.
+        """
         state = hosted.host.engine.state
         due = {trial_id for trial_id in runs.changed if trial_id in state.trials}
-        if now - self._progress_at >= PROGRESS_S:
-            self._progress_at = now
-            due |= {run.trial.trial_id for run in runs.runs.values()}
+        due |= self._progressed(runs, now)
         if not due:
-            return
+            return True
         waits = {trial.trial_id: why for trial, why in runs.waits(now)}
         plans = []
         for trial_id in sorted(due):
@@ -229,20 +267,29 @@ class StatusWriter:
             moving = not trial.ended and trial_id not in waits
             if moving and now - self._moving.setdefault(trial_id, now) < SETTLE_S:
                 continue
-            self._moving.pop(trial_id, None)
+            since = self._moving.pop(trial_id, now)
             runs.changed.discard(trial_id)
             status = self._trial_status(trial, item, hosted, runs, waits.get(trial_id), now)
             if not same_status(item.get("status"), status):
-                plans.append((trial_id, item, status))
+                plans.append((trial_id, item, status, since))
+                if within_s is not None and len(plans) >= MOST_AT_ONCE:
+                    break  # the others are still among the changed ones
         if not plans:
-            return
+            return True
         if not await hosted.settled(COMMIT_S):
-            runs.changed |= {trial_id for trial_id, _, _ in plans}
-            return
+            runs.changed |= {trial_id for trial_id, *_ in plans}
+            return True
         room = asyncio.Semaphore(PARALLEL)
+        late: list[str] = []
+        began = self._services.clock()
 
-        async def write(trial_id: str, item: Mapping[str, Any], status: dict[str, Any]) -> None:
+        async def write(trial_id: str, item: Mapping[str, Any], status: dict[str, Any], since: float) -> None:
             async with room:
+                if within_s is not None and self._services.clock() - began > within_s:
+                    late.append(trial_id)
+                    runs.changed.add(trial_id)
+                    self._moving[trial_id] = since
+                    return
                 try:
                     patched = await self._services.kube.patch(
                         paths.trials(self._namespace),
@@ -261,6 +308,7 @@ class StatusWriter:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        return not late and len(plans) < MOST_AT_ONCE
 
     def _trial_status(
         self,

@@ -51,12 +51,17 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.state import Snapshot, State
+from trialpod_operator.engine.state_versions import check_versions
 from trialpod_operator.engine.trial import Trial
 
 SNAPSHOT_VERSION = 1
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _Version(msgspec.Struct):
+    version: int
 
 
 class Engine:
@@ -208,13 +213,27 @@ class Engine:
         )
 
     def restore(self, data: bytes) -> None:
-        """Take over a snapshot, on an engine that was made with the same algorithms and has seen no event."""
-        snapshot = msgspec.msgpack.decode(data, type=Snapshot)
-        if snapshot.version > SNAPSHOT_VERSION:
+        """Take over a snapshot, on an engine that was made with the same algorithms and has seen no event.
+
+        Raises:
+            InvalidInputError: it is of a newer version, or none at all.
+        """
+        try:
+            version = msgspec.msgpack.decode(data, type=_Version).version
+            snapshot = msgspec.msgpack.decode(data, type=Snapshot) if version <= SNAPSHOT_VERSION else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInputError(
-                f"this experiment was written by a newer trialpod (snapshot version {snapshot.version}, this one "
-                f"reads up to {SNAPSHOT_VERSION}); upgrade trialpod to open it"
+                f"the snapshot's state of the experiment cannot be read ({error}): it is damaged, or another "
+                "program's; put the experiment back from a copy"
+            ) from error
+        if snapshot is None:
+            raise InvalidInputError(
+                f"this experiment was written by a newer trialpod (snapshot version {version}, this one "
+                f"reads up to {SNAPSHOT_VERSION}); nothing was changed; upgrade trialpod to open it"
             )
+        check_versions(
+            (self.search, snapshot.search), (self.scheduler, snapshot.scheduler), (self.stopper, snapshot.stopper)
+        )
         self.state.load(snapshot)
         if snapshot.settings is not None:
             self._introduce(snapshot.settings)

@@ -9,6 +9,8 @@ copied from here: the attempts put them into the storage by themselves.
 * A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
   takes the place of its next growth. So nobody's records are replaced by a snapshot that does not know them. A mark
   stays where a segment was removed: what is written there again counts nothing, and its writer finds that out.
+* The other files are replaced, each after the records that it follows from were copied, and only in the version that
+  is known here (`StoredFiles`). So no process that was replaced puts back what they were before.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
   quarter, and at its end; over a trial's life that is at most five times their size.
 * What cannot be copied now is copied later. Nothing here ever stops training.
@@ -30,6 +32,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from trialpod.errors import StorageError, TrialpodError
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
@@ -47,6 +50,7 @@ from trialpod.storage.layout import (
     TRAINABLE_FILE,
     TRIALPOD_DIR,
 )
+from trialpod_operator.experiment.stored_files import RefuseOutdated, StoredFiles
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,7 @@ BACKOFF_MAX_S = 30.0
 LISTINGS = 10
 """How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
 
+_GROWING = (RESULT_FILE, PROGRESS_FILE, LOG_FILE)
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
 _EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, TRAINABLE_FILE, CALLBACKS_FILE))
 _TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
@@ -70,6 +75,14 @@ _JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
 
 class FencedError(TrialpodError):
     """Another process writes the same experiment into the same storage."""
+
+
+class _Due(NamedTuple):
+    """A file to copy, as it was when it was looked at."""
+
+    key: str
+    mark: tuple[int, int]  # size in bytes, mtime_ns
+    data: bytes | None  # None: its first `size` bytes, which stay as they are
 
 
 class Mirror:
@@ -91,8 +104,12 @@ class Mirror:
         self._urgent = threading.Event()
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
+        self._files = StoredFiles(storage)
+        self._journal_lock = threading.Lock()  # guards the four below, and what the journal's thread does with them
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
+        self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
+        self._sealed_to = 0  # the snapshot that a sealed journal goes on with
         self._copied: dict[str, tuple[int, int]] = {}  # other file -> (size, mtime_ns) when it was copied
         self._lock = threading.Lock()  # guards the five below
         self._live: set[str] = set()  # directories of trials that are running
@@ -106,7 +123,6 @@ class Mirror:
         self._ended_copying = False
         self._broken: FencedError | None = None
         self._looked_at_live = 0.0
-        self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
         self._finishing = threading.Event()
         self._given_up = False
         self.sealed = False
@@ -154,6 +170,7 @@ class Mirror:
         self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
         self._snapshots = set(pieces.snapshots)
         self._pieces = {name: len(offsets) for name, offsets in pieces.segments.items()}
+        self._sealed_to = _number(newest) + 1 if newest in seals else 0
         return bool(ahead or newer)
 
     def start(self, report: Callable[[str], None], fenced: Callable[[FencedError], None]) -> None:
@@ -328,22 +345,24 @@ class Mirror:
 
         Called by the background thread; call it yourself only when that was not started.
         """
-        # First what finds out that somebody else writes here; then what would replace something of theirs.
-        self._copy_journal()
-        self._copy_files(everything=everything)
+        self._copy_files(everything=everything, journal_too=True)
 
-    def _copy_files(self, *, everything: bool) -> None:
-        for key in (*_EXPERIMENT_FILES, _TUNER_FILE):
-            self._copy_if_changed(key)
-        for name in self._policy_files():
-            self._copy_if_changed(name)
+    def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
+        """Copy the files that are due, and before them the records that they follow from, if not all of these."""
         self._compare_unknown()
         with self._lock:
             # Taken out first: what grows while it is copied is put in again, and copied again.
             ended, live = sorted(self._ended), sorted(self._live)
             self._copying, self._ended = set(ended), set()
         try:
-            self._copy_trials(ended)
+            due = self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *self._policy_files()])
+            due += self._due_of_trials(ended)
+            if live and not everything and time.monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
+                self._looked_at_live = time.monotonic()
+                due += self._due_of_trials(live, growth=GROWTH)
+            if due or journal_too:
+                self._copy_records_of_files()
+            self._send(due, self._refuse_outdated)
         except BaseException:
             with self._lock:
                 self._ended.update(ended)
@@ -351,11 +370,10 @@ class Mirror:
         finally:
             with self._lock:
                 self._copying = set()
-        if live and not everything and time.monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
-            self._looked_at_live = time.monotonic()
-            for dirname in live:
-                for name in self._trial_files(dirname):
-                    self._copy_if_changed(f"{dirname}/{name}", growth=GROWTH)
+
+    def _copy_records_of_files(self) -> None:
+        """Find out, too, that somebody else writes here, before anything of theirs is replaced."""
+        self._copy_journal()
 
     def _compare_unknown(self) -> None:
         with self._lock:
@@ -374,16 +392,6 @@ class Mirror:
             self._unknown -= unknown
             self._ended |= unknown
 
-    def _copy_trials(self, dirnames: list[str]) -> None:
-        if not dirnames:
-            return
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-            list(executor.map(self._copy_trial, dirnames))
-
-    def _copy_trial(self, dirname: str) -> None:
-        for name in self._trial_files(dirname):
-            self._copy_if_changed(f"{dirname}/{name}")
-
     def _trial_files(self, dirname: str) -> list[str]:
         folder = self._directory / dirname
         names = os.listdir(folder) if folder.is_dir() else []
@@ -394,38 +402,58 @@ class Mirror:
         names = os.listdir(self._directory) if self._directory.is_dir() else []
         return sorted(name for name in names if name.startswith(_POLICY_PREFIX) and name.endswith(".txt"))
 
-    def _copy_if_changed(self, key: str, growth: float = 0.0) -> None:
-        path = self._directory / key
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return
-        mark = (status.st_size, status.st_mtime_ns)
-        before = self._copied.get(key)
-        if before == mark or (before is not None and growth and status.st_size < before[0] * growth):
-            return
-        self._storage.write(key, path.read_bytes())
-        self._copied[key] = mark
+    def _due_of_trials(self, dirnames: list[str], growth: float = 0.0) -> list[_Due]:
+        return self._due([f"{name}/{file}" for name in dirnames for file in self._trial_files(name)], growth)
+
+    def _due(self, keys: list[str], growth: float = 0.0) -> list[_Due]:
+        """Return which of these files have changed, or grown by that factor, since they were copied."""
+        found = []
+        for key in keys:
+            path = self._directory / key
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                mark = (status.st_size, status.st_mtime_ns)
+                before = self._copied.get(key)
+                if before == mark or (before is not None and growth and status.st_size < before[0] * growth):
+                    continue
+                name = key.rpartition("/")[2]
+                grows = name in _GROWING or name.startswith(EVENT_FILE_PREFIX)
+                found.append(_Due(key, mark, None if grows else path.read_bytes()))
+        return found
+
+    def _send(self, due: list[_Due], refuse_outdated: RefuseOutdated) -> None:
+        def send(file: _Due) -> None:
+            data = file.data
+            if data is None:
+                with contextlib.suppress(FileNotFoundError):
+                    data = _read(self._directory / file.key, 0, file.mark[0])
+            if data is not None:
+                self._files.write(file.key, data, refuse_outdated)
+                self._copied[file.key] = file.mark
+
+        if due:
+            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+                list(executor.map(send, due))
 
     def _copy_journal(self) -> None:
         for _ in range(LISTINGS - 1):
             # A new snapshot removes older files, perhaps between our listing and our reading.
-            with contextlib.suppress(FileNotFoundError):
+            with self._journal_lock, contextlib.suppress(FileNotFoundError):
                 return self._copy_listed_journal()
-        return self._copy_listed_journal()
+        with self._journal_lock:
+            return self._copy_listed_journal()
 
     def _copy_listed_journal(self) -> None:
         folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
-        if any(name not in self._snapshots for name in snapshots):
-            # It says how long the trials' files are, and the records that they could be made from go away with it.
-            with self._lock:
-                dirnames = sorted({*self._ended, *self._copying, *self._live})
-            self._copy_trials(dirnames)
         for name in snapshots:
             if name not in self._snapshots:
                 self._seal_before(_number(name))
+                # It says how long the trials' files are, and the records that they follow from go away with it.
+                with self._lock:
+                    dirnames = sorted({*self._ended, *self._copying, *self._live})
+                self._send(self._due_of_trials(dirnames), self._refuse_outdated_here)
                 self._create(f"{_JOURNAL}/{name}", _read(folder / name, 0))
                 self._snapshots.add(name)
         for name in names:
@@ -435,6 +463,7 @@ class Mirror:
                 if data:
                     self._create(f"{_JOURNAL}/{name}/{sent:012d}", data)
                     self._refuse_removed(name)
+                    self._files.journal_written()
                     self._sent[name] = sent + len(data)
                     self._pieces[name] = self._pieces.get(name, 0) + 1
         if snapshots:
@@ -442,10 +471,46 @@ class Mirror:
 
     def _seal_before(self, number: int) -> None:
         """End the segments before this one where they end for this process, or find out that they do not."""
-        known = [_number(name) for name in (*self._sent, *self._snapshots)]
-        for each in range(max(known, default=1), number):
+        for each in range(self._newest, number):
             name = f"{each:08d}.log"
             self._create(f"{_JOURNAL}/{name}/{self._sent.get(name, 0):012d}", b"")
+            self._refuse_removed(name)
+        self._files.journal_written()
+        self._sealed_to = number
+
+    @property
+    def _newest(self) -> int:
+        """The number of the latest segment or snapshot that is in the storage."""
+        return max(map(_number, (*self._sent, *self._snapshots)), default=1)
+
+    def _refuse_outdated(self) -> None:
+        """Find out whether another process has gone on with the journal from where it ends for this one."""
+        with self._journal_lock:
+            self._refuse_outdated_here()
+
+    def _refuse_outdated_here(self) -> None:
+        newest = self._newest
+        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
+        segment = f"{newest:08d}.log"
+        if self._sealed_to > newest:
+            name = f"{self._sealed_to:08d}.snapshot"
+            key, start = name, 0
+        else:
+            start = self._sent.get(segment, 0)
+            name, key = segment, f"{segment}/{start:012d}"
+        with contextlib.suppress(KeyMissingError):
+            found = self._storage.read(f"{_JOURNAL}/{key}")
+            ours = _read(folder / name, start) if (folder / name).exists() else b""
+            if not found or not ours.startswith(found):  # else the answer to our own was lost
+                raise self._outdated(key)
+        # Looked at last: it is made before what could have been found above is removed.
+        self._refuse_removed(segment)
+
+    def _outdated(self, key: str) -> FencedError:
+        return FencedError(
+            f"another process writes this experiment to {self.uri} (it made {key}); stop one of them, "
+            "or give one another name"
+        )
 
     def _refuse_removed(self, segment: str) -> None:
         """Find out whether a segment that has just taken something had been replaced and removed before."""
@@ -459,10 +524,7 @@ class Mirror:
         except KeyExistsError:
             # Ours when the answer to an earlier try was lost.
             if self._storage.read(key) != data:
-                raise FencedError(
-                    f"another process writes this experiment to {self.uri} (it made {key}); stop one of them, "
-                    "or give one another name"
-                ) from None
+                raise self._outdated(key) from None
 
     def _forget_before(self, snapshot: str) -> None:
         number = _number(snapshot)
@@ -520,7 +582,7 @@ class Mirror:
             return  # what this start brought: the code may have changed
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            path.write_bytes(self._storage.read(key))
+            path.write_bytes(self._files.read(key))
         except KeyMissingError:
             return
         status = path.stat()
@@ -575,7 +637,7 @@ def _whole_records(data: bytes, *, at_start: bool) -> bytes:
     return data[:end]
 
 
-def _read(path: Path, start: int) -> bytes:
+def _read(path: Path, start: int, length: int = -1) -> bytes:
     with open(path, "rb") as file:
         file.seek(start)
-        return file.read()
+        return file.read(length)

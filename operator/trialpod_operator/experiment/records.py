@@ -30,9 +30,14 @@ class HostSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     dirnames: dict[str, str] = {}
 
 
+class _Version(msgspec.Struct):
+    version: int = FORMAT_VERSION
+
+
 _encoder = msgspec.msgpack.Encoder()
 _record_decoder = msgspec.msgpack.Decoder(Record)
 _snapshot_decoder = msgspec.msgpack.Decoder(HostSnapshot)
+_version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
 def encode(message: Record | HostSnapshot) -> bytes:
@@ -44,7 +49,7 @@ def decode_record(data: bytes) -> Record:
     """Read a record; raise JournalError when it is not one of this version's."""
     try:
         return _record_decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(
             f"the journal holds a record that this version of trialpod cannot read ({error}); "
             "it was probably written by a newer one: upgrade trialpod"
@@ -54,14 +59,15 @@ def decode_record(data: bytes) -> Record:
 def decode_snapshot(data: bytes) -> HostSnapshot:
     """Read a snapshot; raise JournalError when it is newer than this version."""
     try:
-        snapshot = _snapshot_decoder.decode(data)
-    except msgspec.MsgspecError as error:
+        version = _version_decoder.decode(data).version
+        snapshot = _snapshot_decoder.decode(data) if version <= FORMAT_VERSION else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(
-            f"the snapshot cannot be read ({error}); it was probably written by a newer trialpod"
+            f"the snapshot cannot be read ({error}); it was probably written by a newer trialpod: upgrade trialpod"
         ) from error
-    if snapshot.version > FORMAT_VERSION:
+    if snapshot is None:
         raise JournalError(
-            f"the snapshot has format version {snapshot.version}, this trialpod reads up to {FORMAT_VERSION}; "
-            "upgrade trialpod"
+            f"the snapshot has format version {version}, this trialpod reads up to {FORMAT_VERSION}; nothing was "
+            "changed; upgrade trialpod"
         )
     return snapshot

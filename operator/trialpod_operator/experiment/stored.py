@@ -18,6 +18,14 @@ from trialpod_operator.api.cel import BUDGET_FIELDS
 
 FORMAT_VERSION = 1
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "total": (int, type(None)),
+    "storage": (str,),
+    "manifest": (dict, type(None)),
+    "namespace": (str,),
+}
+
 
 def read_stored(directory: Path) -> dict[str, Any] | None:
     """Return what is stored of the experiment in `directory`, None when there is none.
@@ -29,17 +37,30 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
     try:
         stored: dict[str, Any] = json.loads(path.read_bytes())
         version = stored["version"]
+        if type(version) is not int or version < 1:
+            raise ValueError(f"its version is {version!r:.40}")
+        if version <= FORMAT_VERSION:
+            _check_types(stored)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise storage_error(error, "cannot read", path) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInputError(
             f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start anew"
         ) from error
     if version > FORMAT_VERSION:
-        raise InvalidInputError(f"{path} was written by a newer trialpod; upgrade trialpod to open it")
+        raise InvalidInputError(
+            f"{path} was written by a newer trialpod (format {version}, this one reads up to {FORMAT_VERSION}); "
+            "nothing was changed; upgrade trialpod to open it"
+        )
     return stored
+
+
+def _check_types(stored: dict[str, Any]) -> None:
+    for key, kinds in _TYPES.items():
+        if key in stored and type(stored[key]) not in kinds:
+            raise ValueError(f"its {key} is {stored[key]!r:.40}")
 
 
 def write_stored(directory: Path, stored: dict[str, Any]) -> None:

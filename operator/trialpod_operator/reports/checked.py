@@ -1,7 +1,7 @@
-"""Whether a call of an attempt can be what an attempt says: its bytes, and those of its numbers and names that matter.
+"""Whether a call can be what an attempt says: its bytes, and those of its numbers and names that matter.
 
-What is taken in here is journaled, shown, and told to other attempts. A name of a checkpoint becomes part of a path, so
-it is one that trialpod gives; a number goes up by one, so it leaves room for that.
+What is taken in here is journaled, shown, and told to other attempts. A name of a checkpoint becomes part of a path,
+so it is one that trialpod gives; a number goes up by one, so it leaves room for that.
 
 Invariant: whatever the bytes, there is a message or a `BadRequestError` that says what was wrong with them.
 """
@@ -54,7 +54,7 @@ def read(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
 
 
 def check_report(request: ReportRequest) -> None:
-    """Raise BadRequestError when the numbers and names of a report cannot be an attempt's; cut off what is too long."""
+    """Cut off what is too long; raise BadRequestError when numbers and names of a report cannot be an attempt's."""
     if not 1 <= request.first <= MOST:
         raise BadRequestError(f"`first` is {request.first}; the results of an attempt are numbered from 1 on")
     for info in request.checkpoints:
@@ -71,9 +71,7 @@ def _check_checkpoint(info: CheckpointInfo, attempt: int) -> None:
             "checkpoint_ and its index in six digits"
         )
     if not 1 <= info.attempt <= attempt:
-        raise BadRequestError(
-            f"{info.name} cannot be of attempt {info.attempt}: attempt {attempt} reports it, which is its own or later"
-        )
+        raise BadRequestError(f"{info.name} cannot be of attempt {info.attempt}: attempt {attempt} reports it")
     if not 0 <= info.size <= MOST or not abs(info.iteration) <= MOST:
         raise BadRequestError(f"{info.name} cannot have {info.size} bytes at iteration {info.iteration}")
     for key, value in info.metrics.items():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from trialpod.errors import InvalidInputError
 from trialpod_operator.reports.http_connection import Answer, Connection, Handler, Limits, Peer, error
-from trialpod_operator.reports.tls import Handshake
+from trialpod_operator.reports.tls import Handshake, small_buffers
 
 if TYPE_CHECKING:
     import ssl as ssl_module
@@ -86,6 +86,7 @@ class ReportServer:
         factory: Callable[[], asyncio.Protocol] = lambda: Connection(self)  # noqa: E731
         if ssl is not None:
             self._tls = ssl
+            small_buffers()
             factory = lambda: Handshake(self, self._current_tls)  # noqa: E731
         server = await loop.create_server(factory, host, port, backlog=1024)
         self._servers.append(server)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from asyncio import sslproto
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from trialpod_operator.reports.http import ReportServer
 
 logger = logging.getLogger(__name__)
+
+BUFFER_BYTES = 32 * 1024
+"""What each connection reads into. asyncio's own 256 KiB would be most of the memory where thousands are open."""
 
 
 class Handshake(asyncio.Protocol):
@@ -101,6 +105,11 @@ class Handshake(asyncio.Protocol):
         self._forget()
         if not task.cancelled() and (problem := task.exception()) is not None:
             logger.error("a TLS handshake failed", exc_info=problem)
+
+
+def small_buffers() -> None:
+    """Have the TLS connections that asyncio makes from now on, in this process, use buffers of `BUFFER_BYTES`."""
+    sslproto.SSLProtocol.max_size = BUFFER_BYTES
 
 
 def address_of(transport: asyncio.Transport) -> str:

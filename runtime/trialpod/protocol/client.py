@@ -6,8 +6,8 @@ Invariants:
   server is never the trial's error. A 4xx is final and carries the server's words, but for those that time heals:
   a token that is not accepted (401: the file is read again, and both tokens and servers come back) and too many
   calls (429).
-* An answer that is not the report service's (of a proxy, garbled, or one that cannot be true) is no answer: nothing of
-  it is taken in, and the call is repeated.
+* An answer that is not the report service's (a proxy's, garbled, or one that cannot be true) is no answer: nothing
+  of it is taken in, and the call is repeated.
 * No call is made before the moment that the server asked to wait for (Retry-After).
 * One connection per process, used under one lock. Nobody sleeps while holding it.
 """

@@ -26,6 +26,9 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_DIGITS = 18
 _MAX_INTERIM = 16
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
+_UNACKNOWLEDGED_MS = 10_000
+"""A connection whose packets nobody acknowledges is given up: TCP would try it again ever later, and after a break of
+the network go on only when that was over for as long as it had lasted. A slow server does acknowledge."""
 
 
 class TransportError(TrialpodError):
@@ -105,9 +108,10 @@ class Connection:
                     if not reused:
                         raise TransportError(f"{self.address} closed the connection without an answer") from None
                     reused = False
-        except TimeoutError:
+        except TimeoutError as error:
             self.close()
-            raise TransportError(f"{self.address} did not answer {path} within {timeout:g} s") from None
+            what = "cannot be reached" if error.errno else f"did not answer {path} within {timeout:g} s"
+            raise TransportError(f"{self.address} {what}") from None
         except OSError as error:
             self.close()
             raise TransportError(f"{self.address}: {error}") from error
@@ -134,6 +138,8 @@ class Connection:
         host, _, port = self._target.rpartition(":")
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=self._connect_timeout_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         # A call that waits for work for minutes must notice that the server's machine is gone.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)

@@ -1,7 +1,7 @@
 """The lines that tell the output of one attempt from that of the next, where a process or a pod runs several.
 
-Invariant: what stands before the first such line belongs to the first attempt. The newline before a line is the line's
-own: the output before it may not have ended with one.
+Invariant: what stands before the first such line belongs to the first attempt. The newline before a line is the
+line's own: the output before it may not have ended with one.
 """
 
 from __future__ import annotations
@@ -27,42 +27,51 @@ def attempt_mark(trial_id: str, attempt: int) -> str:
     return f"\ntrialpod: trial {trial_id} attempt {attempt}\n"
 
 
-def sections(text: str) -> list[Section]:
-    """Return the output of several attempts, one after the other; nothing when no line says whose it is."""
+def sections(text: str, *, whole: bool = True) -> list[Section]:
+    """Return the output of several attempts, one after the other; nothing when no line says whose it is.
+
+    Args:
+        text: the output.
+        whole: it is there from its beginning; else what comes before the first such line is nobody's.
+    """
     marks = list(_MARK.finditer(text))
     found = []
     for index, mark in enumerate(marks):
         end = marks[index + 1].start() if index + 1 < len(marks) else None
-        part = text[mark.start() if index else 0 : end]
+        part = text[0 if whole and not index else mark.start() : end]
         if end is not None:
             part = part.removesuffix("\n")
         if part and not part.endswith("\n"):
             part += "\n"
-        found.append(Section(mark[1], int(mark[2]), part if index else part.removeprefix("\n")))
+        found.append(Section(mark[1], int(mark[2]), part.removeprefix("\n")))
     return found
 
 
-def lines_of(lines: Iterable[bytes], trial_id: str, first: str) -> Iterator[bytes]:
+def lines_of(lines: Iterable[bytes], trial_id: str, first: str, *, until_next: bool = False) -> Iterator[bytes]:
     """Yield the lines that one trial printed, as they come.
 
     Args:
         lines: of the whole output, with their newlines.
         trial_id: whose are wanted.
         first: whose the lines before the first mark are.
+        until_next: end where another trial follows this one.
     """
-    whose, held = first.encode(), b""
+    wanted, whose, held, begun = trial_id.encode(), first.encode(), b"", False
     for line in lines:
         mark = _MARK_LINE.fullmatch(line)
         if mark is not None:
             held = b"" if held in (b"\n", b"\r\n") else held
-        if held and whose == trial_id.encode():
+        if held and whose == wanted:
             yield held
         held = b""
         if mark is not None:
             whose = mark[1]
+            if until_next and begun and whose != wanted:
+                return
+            begun = begun or whose == wanted
         if line in (b"\n", b"\r\n"):
             held = line  # the newline of a mark, unless something else follows
-        elif whose == trial_id.encode():
+        elif whose == wanted:
             yield line
-    if held and whose == trial_id.encode():
+    if held and whose == wanted:
         yield held

@@ -55,7 +55,7 @@ def read_packed(data: bytes) -> tuple[dict[str, Any], bytes]:
     line, newline, pickled = data.partition(b"\n")
     try:
         header = msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TrainableError(
             "this is not a packed Trainable: its first line is no JSON header; submit the experiment again"
         ) from error

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from trialpod.errors import InvalidInputError
+
 _PICKLE = 1
 _LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**64 - 1
 
@@ -81,7 +83,10 @@ def _opaque(code: int, data: memoryview) -> Any:
 
 def _unpickled(code: int, data: memoryview) -> Any:
     if code != _PICKLE:
-        return msgspec.msgpack.Ext(code, bytes(data))
+        raise InvalidInputError(
+            f"a parameter has the form {code}, which this version of trialpod does not know: a newer one wrote it; "
+            "upgrade trialpod in the trial's image"
+        )
     import pickle
 
     return pickle.loads(bytes(data).partition(b"\0")[2])

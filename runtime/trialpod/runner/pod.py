@@ -41,6 +41,7 @@ TERMINATION_VARIABLE = "TRIALPOD_TERMINATION_LOG"
 _TERMINATION_LOG = "/dev/termination-log"
 _MAX_TERMINATION_BYTES = 4096
 _UNUSABLE = 2
+_NOT_KNOWN = 255
 _ORPHANS_END_S = 5.0
 # Images may name another stop signal than SIGTERM, and a terminal sends SIGINT or SIGHUP: all mean the same.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -268,7 +269,15 @@ def _end_orphans() -> None:
 
 
 def _status(code: int, message: TerminationMessage) -> int:
-    """Return what a shell would: 128 and the number of the signal for a process that was killed by one."""
+    """Return what a shell would: 128 and the number of the signal for a process that was killed by one.
+
+    But not 255: with that, container runtimes say that they do not know how a container ended.
+    """
+    if code == _NOT_KNOWN:
+        text = f"the trial's process exited with status {code}"
+        message.write(text)
+        sys.stderr.write(f"trialpod: {text}\n")
+        return 1
     if code >= 0:
         return code
     if -code != signal.SIGTERM:

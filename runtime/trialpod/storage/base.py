@@ -3,7 +3,7 @@
 A storage maps relative POSIX keys ("trial/params.json") to bytes. Invariants of every implementation:
 
 * `write` replaces a value as a whole: a reader, or a crash at any instruction, sees the old value or the new one.
-* `write_new` lets exactly one of several concurrent writers win.
+* `write_new` lets exactly one of several concurrent writers win, `write_if` one of those that replace one version.
 * A key never leaves the storage's root: absolute keys and ".." are refused.
 * What a call has returned for survives the death of this process; a directory storage has also synced it to disk.
 """
@@ -33,6 +33,14 @@ class KeyExistsError(StorageError):
     """`Storage.write_new` found the key taken."""
 
 
+class KeyChangedError(StorageError):
+    """`Storage.write_if` found another version than the one that it was to replace."""
+
+
+class NoConditionsError(StorageError):
+    """The storage cannot make a replacement depend on what it replaces."""
+
+
 class StorageUnavailableError(StorageError):
     """The storage cannot be reached or refuses for now: the same call may succeed later."""
 
@@ -55,6 +63,27 @@ class Storage(Protocol):
 
     def write_new(self, key: str, data: bytes) -> None:
         """Set `key` to `data`; raise `KeyExistsError`, and change nothing, if it has a value."""
+        ...
+
+    def read_version(self, key: str) -> tuple[bytes, str]:
+        """Return the value of `key` and its version, for `write_if`; raise `KeyMissingError` if there is none.
+
+        Equal values may have the same version, so a value that was there before may have an earlier one's.
+        """
+        ...
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        """Set `key` to `data` where it has this version still; return the version that it has now.
+
+        Args:
+            key: what to set.
+            data: to what.
+            version: as `read_version` or an earlier `write_if` gave it; None where the key must have no value.
+
+        Raises:
+            KeyChangedError: it has another version, or none; nothing was changed.
+            NoConditionsError: the server knows no such condition; nothing was changed.
+        """
         ...
 
     def read_range(self, key: str, start: int, length: int) -> bytes:

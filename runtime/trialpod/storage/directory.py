@@ -7,6 +7,7 @@ files are never listed. Folders appear with the first key in them.
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -14,7 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, checked_key, storage_error
+from trialpod.storage.base import (
+    KeyChangedError,
+    KeyExistsError,
+    KeyMissingError,
+    Storage,
+    checked_key,
+    storage_error,
+)
 from trialpod.storage.tree_copy import copy_file, copy_tree, survey, sync_path, sync_tree
 
 _TEMPORARY = ".trialpod-tmp-"
@@ -66,6 +74,35 @@ class DirectoryStorage(Storage):
         finally:
             _unlink(temporary)
         sync_path(os.path.dirname(path))
+
+    def read_version(self, key: str) -> tuple[bytes, str]:
+        """Return the file's content and a digest of it."""
+        data = self.read(key)
+        return data, _digest(data)
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        """Replace the file if its content has this digest; of all who do so, one at a time looks and writes."""
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        self._make_folder(folder)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, "cannot open", folder) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                found: str | None = _digest(self.read(key))
+            except KeyMissingError:
+                found = None
+            if found != version:
+                raise KeyChangedError(f"{path} was changed meanwhile")
+            self.write(key, data)
+        except OSError as error:
+            raise storage_error(error, "cannot lock", folder) from error
+        finally:
+            os.close(descriptor)
+        return _digest(data)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Return that part of the file."""
@@ -294,6 +331,12 @@ class DirectoryStorage(Storage):
             raise KeyExistsError(f"{path} exists already") from error
         except OSError as error:
             raise storage_error(error, "cannot write", path, len(data)) from error
+
+
+def _digest(data: bytes) -> str:
+    from hashlib import sha256  # only a copy of an experiment needs it
+
+    return sha256(data).hexdigest()
 
 
 def _walk(root: str, below: str = "") -> Iterator[str]:

@@ -40,9 +40,8 @@ def read_segment_header(data: bytes, path: str) -> tuple[int, int]:
     if len(data) < SEGMENT_HEADER_BYTES:
         raise JournalError(_damaged(path, len(data), "the file ends inside its header"))
     magic, version, first = _SEGMENT.unpack_from(data)
-    _check_version(path, magic, _SEGMENT_MAGIC, version)
-    if zlib.crc32(data[: _SEGMENT.size]) != _CHECK.unpack_from(data, _SEGMENT.size)[0]:
-        raise JournalError(_damaged(path, 0, "the checksum of the header does not match"))
+    _check_header(path, magic, _SEGMENT_MAGIC, data, _SEGMENT.size)
+    _check_version(path, version)
     return first, SEGMENT_HEADER_BYTES
 
 
@@ -58,9 +57,8 @@ def decode_snapshot(content: bytes, path: str) -> tuple[bytes, int]:
     if len(content) < start:
         raise JournalError(_damaged(path, len(content), "the file ends inside its header"))
     magic, version, records, length, check = _SNAPSHOT.unpack_from(content)
-    _check_version(path, magic, _SNAPSHOT_MAGIC, version)
-    if zlib.crc32(content[: _SNAPSHOT.size]) != _CHECK.unpack_from(content, _SNAPSHOT.size)[0]:
-        raise JournalError(_damaged(path, 0, "the checksum of the header does not match"))
+    _check_header(path, magic, _SNAPSHOT_MAGIC, content, _SNAPSHOT.size)
+    _check_version(path, version)
     data = content[start:]
     if len(data) != length or zlib.crc32(data) != check:
         raise JournalError(_damaged(path, start, "the checksum of the snapshot does not match"))
@@ -135,12 +133,19 @@ def _later_frame(view: memoryview, at: int, broken: int) -> int:
     return 0
 
 
-def _check_version(path: str, magic: bytes, expected: bytes, version: int) -> None:
+def _check_header(path: str, magic: bytes, expected: bytes, data: bytes, size: int) -> None:
     if magic != expected:
         raise JournalError(_damaged(path, 0, "it does not begin as a journal file does"))
-    if version > FORMAT_VERSION:
+    # Before the version is looked at: a damaged one must not send anybody to look for a newer trialpod.
+    if zlib.crc32(data[:size]) != _CHECK.unpack_from(data, size)[0]:
+        raise JournalError(_damaged(path, 0, "the checksum of the header does not match"))
+
+
+def _check_version(path: str, version: int) -> None:
+    if not 1 <= version <= FORMAT_VERSION:
         raise JournalError(
-            f"{path} has journal format {version}; this version of trialpod reads up to {FORMAT_VERSION}: update it"
+            f"{path} has journal format {version}; this version of trialpod reads up to {FORMAT_VERSION}. Nothing "
+            "was changed; update trialpod"
         )
 
 

@@ -12,7 +12,7 @@ this checkpoint was given up, and keeps an attempt that is still writing it from
 
 Invariants: the file is valid JSON for any reader (metrics that are not finite are named in ``not_finite``); unknown
 fields are ignored; a manifest states the lowest format that a reader has to know, and one of a newer format is
-refused, never guessed at.
+refused, never guessed at; no path in it leads out of the checkpoint, or of the trial's directory.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ import msgspec
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import plain
-from trialpod.storage.tree_copy import CHECKSUM, FileEntry
+from trialpod.storage.tree_copy import CHECKSUM, FileEntry, Piece
 
 MANIFEST_FORMAT = 3
 """The newest format that is read and written here."""
+
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -96,11 +98,35 @@ def decode(data: bytes, where: str) -> Manifest:
                 f"cannot read (it reads up to format {MANIFEST_FORMAT} with {CHECKSUM!r}); update trialpod"
             )
         manifest = msgspec.json.decode(body, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{where} is damaged: {error}") from error
+    if why := _impossible(manifest):
+        raise CheckpointError(f"{where} is damaged: {why}")
     for key, value in manifest.not_finite.items():
+        if value not in _NOT_FINITE:
+            raise CheckpointError(f"{where} is damaged: the metric {key!r} is {value!r}")
         manifest.checkpoint.metrics[key] = float(value)
     return manifest
+
+
+def _impossible(manifest: Manifest) -> str:
+    """Return what cannot be: a place outside of the checkpoint or the trial's directory, a size below zero."""
+    if manifest.format < 1:
+        return f"it has format {manifest.format}"
+    for folder in manifest.folders:
+        if not _is_inside(folder):
+            return f"it names the folder {folder!r:.100}"
+    for file in manifest.files:
+        if not _is_inside(file.path) or file.size < 0:
+            return f"it names a file {file.path!r:.100} of {file.size} bytes"
+        for piece in file.pieces or ((Piece(file.at, file.offset, file.size),) if file.at else ()):
+            if not _is_inside(piece.at) or piece.offset < 0 or piece.size < 0:
+                return f"{file.path!r:.100} is to be at {piece.offset} of {piece.at!r:.100}"
+    return ""
+
+
+def _is_inside(path: str) -> bool:
+    return "\0" not in path and not any(part in ("", ".", "..") for part in path.split("/"))
 
 
 def encode_tombstone(time: float) -> bytes:
@@ -114,6 +140,6 @@ def tombstone_time(data: bytes) -> float | None:
         return None
     try:
         found = msgspec.json.decode(data, type=_Given).tombstone
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if found is None else found.time

@@ -284,6 +284,14 @@ class RemoteCheckpoints(SnapshotStore):
             self._storage.delete(key)
         self._manifests.pop(name, None)
         self._storage.delete_many(sorted(doomed - needed))
+        if not keys[name] & needed:
+            self._forget_claim(name)
+
+    def _forget_claim(self, name: str) -> None:
+        """Forget one whose objects are all gone; the newest says below which no index is free."""
+        index = checkpoint_index(name)
+        if index is not None and index in self._claimed and index != max(self._claimed):
+            del self._claimed[index]
 
     def _refuse_superseded(self, keys: Mapping[str, set[str]], attempt: int) -> None:
         for name, present in keys.items():

@@ -2,7 +2,7 @@
 
 Invariants: an object is there as a whole or not at all; `write_new` and ``put_file(if_absent=True)`` are decided by
 the server (``If-None-Match: *``), so that one of any number of writers wins, and a lost answer is not mistaken for a
-lost race; listings are complete when made (S3 and MinIO are strongly consistent).
+lost race; so is `write_if` (``If-Match``); listings are complete when made (S3 and MinIO are strongly consistent).
 """
 
 from __future__ import annotations
@@ -18,13 +18,20 @@ from urllib.parse import unquote
 import msgspec
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.base import KeyMissingError, Storage, checked_key, local_folder, storage_error
+from trialpod.storage.base import (
+    KeyMissingError,
+    NoConditionsError,
+    Storage,
+    checked_key,
+    local_folder,
+    storage_error,
+)
 from trialpod.storage.endpoints import endpoint_of, plain
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3_client import Rejection, S3Client, settled
 from trialpod.storage.s3_errors import not_s3
 from trialpod.storage.s3_signing import quoted
-from trialpod.storage.s3_transfer import download, parallel, put, upload
+from trialpod.storage.s3_transfer import download, etag_of, parallel, put, replace, upload
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _OPEN_PATIENCE_S = 5.0
@@ -76,6 +83,23 @@ class S3Storage(Storage):
     def read(self, key: str) -> bytes:
         """Return the object's content."""
         return self._call("GET", key, "cannot read")
+
+    def read_version(self, key: str) -> tuple[bytes, str]:
+        """Return the object's content and its ETag."""
+        checked_key(key)
+        try:
+            answer = self._client.call("GET", self._full(key), f"cannot read {self._uri(key)}")
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+        return answer.body, etag_of(answer)
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        """Replace the object if it has this ETag still (``If-Match``)."""
+        checked_key(key)
+        if version == "":
+            raise NoConditionsError(f"the server of {self.uri} gives its objects no ETag")
+        doing = f"cannot write {self._uri(key)}"
+        return replace(self._client, self._full(key), doing, bytes(data), version)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Return that part of the object."""

@@ -29,6 +29,8 @@ _STEP = 256 * 1024
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 * 1024 * 1024
 _SENDFILE_STEP = 8 * 1024 * 1024
+_UNACKNOWLEDGED_MS = 20_000
+"""A connection whose packets nobody acknowledges is given up; TCP would go on only long after the network is back."""
 
 
 class ProtocolError(OSError):
@@ -157,6 +159,8 @@ class HttpPool:
         connection = socket.create_connection((address, self._port), timeout=self._connect_timeout_s)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_hostname=host)
             connection.settimeout(self._timeout_s)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import storage_error
+from trialpod.storage.base import KeyChangedError, KeyMissingError, NoConditionsError, storage_error
 from trialpod.storage.crc32 import combine
 from trialpod.storage.s3_client import Rejection, S3Client, crc32_header, settled
-from trialpod.storage.s3_http import FilePart, Sink
+from trialpod.storage.s3_http import Answer, FilePart, Sink
 
 T = TypeVar("T")
 
@@ -95,12 +95,48 @@ def put(client: S3Client, key: str, doing: str, body: bytes | FilePart, *, if_ab
             raise settled(rejection) from rejection
 
 
+def replace(client: S3Client, key: str, doing: str, body: bytes, version: str | None) -> str:
+    """Replace an object that has this ETag, or make it where `version` is None; return its ETag.
+
+    Raises:
+        KeyChangedError: it has another ETag, or there is none.
+        NoConditionsError: the server knows no ``If-Match`` here.
+    """
+    writer = os.urandom(12).hex()
+    condition = {"If-None-Match": "*"} if version is None else {"If-Match": version}
+    headers = {"x-amz-checksum-crc32": crc32_header(zlib.crc32(body)), WRITER: writer, **condition}
+    try:
+        return etag_of(client.call("PUT", key, doing, headers=headers, body=body))
+    except Rejection as rejection:
+        code = rejection.failure.code
+        if code == "NotImplemented":
+            raise NoConditionsError(f"{doing}: the server does not know {next(iter(condition))}") from rejection
+        if code != "PreconditionFailed" and not isinstance(rejection.failure.error, KeyMissingError):
+            raise settled(rejection) from rejection
+        # The answer to an earlier try may have been lost: what is there may be what that try wrote.
+        found = _made_by(client, key, doing, writer) if rejection.uncertain else None
+        if found is None:
+            raise KeyChangedError(f"{doing}: it was changed meanwhile") from rejection
+        return found
+
+
+def etag_of(answer: Answer) -> str:
+    """Return the ETag; a proxy that compresses may have marked it as weak, which none matches."""
+    return answer.headers.get("etag", "").removeprefix("W/")
+
+
 def written_by(client: S3Client, key: str, doing: str, writer: str) -> bool:
     """Tell whether the object was made by this writer."""
+    return _made_by(client, key, doing, writer) is not None
+
+
+def _made_by(client: S3Client, key: str, doing: str, writer: str) -> str | None:
+    """Return the ETag of the object if this writer made it."""
     try:
-        return client.call("HEAD", key, doing).headers.get(WRITER) == writer
+        answer = client.call("HEAD", key, doing)
     except Rejection:
-        return False
+        return None
+    return etag_of(answer) if answer.headers.get(WRITER) == writer else None
 
 
 class _Upload:

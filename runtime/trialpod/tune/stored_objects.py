@@ -239,6 +239,9 @@ def _read(file: Path) -> Any:
     except OSError as error:
         raise TrainableError(f"an object of the Trainable cannot be read: {error}; submit it again") from error
     body, buffers = _taken_apart(whole, file)
+    # What is mapped is not read here at all: a process is to start before it has read gigabytes.
+    if size < _MAPPED_FROM and hashlib.sha256(whole).hexdigest() != file.name:
+        raise TrainableError(f"{file} is damaged: its contents have another checksum; submit it again")
     return pickle.loads(body, buffers=buffers)
 
 
@@ -246,8 +249,11 @@ def _taken_apart(whole: memoryview, file: Path) -> tuple[memoryview, list[memory
     line = bytes(whole[:_MAPPED_FROM]).partition(b"\n")[0]
     try:
         head = json.loads(line)
-        known, lengths = head["format"] == _FORMAT, head["lengths"]
-    except (ValueError, TypeError, KeyError) as error:
+        known = head["format"] == _FORMAT
+        lengths = head["lengths"] if known else [0]
+        if not lengths or any(type(length) is not int or length < 0 for length in lengths):
+            raise ValueError(f"lengths {lengths!r:.60}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise TrainableError(f"{file} is no object of a Trainable; submit it again") from error
     if not known:
         raise TrainableError(f"{file} is of a newer version of trialpod: format {head['format']!r}")

@@ -26,6 +26,7 @@ from trialpod.protocol.messages import (
     ReportAnswer,
     ReportRequest,
 )
+from trialpod.protocol.output import attempt_mark
 from trialpod_operator.cluster import names, queues
 from trialpod_operator.reports.service import ReportService
 
@@ -244,7 +245,7 @@ class FakePods:
         runner, experiment = str(env[names.RUNNER_VARIABLE]), str(env[names.EXPERIMENT_VARIABLE])
         while True:
             rank = int(env.get(names.RANK_VARIABLE) or 0)
-            request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank)
+            request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank, afresh=True)
             answer = await self._call(experiment, "assignment", request, caller, AssignmentAnswer)
             if answer.assignment is None:
                 return 0
@@ -253,6 +254,8 @@ class FakePods:
             if rank:
                 return await self._worker(pod, answer.assignment)
             if not await self._attempt(pod, experiment, answer.assignment, caller):
+                return 0
+            if self._terminated[pod["metadata"]["uid"]].is_set():
                 return 0
             if not self.behaviour.comes_back:
                 await asyncio.sleep(1e6)
@@ -291,6 +294,11 @@ class FakePods:
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         terminated = self._terminated[uid]
         self.begun[key] += 1
+        if work.reuse:
+            self.api.logs[uid] = self.api.logs.get(uid, "") + attempt_mark(*key)
+            labels = (self.api.get("pods", name) or pod)["metadata"]["labels"]
+            if (labels[names.TRIAL_ID_LABEL], labels[names.ATTEMPT_LABEL]) != (work.trial_id, str(work.attempt)):
+                self.told.append(f"{name} began {key} labelled {labels[names.TRIAL_ID_LABEL]}")
         self.running[key].add(uid)
         workers = len([each for each in self.api.all("pods") if each["metadata"]["name"].startswith(f"{name}-w")])
         if workers < work.world_size - 1:
@@ -359,12 +367,12 @@ class FakePods:
                 self.safe[key] = max(self.safe[key], answer.durable)
                 if answer.decision is not None and not done:
                     cause: EndCause = "stopped" if answer.decision == "stop" else "paused"
-                    asks = answer.decision == "exploit"
+                    asks = work.reuse or answer.decision == "exploit"
                     await self._end(experiment, work, caller, cause, asks=asks)
                     return asks
                 if done:
-                    await self._end(experiment, work, caller, "completed")
-                    return False
+                    await self._end(experiment, work, caller, "completed", asks=work.reuse)
+                    return work.reuse
         finally:
             self.running[key].discard(uid)
 

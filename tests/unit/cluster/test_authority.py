@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import virtual_time
-from fake_api import FakeApi, FakeKube, error
+from fake_api import FakeApi, FakeKube, error, outage
 
 from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.kube import ApiError
@@ -52,6 +52,25 @@ def test_a_write_whose_answer_was_lost_is_what_counts() -> None:
         second, _ = authority(api, clock)
         await second.refresh()
         assert first.bundle == second.bundle
+
+    virtual_time.run(test)
+
+
+def test_a_start_waits_for_an_api_server_that_is_away_and_ends_when_it_refuses() -> None:
+    async def test() -> None:
+        api, clock = FakeApi(), Clock()
+        waiting, kube = authority(api, clock)
+        kube.faults.append(outage)
+        beginning = asyncio.ensure_future(waiting.begin())
+        await asyncio.sleep(600.0)
+        assert not beginning.done()
+        kube.faults.clear()
+        await asyncio.wait_for(beginning, 10.0)
+        waiting.context()
+        refused, kube = authority(api, clock)
+        kube.faults.append(lambda method, path, body: error(method, path, 403, "Forbidden", "no such right"))
+        with pytest.raises(ApiError, match="no such right"):
+            await refused.begin()
 
     virtual_time.run(test)
 

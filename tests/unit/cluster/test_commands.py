@@ -247,6 +247,21 @@ def test_the_log_of_a_running_trial_is_that_of_its_newest_pod(server: ApiServer,
     assert trialpod("logs", "climb", "3", "--tail", "1") == "step 2\n"
 
 
+def test_of_a_pod_that_ran_others_before_only_the_trials_own_lines_are_shown(
+    server: ApiServer, trialpod: Run
+) -> None:
+    server.put("tuneexperiments", climbing())
+    server.put("tunetrials", trial_object("climb", 3, "RUNNING", nodeName="a"))
+    reused = pod(3, 1)
+    reused["metadata"]["name"] = "climb-d75de-00001-1"
+    reused["metadata"]["annotations"] = {"trialpod.dev/made-for": "d75de_00001/1"}
+    server.put("pods", reused)
+    server.routes["GET", f"{CORE}/pods/climb-d75de-00001-1/log"] = (
+        b"first\n\ntrialpod: trial d75de_00001 attempt 1\nof one\n\ntrialpod: trial d75de_00003 attempt 1\nof three\n"
+    )
+    assert trialpod("logs", "climb", "3") == "trialpod: trial d75de_00003 attempt 1\nof three\n"
+
+
 def test_each_pod_of_a_group_has_a_log_of_its_own(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", climbing())
     server.put("tunetrials", trial_object("climb", 3, "RUNNING"))

@@ -224,6 +224,24 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "lost track",
     ),
     (
+        "lost by the container runtime, with its shim",
+        live_pod(phase="Failed", state=terminated(255)),
+        "disruption",
+        "ContainerStatusUnknown",
+        "lost track",
+    ),
+    (
+        "status 255 of a command that may mean anything by it",
+        live_pod(
+            phase="Failed",
+            state=terminated(255),
+            containers=[{"name": "trial", "image": "r/train:1", "command": ["ssh", "somewhere"]}],
+        ),
+        "failure",
+        "ContainerFailed",
+        "status 255",
+    ),
+    (
         "init container",
         _init(terminated(2, message="no data\n")),
         "failure",

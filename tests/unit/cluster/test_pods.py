@@ -230,6 +230,7 @@ def test_the_pods_of_a_trial_in_a_queue_are_a_pod_group_of_kueue() -> None:
         metadata = pod_for(experiment(workers=WORKERS, template=template), rank=rank)["metadata"]
         assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "digits-d75de-00001-3"
         assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "3"
+        assert metadata["annotations"]["kueue.x-k8s.io/retriable-in-group"] == "false"
     assert "kueue.x-k8s.io/pod-group-name" not in pod_for(experiment(template=template))["metadata"]["labels"]
 
 
@@ -237,3 +238,26 @@ def test_the_longest_names_of_workers_are_host_names() -> None:
     manifest = experiment(workers={"replicas": 999})
     name = pod_for(manifest, rank=999)["metadata"]["name"]
     assert len(name) - len("digits") + 40 + len("99") <= 63
+
+
+def test_a_pod_that_may_be_reused_says_what_it_was_made_for_and_what_it_is_like() -> None:
+    def shape(trial_id: str = "d75de_00001", resources: Any = None, **spec: Any) -> str | None:
+        pod = build_pod(
+            experiment(reusePods=True, **spec), EXPERIMENT, TRIAL, trial_id, 1, OPTIONS, resources=resources
+        )
+        annotations = pod["metadata"]["annotations"]
+        assert annotations.get("trialpod.dev/made-for") in (None, f"{trial_id}/1")
+        found: str | None = annotations.get("trialpod.dev/shape")
+        return found
+
+    assert shape() is not None
+    assert shape() == shape("d75de_00007")
+    others = [
+        shape(resources={"cpu": 2}),
+        shape(image="other:1"),
+        shape(template={"spec": {"containers": [{"name": "trial", "env": [{"name": "A", "value": "1"}]}]}}),
+        shape(template={"metadata": {"labels": {"team": "a"}}}),
+    ]
+    assert len({shape(), *others}) == 5
+    assert shape(workers={"replicas": 1}) is None
+    assert shape(template={"spec": {"activeDeadlineSeconds": 60}}) is None

@@ -58,13 +58,12 @@ class Story:
         spec = {"scheduler": scheduler} if scheduler else {}
         limit = self.random.choice([None, 1, 2])
         world.start_operator()
-        await world.apply(
-            numSamples=self.random.choice([1, 2, 3]),
-            failurePolicy={"maxFailures": MAX_FAILURES},
-            **({"maxConcurrent": limit} if limit else {}),
-            **spec,
-            **self.more,
-        )
+        common = {
+            "numSamples": self.random.choice([1, 2, 3]),
+            "failurePolicy": {"maxFailures": MAX_FAILURES},
+            **({"maxConcurrentTrials": limit} if limit else {}),
+        }
+        await world.apply(**common | spec | self.more)
         faults = [getattr(self, name) for name in dir(self) if name.startswith("fault_")]
         for _ in range(self.random.randint(2, 9)):
             await asyncio.sleep(self.random.choice([0.05, 0.5, 2.0, 5.0]) * self.random.random())

@@ -100,6 +100,14 @@ def test_a_pod_in_a_queue_says_which() -> None:
     assert found is not None
     assert found.reason == "Queued"
     assert "from the queue gpus; `kubectl describe localqueue gpus`" in found.text
+    told = why_waiting(
+        live_pod(schedulingGates=gates, metadata={"labels": labels}), NOW, event="LocalQueue gpus doesn't exist"
+    )
+    assert told is not None
+    assert (told.severity, "from the queue gpus: LocalQueue gpus doesn't exist; create it" in told.text) == (
+        "stuck",
+        True,
+    )
     other = why_waiting(live_pod(schedulingGates=[{"name": "example.com/a"}]), NOW)
     assert other is not None
     assert (other.reason, "example.com/a" in other.message) == ("SchedulingGated", True)

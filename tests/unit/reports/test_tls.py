@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -124,5 +125,21 @@ def test_close_is_obeyed() -> None:
         assert (await answer(reader))[0] == b"200"
         assert await reader.read() == b""
         writer.close()
+
+    serve(work)
+
+
+def test_an_idle_connection_takes_less_than_100_kilobytes_on_both_sides_together() -> None:
+    async def work(server: ReportServer, port: int) -> None:
+        clients = trusting(MADE)
+        first = await asyncio.open_connection("127.0.0.1", port, ssl=clients)
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        others = [await asyncio.open_connection("127.0.0.1", port, ssl=clients) for _ in range(10)]
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        for _, writer in (first, *others):
+            writer.close()
+        assert (after - before) / len(others) < 100_000
 
     serve(work)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, StorageUnavailableError, checked_key
+from trialpod.storage.base import (
+    KeyChangedError,
+    KeyExistsError,
+    KeyMissingError,
+    Storage,
+    StorageUnavailableError,
+    checked_key,
+)
 
 
 class Died(BaseException):
@@ -50,6 +58,20 @@ class MemoryStorage(Storage):
     def write_new(self, key: str, data: bytes) -> None:
         with self._Call(self, "write_new", key):
             self._set(key, data, new=True)
+
+    def read_version(self, key: str) -> tuple[bytes, str]:
+        with self._Call(self, "read", key):
+            data = self._get(key)
+            return data, _etag(data)
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        with self._Call(self, "write_if", key):
+            with self._lock:
+                found = self.values.get(self._full(key))
+                if (None if found is None else _etag(found)) != version:
+                    raise KeyChangedError(f"{key} was changed meanwhile")
+                self._set(key, data)
+            return _etag(data)
 
     def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
         with self._Call(self, "put_file", key):
@@ -165,6 +187,11 @@ class MemoryStorage(Storage):
 
     def _below(self, prefix: str) -> list[str]:
         return [key for key in self._all() if not prefix or key.startswith(f"{prefix}/")]
+
+
+def _etag(data: bytes) -> str:
+    """Equal values have equal versions, as in S3."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def unavailable(*_: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -230,6 +231,7 @@ def test_a_newer_format_is_refused_with_the_remedy(tmp_path):
     path = tmp_path / "00000001.log"
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, 8, 99)
+    struct.pack_into("<I", data, 20, zlib.crc32(data[:20]))
     path.write_bytes(data)
     with pytest.raises(JournalError, match=r"format 99.*update"):
         Journal.open(tmp_path)

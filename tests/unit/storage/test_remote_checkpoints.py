@@ -508,3 +508,14 @@ def test_sweeping_ends_uploads_in_parts_that_a_dead_attempt_left(store, make, la
     assert again(make).sweep([first.name]) == ["checkpoint_000001"]
     aborted = [key for name, key in storage.calls if name == "abort_uploads"]
     assert aborted[:2] == ["checkpoint_000001/", "checkpoint_000001/model.bin"]
+
+
+def test_a_store_forgets_what_it_deleted_and_never_takes_an_index_again(store, source):
+    for index in range(20):
+        commit(store, index, source)
+        (source / "weights.bin").write_bytes(os.urandom(1000))
+        if index >= 2:
+            store.delete(f"checkpoint_{index - 2:06d}", attempt=1)
+    assert len(store._claimed) <= 4
+    store.delete("checkpoint_000019", attempt=1)
+    assert store.first_free_index(0) == 20

@@ -141,19 +141,22 @@ def import_minio(node: Node) -> None:
 
 
 def import_program(reference: str, program: Path, name: str) -> None:
-    """Give all nodes an image of one static program, in place of an earlier one of that reference.
+    """Give an image of one static program to the nodes that have none of that reference.
 
     Args:
-        reference: of the image, with registry and tag.
+        reference: of the image, with registry and a tag that says which program it is.
         program: the binary.
         name: of the file in the image, which is its entry point.
     """
+    lacking = [node for node in layout.NODES if not _present(node, reference)]
+    if not lacking:
+        return
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=IMAGES) as folder:
         file = Path(folder) / name
         shutil.copyfile(program, file)
         archive = _single_file_image(reference, file, command=[])
-    for node in layout.NODES:
+    for node in lacking:
         _import(node, archive)
 
 

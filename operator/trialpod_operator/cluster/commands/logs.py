@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.protocol.output import lines_of
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.commands import asking
 
@@ -157,7 +158,7 @@ class LogReader:
                 try:
                     if seen:
                         self._say(f"attempt {pod['metadata']['labels'].get(names.ATTEMPT_LABEL)}:")
-                    for line in self._api.log(pod["metadata"]["name"], container=container_of(pod), follow=True):
+                    for line in self._lines(pod, follow=True):
                         out.write(line)
                         out.flush()
                     seen.add(pod["metadata"]["uid"])
@@ -216,11 +217,20 @@ class LogReader:
         from trialpod_operator.cluster.client import ApiError
 
         try:
-            return iter(list(self._api.log(pod["metadata"]["name"], container=container_of(pod))))
+            return iter(list(self._lines(pod)))
         except ApiError as error:
             if error.status in (400, 404):
                 return None
             raise
+
+    def _lines(self, pod: Json, *, follow: bool = False) -> Iterator[bytes]:
+        """Yield what the trial printed in a pod, which may have run others too."""
+        lines = self._api.log(pod["metadata"]["name"], container=container_of(pod), follow=follow)
+        made_for = (pod["metadata"].get("annotations") or {}).get(names.MADE_FOR_ANNOTATION)
+        if not made_for:
+            return iter(lines)
+        first = str(made_for).rpartition("/")[0]
+        return lines_of(lines, str(self._trial["spec"].get("trialId")), first, until_next=follow)
 
     def _waiting(self) -> str:
         status = self._trial.get("status") or {}

@@ -1,0 +1,360 @@
+"""One operator with thousands of trials on nodes that do not exist: what it costs, and how soon it reacts.
+
+    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 60] [--small 50] [--json FILE]
+
+One large experiment keeps 1,000 trials running until 10,000 have finished (times `--scale`). On the way 50 small ones
+are applied beside it, one after the other; at its full size the operator is killed and started again. The control
+plane is real, and so are the operator, the bucket and the protocol; nodes and pods are kwok's, and `attempts` speaks
+for the pods. Needs what the test cluster needs (docs/cluster-tests.md): Linux, root, Go.
+
+Prints one line for each figure, with the load of the machine, and all of them as JSON at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import plane
+from attempts import Attempts, Seen, Work
+from operator_figures import Received, Requests, etcd_bytes, quantile, sample
+
+from trialpod_operator.cluster.kube import Kube, experiments, pods, trials
+
+LARGE, SMALL = "large", "small"
+RUNNING, FINISHED = 1000, 10_000
+SMALL_WORK = Work(results=3, seconds=3.0)
+SMALL_TRIALS, SMALL_AT_ONCE = 4, 2
+RESULTS = 4
+DEADLINE_S = 1800.0
+
+
+def manifest(name: str, samples: int, at_once: int, results: int) -> dict[str, Any]:
+    """Return an experiment under ASHA, whose every rung is a decision."""
+    return {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneExperiment",
+        "metadata": {"name": name, "namespace": plane.NAMESPACE},
+        "spec": {
+            "trainable": {"entrypoint": "train:train"},
+            "searchSpace": {
+                "lr": {"loguniform": [1e-4, 1e-1]},
+                "momentum": {"uniform": [0.1, 0.9]},
+                "layers": {"choice": [2, 3, 4]},
+                "optimizer": {"choice": ["sgd", "adam", "lamb"]},
+            },
+            "metric": "score",
+            "mode": "max",
+            "numSamples": samples,
+            "maxConcurrentTrials": at_once,
+            "seed": 7,
+            "scheduler": {"name": "asha", "parameters": {"max_t": results, "grace_period": 1, "reduction_factor": 2}},
+            "storage": {
+                "uri": f"s3://{plane.BUCKET}/runs",
+                "endpoint": plane.ENDPOINT,
+                "credentialsSecret": "minio",
+            },
+        },
+    }
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.running = max(4, round(RUNNING * arguments.scale))
+        self.total = self.running + max(8, round(FINISHED * arguments.scale))
+        self.attempts = Attempts({LARGE: Work(RESULTS, arguments.seconds), SMALL: SMALL_WORK})
+        self.requests = Requests()
+        self.counted: Counter[str] = Counter()
+        self.counted_in_all: Counter[str] = Counter()
+        self.figures: dict[str, Any] = {}
+        self.curve: list[dict[str, float]] = []
+        self.pid = 0
+
+    @property
+    def large(self) -> Seen:
+        """What was measured of the large experiment."""
+        return self.attempts.experiments[LARGE]
+
+    async def run(self) -> None:
+        """Measure everything."""
+        os.environ["KUBECONFIG"] = str(plane.KUBECONFIG)
+        self.kube = await Kube.connect()
+        self.pid = plane.start_operator({"TRIALPOD_LOG_LEVEL": "WARNING"})
+        await self.until(lambda: sample(self.pid) is not None, "the operator answers", errors=True)
+        await asyncio.sleep(3)
+        following = asyncio.ensure_future(self.attempts.run())
+        watching = asyncio.ensure_future(self.watch())
+        try:
+            await self.measure()
+        finally:
+            for task in (following, watching):
+                task.cancel()
+            await self.kube.close()
+
+    async def measure(self) -> None:
+        """Apply the experiments and see."""
+        start = self.empty = sample(self.pid)
+        self.tell("an operator without experiments", rss_mb=start.rss / 1e6, files=start.files)
+        began = time.monotonic()
+        await self.apply(manifest(LARGE, self.total, self.running, RESULTS))
+        await self.until(lambda: self.large.assigned >= self.running, f"{self.running} trials run")
+        full = sample(self.pid)
+        self.tell(
+            f"{self.running} trials run",
+            seconds=time.monotonic() - began,
+            cpu_s=full.cpu_s - start.cpu_s,
+            rss_mb=full.rss / 1e6,
+            files=full.files,
+            reconcile_p50_s=quantile(start.metrics, full.metrics, "trialpod_reconcile_seconds", 0.5),
+            reconcile_p99_s=quantile(start.metrics, full.metrics, "trialpod_reconcile_seconds", 0.99),
+        )
+        most = self.total - self.running
+        await self.churn(f"from {self.large.finished} finished to half of them", most // 2)
+        await self.beside(most * 9 // 10)
+        await self.churn("to all of them", most)
+        await self.restart()
+        await self.finish()
+
+    async def churn(self, what: str, until: int) -> None:
+        """Measure the large experiment between now and so many finished trials."""
+        large, before, received = self.large, sample(self.pid), self.received.look()
+        self.count()
+        self.counted.clear()
+        done, began = large.finished, time.monotonic()
+        lists = (large.decisions, large.to_next_pod, large.to_assignment)
+        starts = [len(each) for each in lists]
+        await self.until(lambda: large.finished >= until, f"{until} trials have finished")
+        after = sample(self.pid)
+        seconds, number = time.monotonic() - began, large.finished - done
+        decisions, to_next, to_assignment = (each[start:] for each, start in zip(lists, starts, strict=True))
+        self.count()
+        kinds = {key: count for key, count in self.counted.most_common() if countable(key)}
+        self.tell(
+            what,
+            seconds=seconds,
+            trials_per_s=number / seconds,
+            cpu_cores=(after.cpu_s - before.cpu_s) / seconds,
+            cpu_ms_per_trial=1000 * (after.cpu_s - before.cpu_s) / max(1, number),
+            rss_mb=after.rss / 1e6,
+            rss_kb_per_trial=(after.rss - before.rss) / 1e3 / max(1, number),
+            files=after.files,
+            reconcile_p50_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_seconds", 0.5),
+            reconcile_p99_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_seconds", 0.99),
+            decision_p50_s=at(decisions, 0.5),
+            decision_p99_s=at(decisions, 0.99),
+            end_to_next_pod_p50_s=at(to_next, 0.5),
+            end_to_next_pod_p99_s=at(to_next, 0.99),
+            pod_to_work_p50_s=at(to_assignment, 0.5),
+            pod_to_work_p99_s=at(to_assignment, 0.99),
+            requests_per_trial=sum(kinds.values()) / max(1, number),
+            received_kb_per_trial=(self.received.look() - received) / 1e3 / max(1, number),
+            etcd_mb=etcd_bytes() / 1e6,
+            requests={key: round(count / max(1, number), 3) for key, count in kinds.items()},
+        )
+
+    async def beside(self, before: int) -> None:
+        """Apply the small experiments, one after the other, while the large one goes on."""
+        applied: dict[str, float] = {}
+        start, large = sample(self.pid), self.large
+        decisions = len(large.decisions)
+        for number in range(self.arguments.small):
+            name = f"{SMALL}-{number:02d}"
+            applied[name] = time.monotonic()
+            await self.apply(manifest(name, SMALL_TRIALS, SMALL_AT_ONCE, SMALL_WORK.results))
+            await asyncio.sleep(0.5)
+            if large.finished >= before and number >= 9:
+                break
+        found = self.attempts.experiments
+        await self.until(
+            lambda: all(found[name].finished >= SMALL_TRIALS for name in applied), "the small ones have finished"
+        )
+        after = sample(self.pid)
+        first = [found[name].first_pod - at_ for name, at_ in applied.items()]
+        answers = [each for name in applied for each in found[name].decisions]
+        to_next = [each for name in applied for each in found[name].to_next_pod]
+        self.tell(
+            f"{len(applied)} small experiments beside it",
+            apply_to_first_pod_p50_s=at(first, 0.5),
+            apply_to_first_pod_p99_s=at(first, 0.99),
+            decision_p50_s=at(answers, 0.5),
+            decision_p99_s=at(answers, 0.99),
+            end_to_next_pod_p50_s=at(to_next, 0.5),
+            end_to_next_pod_p99_s=at(to_next, 0.99),
+            large_decision_p99_s=at(large.decisions[decisions:], 0.99),
+            reconcile_p99_s=quantile(start.metrics, after.metrics, "trialpod_reconcile_seconds", 0.99),
+            running=self.attempts.playing,
+            files=after.files,
+        )
+
+    async def restart(self) -> None:
+        """Kill the operator at its full size, start it again, and see how soon it is back."""
+        before, attempts = self.large.pods, self.attempts
+        attempts.interrupted.clear()
+        killed = time.monotonic()
+        plane.kill_operator()
+        self.pid = plane.start_operator({"TRIALPOD_LOG_LEVEL": "WARNING"})
+        self.received = Received(self.pid)
+        running = attempts.playing
+        await self.until(lambda: attempts.interrupted, "an attempt is answered again")
+        first = time.monotonic() - killed
+        enough = max(1, running * 8 // 10)
+        await self.until(lambda: len(attempts.interrupted) >= enough, f"{enough} attempts are answered again")
+        most = time.monotonic() - killed
+        if self.large.pods < self.total:
+            await self.until(lambda: self.large.pods > before, "a pod is created again")
+        pod = time.monotonic() - killed
+        again = sample(self.pid)
+        self.tell(
+            "kill -9 and restart at full size",
+            running=running,
+            finished=self.large.finished,
+            first_answer_s=first,
+            answered_80_percent_s=most,
+            next_pod_s=pod if self.large.pods < self.total else None,
+            cpu_s=again.cpu_s,
+            rss_mb=again.rss / 1e6,
+        )
+
+    async def finish(self) -> None:
+        """Let all trials end, and see what is left."""
+        await self.until(lambda: self.large.finished >= self.total, "all trials have ended")
+        where = experiments(plane.NAMESPACE)
+        deadline = time.monotonic() + DEADLINE_S
+        while not ((await self.kube.get(where, LARGE) or {}).get("status") or {}).get("completionTime"):
+            if time.monotonic() > deadline:
+                raise SystemExit("the large experiment does not say that it is over")
+            await asyncio.sleep(0.5)
+        while left := await self.kube.list(pods(plane.NAMESPACE)):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.5)
+        self.count()
+        kinds = {key: count for key, count in self.counted_in_all.most_common() if countable(key)}
+        last = sample(self.pid)
+        ended = sum(each.finished for each in self.attempts.experiments.values())
+        self.tell(
+            "at the end",
+            trials=ended,
+            tunetrials=len(await self.kube.list(trials(plane.NAMESPACE))),
+            pods=len(left),
+            files=last.files,
+            rss_mb=last.rss / 1e6,
+            requests_per_trial=sum(kinds.values()) / max(1, ended),
+            etcd_mb=etcd_bytes() / 1e6,
+        )
+
+    # -- parts --
+
+    async def apply(self, document: dict[str, Any]) -> None:
+        """Create an experiment, as kubectl would."""
+        await self.kube.create(experiments(plane.NAMESPACE), document)
+
+    async def watch(self) -> None:
+        """Look at the operator every few seconds: the curve of its growth."""
+        self.received = Received(self.pid)
+        while True:
+            await asyncio.sleep(2.5)
+            self.count()
+            try:
+                now = sample(self.pid)
+                self.received.look()
+            except (OSError, ValueError):
+                continue  # it is being restarted
+            self.curve.append(
+                {
+                    "time": time.time(),
+                    "rss_mb": now.rss / 1e6,
+                    "cpu_s": now.cpu_s,
+                    "files": now.files,
+                    "finished": self.large.finished,
+                    "running": self.attempts.playing,
+                }
+            )
+            last = self.curve[-1]
+            sys.stderr.write(
+                f"\r{last['running']:.0f} run, {last['finished']:.0f} of {self.total} finished, "
+                f"{last['rss_mb']:.0f} MB, {last['cpu_s']:.0f} s, load {os.getloadavg()[0]:.1f}   "
+            )
+            sys.stderr.flush()
+
+    def count(self) -> None:
+        """Take in the requests that were made."""
+        found = self.requests.read()
+        self.counted += found
+        self.counted_in_all += found
+
+    async def until(self, holds: Callable[[], Any], what: str, *, errors: bool = False) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                if holds():
+                    return
+            except OSError:
+                if not errors:
+                    raise
+            if self.attempts.problems:
+                raise SystemExit("an attempt was refused: " + self.attempts.problems[0])
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not within {DEADLINE_S:.0f} s: {what}; {asdict(self.large)}"[:2000])
+            await asyncio.sleep(0.05)
+
+    def tell(self, what: str, **figures: Any) -> None:
+        """Print figures and keep them."""
+        load = os.getloadavg()[0]
+        self.figures[what] = {**figures, "load": load}
+        print(f"\r{what} (load {load:.1f}){' ' * 40}")
+        for name, value in figures.items():
+            print(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
+        sys.stdout.flush()
+
+
+def countable(request: str) -> bool:
+    """Return whether a request counts as a trial's: not the watches, and not the Lease."""
+    return not request.startswith("watch ") and not request.endswith(" leases")
+
+
+def at(values: list[float], q: float) -> float:
+    """Return a quantile of measured values."""
+    if len(values) < 2:
+        return values[0] if values else float("nan")
+    return statistics.quantiles(values, n=1000, method="inclusive")[min(998, round(q * 1000) - 1)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--scale", type=float, default=1.0, help="1 = 1,000 running and 10,000 finished trials")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a trial of the large experiment takes")
+    parser.add_argument("--small", type=int, default=50, help="how many small experiments")
+    parser.add_argument("--json", type=Path, help="where all figures go")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    nodes = -(-round(RUNNING * arguments.scale * 1.5 + 100) // plane.PODS_PER_NODE)
+    with plane.running(nodes):
+        bench = Bench(arguments)
+        try:
+            asyncio.run(bench.run())
+        finally:
+            document = {"figures": bench.figures, "curve": bench.curve, "refused": bench.attempts.refused}
+            if arguments.json:
+                arguments.json.write_text(json.dumps(document))
+            print(json.dumps(bench.figures))
+
+
+if __name__ == "__main__":
+    main()

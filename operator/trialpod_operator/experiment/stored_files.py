@@ -1,0 +1,93 @@
+"""The users' files of an experiment in its storage, where two processes may believe that they are the ones to write.
+
+What a file says follows from the journal, which has one history whoever writes it. So nothing older may replace
+something newer, although a process that another has replaced may be stopped for any time at any instruction:
+
+* What is sent was in the stored journal before, so every version of a file is how one history was at some time.
+  Callers see to that.
+* A version is replaced only by a condition on it: by who wrote it, or by who has read it and then found that nobody
+  went on with the journal from where it is itself. Whoever did might have written it.
+* What is found to be longer, and otherwise the same, is never replaced.
+
+With a server that knows no conditions, the journal is looked at before each file, which leaves a gap of a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trialpod.errors import StorageError
+from trialpod.storage.base import KeyChangedError, KeyMissingError, NoConditionsError, Storage
+
+TRIES = 5
+"""How often a file is written anew that others replace meanwhile, before that counts as an error."""
+
+RefuseOutdated = Callable[[], None]
+"""Raises when another process has gone on with the journal from where this one is."""
+
+
+class StoredFiles:
+    """Writes files, each of which is safe for one thread at a time.
+
+    Args:
+        storage: the experiment's place in the storage.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._versions: dict[str, str] = {}
+        self._found = False  # versions since the journal was looked at, or written, the last time
+        self._conditions = True
+
+    def read(self, key: str) -> bytes:
+        """Return a file's content, which may be replaced later.
+
+        Raises:
+            KeyMissingError: there is none.
+        """
+        data, version = self._storage.read_version(key)
+        self._versions[key] = version
+        self._found = True
+        return data
+
+    def journal_written(self) -> None:
+        """The journal took something from here: all that was found before is from the same history."""
+        self._found = False
+
+    def write(self, key: str, data: bytes, refuse_outdated: RefuseOutdated) -> None:
+        """Make or replace a file.
+
+        Args:
+            key: of the file.
+            data: all of it.
+            refuse_outdated: looks at the journal.
+
+        Raises:
+            StorageError: the storage takes nothing, or others replace the file again and again.
+        """
+        if self._found:
+            refuse_outdated()
+            self._found = False
+        version = self._versions.get(key)
+        for _ in range(TRIES):
+            try:
+                if not self._conditions:
+                    refuse_outdated()
+                    return self._storage.write(key, data)
+                self._versions[key] = self._storage.write_if(key, data, version)
+                return None
+            except NoConditionsError:
+                self._conditions = False
+            except KeyChangedError:
+                found, version = self._look(key)
+                if found is not None and version is not None and found.startswith(data):
+                    self._versions[key] = version
+                    return None
+                refuse_outdated()  # after it was read, not before
+        raise StorageError(f"{self._storage.uri}: {key} is replaced by others again and again")
+
+    def _look(self, key: str) -> tuple[bytes | None, str | None]:
+        try:
+            return self._storage.read_version(key)
+        except KeyMissingError:
+            return None, None

@@ -1,0 +1,197 @@
+"""The plan of a round of chaos in the cluster: experiments, and faults at moments after all of them train.
+
+A plan follows from its seed alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+STEP_S = 0.4
+FREQUENCY = 3
+"""Iterations between two checkpoints."""
+
+END_S = 70.0
+"""Faults begin within this time."""
+
+_SPACE = {"lr": {"loguniform": [1e-2, 3.0]}}
+_TIME = {"time_attr": "training_iteration"}
+_ASHA = {**_TIME, "max_t": 60, "grace_period": 6, "reduction_factor": 3}
+_PBT = {
+    **_TIME,
+    "perturbation_interval": 10,
+    "quantile_fraction": 0.5,
+    "hyperparam_mutations": {"lr": [0.03, 0.1, 0.3, 1.0]},
+}
+
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "asha": {"numSamples": 6, "maxConcurrentTrials": 3, "scheduler": {"name": "asha", "parameters": _ASHA}},
+    "pbt": {
+        "numSamples": 3,
+        "maxConcurrentTrials": 3,
+        "stop": {"training_iteration": 90},
+        "scheduler": {"name": "pbt", "parameters": _PBT},
+    },
+    "optuna": {
+        "numSamples": 4,
+        "maxConcurrentTrials": 1,
+        "stop": {"training_iteration": 24},
+        "searchAlgorithm": {"name": "optuna"},
+    },
+    "random": {"numSamples": 2, "maxConcurrentTrials": 1, "stop": {"training_iteration": 45}},
+}
+"""What each adds to its manifest."""
+
+SAME_END = ("optuna", "random")
+"""One trial at a time: what comes out does not depend on what happens on the way."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        least_s: how long it lasts at the least; 0 with `most_s` 0 = a moment.
+        most_s: and at the most.
+        disrupts: attempts may end by it.
+        behind: checkpoints may not become known while it lasts: the bucket or the operator cannot be reached.
+        weight: how often it is drawn.
+    """
+
+    least_s: float = 0.0
+    most_s: float = 0.0
+    disrupts: bool = False
+    behind: bool = False
+    weight: int = 2
+
+
+KINDS: dict[str, Kind] = {
+    "operator killed": Kind(behind=True, weight=3),
+    "operator deleted": Kind(behind=True),
+    "operator stopped": Kind(5.0, 28.0, behind=True, weight=3),
+    "operator cut off from trials": Kind(5.0, 40.0, behind=True, weight=3),
+    "operator cut off from the store": Kind(5.0, 40.0, behind=True, weight=3),
+    "operator cut off from the API server": Kind(5.0, 40.0, behind=True, weight=3),
+    "trial deleted": Kind(disrupts=True),
+    "trial force-deleted": Kind(disrupts=True),
+    "trial stopped": Kind(4.0, 20.0),
+    "trial cut off": Kind(5.0, 30.0, behind=True),
+    "shim killed": Kind(disrupts=True),
+    "containerd killed": Kind(1.0, 8.0, disrupts=True),
+    "kubelet killed": Kind(1.0, 14.0, disrupts=True),
+    "node drained": Kind(8.0, 20.0, disrupts=True),
+    "node lost": Kind(4.0, 12.0, disrupts=True, weight=1),
+    "API server killed": Kind(1.0, 14.0, disrupts=True),
+    "etcd killed": Kind(1.0, 12.0, disrupts=True),
+    "controllers killed": Kind(2.0, 15.0, disrupts=True, weight=1),
+    "store killed": Kind(behind=True),
+    "store deleted": Kind(behind=True, weight=1),
+    "store stopped": Kind(3.0, 30.0, behind=True),
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        kind: of `KINDS`.
+        at: seconds after all experiments have begun to train.
+        for_s: how long it lasts, where it lasts.
+        x: in [0, 1): which pod or node.
+    """
+
+    kind: str
+    at: float
+    for_s: float
+    x: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A round.
+
+    Attributes:
+        experiments: of `EXPERIMENTS`.
+        operators: how many there are; of two, one stands by.
+        space_seed: of all experiments.
+    """
+
+    seed: int
+    experiments: tuple[str, ...]
+    operators: int
+    space_seed: int
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        what = ", ".join(f"{fault.kind} {fault.for_s:.0f}s@{fault.at:.0f}" for fault in self.faults)
+        return f"{'+'.join(self.experiments)}, {self.operators} operator{'s' * (self.operators > 1)}: {what}"
+
+    @property
+    def disrupts(self) -> bool:
+        """Whether any attempt may end by a fault."""
+        return any(KINDS[fault.kind].disrupts for fault in self.faults)
+
+    @property
+    def behind_s(self) -> float:
+        """For so long checkpoints may not become known; coming back takes a while, too."""
+        return sum(fault.for_s + 15.0 for fault in self.faults if KINDS[fault.kind].behind)
+
+    def text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def plan_of(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    draw = random.Random(f"cluster {seed}")
+    deck = [kind for kind, about in KINDS.items() for _ in range(about.weight)]
+    quiet = draw.random() < 0.3  # nothing that ends an attempt: then not one may be disturbed
+    if quiet:
+        deck = [kind for kind in deck if not KINDS[kind].disrupts]
+    kinds = draw.sample(deck, draw.randint(4, 7))
+    moments = sorted(round(draw.uniform(1.0, END_S), 1) for _ in kinds)
+    faults = tuple(
+        Fault(kind, at, round(draw.uniform(KINDS[kind].least_s, KINDS[kind].most_s), 1), round(draw.random(), 3))
+        for kind, at in zip(kinds, moments, strict=True)
+    )
+    return Plan(
+        seed=seed,
+        experiments=("asha", "pbt", "optuna") if draw.random() < 0.7 else ("asha", "pbt", "random"),
+        operators=draw.choice((1, 1, 2)),
+        space_seed=draw.randrange(3),
+        faults=faults,
+    )
+
+
+SHORT = Plan(
+    seed=0,
+    experiments=("asha", "optuna"),
+    operators=1,
+    space_seed=1,
+    faults=(
+        Fault("operator cut off from trials", 1.0, 8.0, 0.0),
+        Fault("trial force-deleted", 3.0, 0.0, 0.3),
+        Fault("operator killed", 12.0, 0.0, 0.0),
+        Fault("store stopped", 14.0, 6.0, 0.0),
+        Fault("API server killed", 22.0, 3.0, 0.0),
+    ),
+)
+"""The one that `make test-cluster` runs."""
+
+
+def spec_of(plan: Plan, name: str) -> dict[str, Any]:
+    """Return what the manifest of one of its experiments says, but for where it runs and what it is trained with."""
+    return {
+        "searchSpace": _SPACE,
+        "metric": "loss",
+        "mode": "min",
+        "seed": plan.space_seed,
+        "checkpoint": {"frequency": FREQUENCY, "numToKeep": 3},
+        # So that a failure that ought not to be is counted, and not the end of everything.
+        "failurePolicy": {"maxFailures": 3},
+        **EXPERIMENTS[name],
+    }

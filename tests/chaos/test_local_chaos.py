@@ -1,0 +1,107 @@
+"""Three short rounds of chaos with fixed plans, and what a plan promises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from local_chaos import Rounds
+from local_checks import violations
+from local_plan import ALGORITHMS, ALL_KINDS, plan_of
+from local_round import Round
+
+
+def test_a_seed_is_always_the_same_plan() -> None:
+    assert [plan_of(seed) for seed in range(50)] == [plan_of(seed) for seed in range(50)]
+    assert plan_of(1) != plan_of(2)
+
+
+def test_plans_have_every_kind_of_fault_every_algorithm_and_every_place() -> None:
+    plans = [plan_of(seed) for seed in range(300)]
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(ALL_KINDS)
+    assert {plan.algorithm for plan in plans} == set(ALGORITHMS)
+    assert {plan.place for plan in plans} == {"folder", "disk", "bucket"}
+
+
+def test_without_small_disks_no_plan_fills_one() -> None:
+    plans = [plan_of(seed, disks=False) for seed in range(300)]
+    assert {plan.place for plan in plans} == {"folder", "bucket"}
+    assert all(fault.kind != "fill disk" for plan in plans for fault in plan.faults)
+
+
+class TestARoundInWhichSomethingWentWrong:
+    """The checks find it: made-up rounds of one trial."""
+
+    def made(self, *facts: dict[str, object], rows: list[int], trials: int = 1) -> Round:
+        found = Round(plan_of(4), Path())
+        found.facts = [{"at": float(at), "trial": "x_00000", "pid": 1, **fact} for at, fact in enumerate(facts)]
+        found.rows = {"x_00000": [report(number, attempt=1) | {"config": {}} for number in rows]}
+        found.fsck = {"findings": []}
+        found.again = 0
+        total = found.plan.spec()["numSamples"]
+        trial = {"trial_id": "x_00000", "failures": 0}
+        found.results = {"total": total, "counts": {"TERMINATED": total}, "trials": [trial] * total}
+        return found
+
+    def test_none(self) -> None:
+        facts = [report(1), report(2), {"attempt": 1, "durable": 2, "saved": []}]
+        assert violations(self.made(*facts, rows=[1, 2]), None) == []
+
+    def test_a_durable_result_is_missing(self) -> None:
+        facts = [report(1), report(2), {"attempt": 1, "durable": 2, "saved": []}]
+        (problem,) = violations(self.made(*facts, rows=[1]), None)
+        assert "told that 2 of its results are durable; 1 are in result.json" in problem
+
+    def test_a_result_is_there_twice(self) -> None:
+        (problem,) = violations(self.made(report(1), report(2), rows=[1, 1, 2]), None)
+        assert "result 2 of 3 in result.json" in problem
+
+    def test_a_recorded_checkpoint_was_not_used(self) -> None:
+        saved = {"attempt": 1, "durable": 2, "saved": [["checkpoint_000000", 2]]}
+        facts = [report(1), report(2), saved, report(1, attempt=2, number=3)]
+        problems = violations(self.made(*facts, rows=[1, 2]), None)
+        assert any("though the checkpoint of iteration 2 was recorded" in problem for problem in problems)
+
+    def test_a_trial_ran_on_after_its_end_was_recorded(self) -> None:
+        end = {"attempt": 1, "end": "completed"}
+        facts = [report(1), end, report(2, attempt=2)]
+        problems = violations(self.made(*facts, rows=[1]), None)
+        assert any("its end, completed, is recorded, and attempt 2 began later" in problem for problem in problems)
+
+    def test_a_failure_was_counted_for_a_disruption(self) -> None:
+        found = self.made(report(1), rows=[1])
+        found.results["trials"][0]["failures"] = 1
+        assert any("nothing of its own was at fault" in problem for problem in violations(found, None))
+
+    def test_something_was_left(self) -> None:
+        found = self.made(report(1), rows=[1])
+        found.left, found.garbage = {7: "python"}, ["trialpod-run-x"]
+        assert len(violations(found, None)) == 2
+
+
+def report(iteration: int, attempt: int = 1, number: int | None = None) -> dict[str, object]:
+    """Return what a witness writes down of a result, and what else is in its row."""
+    return {
+        "attempt": attempt,
+        "number": iteration if number is None else number,
+        "training_iteration": iteration,
+        "trained": iteration,
+        "stamp": iteration,
+        "error": 1 / iteration,
+    }
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> Rounds:
+    return Rounds(tmp_path_factory.mktemp("chaos"))
+
+
+@pytest.mark.local
+@pytest.mark.once
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 5, 6])
+def test_a_round_of_chaos_breaks_nothing(rounds: Rounds, seed: int) -> None:
+    _, problems = rounds.run(plan_of(seed, disks=os.geteuid() == 0))
+    assert problems == []

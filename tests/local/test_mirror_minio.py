@@ -1,0 +1,96 @@
+"""Two processes that write one experiment into one bucket of a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from minio_server import MinioServer
+
+from trialpod.storage.base import Storage
+from trialpod.storage.journal import Journal
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod_operator.experiment.mirror import FencedError, Mirror
+
+pytestmark = [pytest.mark.local, pytest.mark.once]
+
+RESULTS = "trial_0/result.json"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    with MinioServer(tmp_path_factory.mktemp("minio")) as started:
+        yield started
+
+
+@pytest.fixture
+def storage(server: MinioServer, request: pytest.FixtureRequest) -> Iterator[Storage]:
+    opened = server.storage(f"s3://tests/{request.node.name.replace('[', '-').replace(']', '')}")
+    yield opened
+    opened.close()
+
+
+class Writer:
+    """A process with one trial."""
+
+    def __init__(self, directory: Path, storage: Storage) -> None:
+        self._file = directory / RESULTS
+        self.mirror = Mirror(directory, storage)
+        self.mirror.pull()
+        self.journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
+        self._file.parent.mkdir(exist_ok=True)
+
+    def result(self, text: str) -> None:
+        self.journal.append(text.encode())
+        self.keep(text)
+
+    def keep(self, text: str) -> None:
+        with open(self._file, "a") as file:
+            file.write(text)
+        self.mirror.copy_soon("trial_0")
+
+    def snapshot(self) -> None:
+        self.journal.write_snapshot(self._file.read_bytes())
+
+
+@pytest.mark.parametrize("gone_on", ["record", "snapshot", "two snapshots"])
+@pytest.mark.parametrize("late", ["record", "snapshot", "file"])
+def test_who_was_replaced_writes_neither_journal_nor_files(
+    storage: Storage, tmp_path: Path, gone_on: str, late: str
+) -> None:
+    stale = Writer(tmp_path / "stale", storage)
+    stale.result("1")
+    stale.mirror.copy()
+    right = Writer(tmp_path / "right", storage)
+    right.result("2")
+    right.mirror.copy()
+    for _ in range({"record": 0, "snapshot": 1}.get(gone_on, 2)):
+        right.snapshot()
+        right.mirror.copy()
+    before = storage.sizes()
+
+    stale.keep("x") if late == "file" else stale.result("x")
+    if late == "snapshot":
+        stale.snapshot()
+    with pytest.raises(FencedError):
+        stale.mirror.copy()
+
+    right.result("3")
+    right.mirror.copy()
+    assert storage.read(RESULTS) == b"123"
+    assert set(before) <= set(storage.sizes())
+    third = Writer(tmp_path / "third", storage)
+    state = (third.journal.snapshot or b"") + b"".join(third.journal.records())
+    assert (state, (tmp_path / "third" / RESULTS).read_text()) == (b"123", "123")
+
+
+def test_the_files_of_a_process_that_goes_on_elsewhere_are_replaced(storage: Storage, tmp_path: Path) -> None:
+    first = Writer(tmp_path / "first", storage)
+    first.result("1")
+    first.mirror.copy()
+    second = Writer(tmp_path / "second", storage)
+    for number in "234":
+        second.result(number)
+        second.mirror.copy()
+    assert storage.read(RESULTS) == b"1234"

@@ -1,0 +1,73 @@
+"""Pods that are over: several go together, and none stays for that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from trialpod_operator.cluster.clearing import GATHER_MOST, GATHER_S, Clearing
+from trialpod_operator.cluster.pod_work import PodWork
+from trialpod_operator.cluster.seen import Seen
+
+KEY = "team/digits"
+
+
+class Work:
+    """Takes down what is put away together."""
+
+    def __init__(self) -> None:
+        self.deleted: set[str] = set()
+        self.batches: list[list[str]] = []
+
+    async def put_away(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
+        self.batches.append([pod["metadata"]["name"] for pod in pods])
+        self.deleted |= {pod["metadata"]["uid"] for pod in pods}
+        return pods
+
+    def stays(self, _pod: dict[str, Any]) -> bool:
+        return False
+
+
+class World:
+    def __init__(self) -> None:
+        self.work, self.seen = Work(), Seen()
+        self.clearing = Clearing(KEY, cast(PodWork, self.work), self.seen)
+
+    def finish(self, *names: str) -> None:
+        for name in names:
+            metadata = {
+                "name": name,
+                "namespace": "team",
+                "uid": name,
+                "labels": {"trialpod.dev/experiment": "digits"},
+            }
+            self.seen.take_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
+
+    def look(self, now: float, *current: str) -> list[list[str]]:
+        asyncio.run(self.clearing.clear(now, current, (), lambda _: False, {}))
+        return self.work.batches
+
+
+def test_pods_that_finish_one_after_the_other_are_put_away_together() -> None:
+    world = World()
+    world.finish("one")
+    assert world.look(100.0, "other") == []
+    assert 100.0 + GATHER_S in world.clearing.times()
+    world.finish("two")
+    assert world.look(100.0 + GATHER_S / 2, "other") == []
+    assert world.look(100.0 + GATHER_S, "other") == [["one", "two"]]
+
+
+def test_the_last_pods_of_an_experiment_wait_for_nothing() -> None:
+    world = World()
+    world.finish("one")
+    assert world.look(100.0) == [["one"]]
+
+
+def test_many_are_put_away_at_once_and_not_all_in_one_look() -> None:
+    world = World()
+    world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST + 3)))
+    (first,) = world.look(100.0, "other")
+    assert len(first) == GATHER_MOST
+    assert min(world.clearing.times()) < 100.1  # and the rest very soon
+    assert world.look(100.1) == [first, ["pod-16", "pod-17", "pod-18"]]

@@ -1,0 +1,205 @@
+"""Pods that run one trial after the other, in a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import virtual_time
+from cluster_world import World
+from fake_api import error
+from fake_pods import Caller
+from virtual_time import until
+
+from trialpod_operator.cluster import names
+
+Run = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs a scenario in a world."""
+
+    def start(scenario: Callable[[World], Awaitable[None]]) -> None:
+        async def test() -> None:
+            world = World(monkeypatch, tmp_path)
+            await scenario(world)
+            await world.close()
+
+        virtual_time.run(test)
+
+    return start
+
+
+async def begin(world: World, **spec: Any) -> None:
+    world.start_operator()
+    await world.apply(**{"reusePods": True, "numSamples": 12, "maxConcurrentTrials": 3, **spec})
+
+
+def pods_made(world: World) -> int:
+    return world.api.counts["POST pods"]
+
+
+def check_logs(world: World, steps: int) -> None:
+    """Each trial's log.txt is its own, whole, and there once."""
+    logs = world.files("log.txt")
+    assert len(logs) == len(world.trials())
+    for trial_id, text in logs.items():
+        lines = text.splitlines()
+        assert lines[0] == f"trialpod: trial {trial_id} attempt 1"
+        assert [line for line in lines if line.startswith("trialpod:")] == [lines[0]]
+        assert len(lines) == 1 + steps, text
+
+
+def test_trials_follow_one_another_in_a_few_pods(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 12
+        assert pods_made(world) == 3
+        assert world.pods.told == []
+        world.check_results()
+        check_logs(world, 5)
+        assert all(count == 1 for count in world.pods.begun.values())
+
+    run(scenario)
+
+
+def test_no_pod_is_let_go_while_what_follows_its_trial_is_being_stored(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.step_s = 1, 0.02
+        await begin(world, numSamples=100, maxConcurrentTrials=6)
+        world.operator.kube._latency_s = 0.2
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 100
+        assert pods_made(world) == 6
+
+    run(scenario)
+
+
+def test_the_operator_may_be_replaced_at_any_time(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world)
+        for _ in range(6):
+            await asyncio.sleep(3.1)
+            await world.replace_operator(1.0)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 12
+        assert pods_made(world) == 3
+        assert world.pods.told == []
+        world.check_results()
+        check_logs(world, 5)
+
+    run(scenario)
+
+
+def test_a_pod_that_dies_ends_its_attempt_only(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, numSamples=4, maxConcurrentTrials=1)
+        await until(lambda: len(world.pods.begun) == 3, what="the third trial runs")
+        await world.until_running()
+        world.pods.kill(world.pods.live()[0])
+        await world.until_over()
+        assert Counter(world.states()) == {"TERMINATED": 3, "ERROR": 1}
+        assert [trial["status"]["attempt"] for trial in world.trials()] == [1, 1, 1, 1]
+        assert pods_made(world) == 2
+
+    run(scenario)
+
+
+def test_a_failed_attempt_ends_its_pod(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.fails_at["00001", 3] = 1
+        await begin(world, numSamples=4, maxConcurrentTrials=1, failurePolicy={"maxFailures": 1})
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 4
+        assert pods_made(world) == 2
+        world.check_results()
+
+    run(scenario)
+
+
+def test_idle_pods_end_when_nothing_more_comes_and_when_fewer_may_run(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, numSamples=9)
+        await world.until_running(3)
+        await world.change(maxConcurrentTrials=1)
+        await until(lambda: len(world.pods.live()) == 1, 30.0, "two pods end")
+        await world.change(suspend=True)
+        await until(lambda: not world.api.all("pods"), 30.0, "all pods end")
+        await world.change(suspend=False)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 9
+        world.check_results()
+
+    run(scenario)
+
+
+def test_only_an_equal_pod_takes_over(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, numSamples=4, maxConcurrentTrials=1, resources={"cpu": 1})
+        await world.until_running()
+        await world.change(resources={"cpu": 2})
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 4
+        assert pods_made(world) == 2
+
+    run(scenario)
+
+
+def test_a_pod_speaks_for_the_trial_that_it_has_now(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, numSamples=3, maxConcurrentTrials=2)
+        await until(lambda: len(world.pods.begun) == 3, what="the third trial begins")
+        await world.until_running()
+        pod = next(
+            pod
+            for pod in world.pods.live()
+            if not pod["metadata"]["annotations"][names.MADE_FOR_ANNOTATION].startswith(
+                world.api.get("pods", pod["metadata"]["name"])["metadata"]["labels"][names.TRIAL_ID_LABEL]  # type: ignore[index]
+            )
+        )
+        caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
+        runs = world.operator.controller.find("team/digits")._runs  # type: ignore[union-attr]
+        assert runs is not None
+        made_for = pod["metadata"]["annotations"][names.MADE_FOR_ANNOTATION].partition("/")[0]
+        now = world.trials()[2]["spec"]["trialId"]
+        other = next(t["spec"]["trialId"] for t in world.trials()[:2] if t["spec"]["trialId"] != made_for)
+        assert runs.permits(caller, now) == ""
+        assert "does not belong" in runs.permits(caller, made_for)
+        assert runs.admits(caller, made_for, 1) == ""
+        assert "was made for" in runs.admits(caller, made_for, 2)
+        assert "was made for" in runs.admits(caller, other, 1)
+        assert "was made for" in runs.admits(caller, now, 1)
+        await world.until_over()
+
+    run(scenario)
+
+
+def test_where_pods_cannot_be_labelled_each_attempt_gets_its_own(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.start_operator()
+        forbidden = error("PATCH", "pods", 403, "Forbidden", "a policy says no")
+        world.operator.kube.faults.append(
+            lambda method, path, body: forbidden if (method, path.split("/")[-2]) == ("PATCH", "pods") else None
+        )
+        await world.apply(reusePods=True, numSamples=3, maxConcurrentTrials=1)
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 3
+        assert pods_made(world) == 3
+        check_logs(world, 5)
+
+    run(scenario)
+
+
+def test_groups_and_other_experiments_get_a_pod_for_each_attempt(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, numSamples=2, maxConcurrentTrials=1, workers={"replicas": 1})
+        await world.until_over()
+        assert pods_made(world) == 4
+
+    run(scenario)

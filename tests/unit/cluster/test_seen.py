@@ -1,0 +1,111 @@
+"""What the watches have shown: identity, order, and little memory for what is over."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import Any
+
+from trialpod_operator.cluster.seen import Seen
+
+KEY = "team/digits"
+
+
+def trial(number: int = 0, *, state: str = "RUNNING", version: int = 1, uid: str = "", **spec: Any) -> dict[str, Any]:
+    trial_id = f"d75de_{number:05d}"
+    return {
+        "apiVersion": "trialpod.dev/v1alpha1",
+        "kind": "TuneTrial",
+        "metadata": {
+            "name": f"digits-d75de-{number:05d}",
+            "namespace": "team",
+            "uid": uid or f"uid-{number}",
+            "resourceVersion": str(version),
+            "generation": 1,
+            "labels": {"trialpod.dev/experiment": "digits", "trialpod.dev/trial-id": trial_id},
+            "managedFields": [{"manager": "trialpod", "fieldsV1": {f"f:{index}": {} for index in range(40)}}],
+        },
+        "spec": {"trialId": trial_id, "params": {"lr": 0.1 * number}, **spec},
+        "status": {"state": state, "iteration": number, "conditions": [{"type": "Succeeded", "status": "True"}]},
+    }
+
+
+def pod(name: str = "digits-d75de-00000-1", version: int = 1) -> dict[str, Any]:
+    labels = {"trialpod.dev/experiment": "digits"}
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": {**metadata, "labels": labels}, "spec": {"nodeName": "a"}, "status": {"phase": "Running"}}
+
+
+def test_the_status_of_a_trial_that_has_ended_can_be_read() -> None:
+    seen = Seen()
+    seen.take_trial(trial(3, state="TERMINATED"), deleted=False)
+    found = seen.trial(KEY, "digits-d75de-00003")
+    assert found is not None
+    assert found["status"] == trial(3, state="TERMINATED")["status"]
+    assert (found["metadata"]["uid"], found["metadata"]["generation"]) == ("uid-3", 1)
+
+
+def test_an_older_state_does_not_replace_that_of_an_ended_trial_and_a_newer_one_does() -> None:
+    seen = Seen()
+    seen.take_trial(trial(state="ERROR", version=5), deleted=False)
+    seen.take_trial(trial(state="RUNNING", version=4), deleted=False)
+    found = seen.trial(KEY, "digits-d75de-00000")
+    assert found is not None
+    assert found["status"]["state"] == "ERROR"
+    seen.take_trial(trial(state="PENDING", version=6), deleted=False)
+    found = seen.trial(KEY, "digits-d75de-00000")
+    assert found is not None
+    assert found["status"]["state"] == "PENDING"
+
+
+def test_the_news_of_an_end_of_an_earlier_trial_of_that_name_changes_nothing() -> None:
+    seen = Seen()
+    seen.take_trial(trial(state="TERMINATED", uid="new"), deleted=False)
+    seen.take_trial(trial(uid="old"), deleted=True)
+    assert seen.has_trials(KEY)
+    seen.take_trial(trial(uid="old"), deleted=False)  # a late answer about it
+    found = seen.trial(KEY, "digits-d75de-00000")
+    assert found is not None
+    assert found["metadata"]["uid"] == "new"
+
+
+def test_a_trial_that_is_to_stop_is_listed_until_it_is_gone_or_no_longer_is() -> None:
+    seen = Seen()
+    seen.take_trial(trial(1), deleted=False)
+    seen.take_trial(trial(2, stop=True), deleted=False)
+    seen.take_trial(trial(3, stop=True), deleted=False)
+    assert seen.stops(KEY) == ["d75de_00002", "d75de_00003"]
+    seen.take_trial(trial(2, version=2), deleted=False)
+    seen.take_trial(trial(3, stop=True), deleted=True)
+    assert seen.stops(KEY) == []
+
+
+def test_what_no_list_shows_any_more_is_dropped() -> None:
+    seen = Seen()
+    seen.take_trial(trial(1, state="TERMINATED"), deleted=False)
+    seen.take_trial(trial(2), deleted=False)
+    seen.take_pod(pod(), deleted=False)
+    assert seen.uids(KEY) == {"uid-1", "uid-2", "uid-digits-d75de-00000-1"}
+    seen.drop(KEY, {"uid-1", "uid-digits-d75de-00000-1"})
+    assert seen.uids(KEY) == {"uid-2"}
+
+
+def test_the_last_state_of_a_pod_that_is_gone_is_remembered() -> None:
+    seen = Seen()
+    seen.take_pod(pod(), deleted=True)
+    gone = seen.vanished("uid-digits-d75de-00000-1")
+    assert gone is not None
+    assert gone["status"] == {"phase": "Running"}
+    assert seen.vanished("another") is None
+
+
+def test_a_trial_that_has_ended_takes_less_than_two_kilobytes() -> None:
+    seen = Seen()
+    number = 300
+    gc.collect()
+    tracemalloc.start()
+    for index in range(number):
+        seen.take_trial(trial(index, state="TERMINATED"), deleted=False)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken / number < 2000

@@ -1,0 +1,38 @@
+"""The output of several attempts, told apart."""
+
+from __future__ import annotations
+
+from trialpod.protocol.output import Section, attempt_mark, lines_of, sections
+
+FIRST, SECOND, THIRD = attempt_mark("a_1", 1), attempt_mark("b_2", 1), attempt_mark("a_1", 2)
+OUTPUT = f"warming up\n{FIRST}one\n{SECOND}\n\ntwo, unended{THIRD}three\n"
+
+
+def test_each_attempt_has_its_own_lines_and_its_mark() -> None:
+    assert sections(OUTPUT) == [
+        Section("a_1", 1, "warming up\n\ntrialpod: trial a_1 attempt 1\none\n"),
+        Section("b_2", 1, "trialpod: trial b_2 attempt 1\n\n\ntwo, unended\n"),
+        Section("a_1", 2, "trialpod: trial a_1 attempt 2\nthree\n"),
+    ]
+
+
+def test_what_comes_before_the_first_mark_of_a_part_is_nobodys() -> None:
+    assert sections(f"rest of one\n{SECOND}two\n", whole=False) == [
+        Section("b_2", 1, "trialpod: trial b_2 attempt 1\ntwo\n")
+    ]
+
+
+def test_output_without_marks_is_nobodys() -> None:
+    assert sections("no work\n") == []
+
+
+def test_lines_are_told_apart_as_they_come() -> None:
+    lines = OUTPUT.encode().splitlines(keepends=True)
+    assert b"".join(lines_of(lines, "b_2", "a_1")).decode() == ("trialpod: trial b_2 attempt 1\n\n\ntwo, unended\n")
+    assert b"".join(lines_of(lines, "a_1", "a_1")).decode() == (
+        "warming up\ntrialpod: trial a_1 attempt 1\none\ntrialpod: trial a_1 attempt 2\nthree\n"
+    )
+    assert b"".join(lines_of(lines, "a_1", "a_1", until_next=True)).decode() == (
+        "warming up\ntrialpod: trial a_1 attempt 1\none\n"
+    )
+    assert list(lines_of([b"\n", b"last\n", b"\n"], "a_1", "a_1")) == [b"\n", b"last\n", b"\n"]
