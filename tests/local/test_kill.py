@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,9 +215,17 @@ def test_a_run_of_functions_survives_and_finds_what_an_undisturbed_one_finds(she
         assert {row["step"] for row in rows} == set(range(1, 13))
 
 
-def test_a_resume_after_a_kill_is_told_in_one_line_and_clears_away_what_was_left(shell: Shell, notes: Path) -> None:
-    temporary = shell.folder / "tmp"
-    temporary.mkdir()
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder with a path that leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="tp") as folder:
+        yield Path(folder)
+
+
+def test_a_resume_after_a_kill_is_told_in_one_line_and_clears_away_what_was_left(
+    shell: Shell, notes: Path, short_folder: Path
+) -> None:
+    temporary = short_folder
     shell.env["TMPDIR"] = str(temporary)
     shell.env["STEP_S"] = "600"
     shell.write("train.py", CLASS)
