@@ -58,7 +58,7 @@ def run_example(name: str, folder: Path) -> Path:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     trials = samples * (30 if name == "grid" else 1)
-    assert re.search(rf"^{trials} trials in .*: {trials} terminated", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"^{trials} trials? in .*: {trials} terminated", done.stdout, re.MULTILINE), done.stdout
     return folder / "out" / name.replace("_", "-")
 
 

@@ -48,6 +48,7 @@ def test_the_second_generation(shell: Shell) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("generation", ["first", "second"])
 def test_everything_that_the_page_of_a_generation_shows(shell: Shell, generation: str) -> None:
+    shell.env["TUNE_RESULT_DIR"] = str(shell.folder / "results")
     script = Path(__file__).parent / "page_scripts" / f"{generation}_page.py"
     lines = run(shell, str(script))
     assert lines[-1] == f"{generation} generation: fine"

@@ -193,8 +193,10 @@ def superseded_attempts_write(put: Put) -> None:
 
 def clock_taken_as_it_is(put: Put) -> None:
     """What is due waits until a clock that was set back comes there again."""
+    from trialpod_operator.cluster import controller
     from trialpod_operator.experiment.host import ExperimentHost
 
+    put(controller, "steady", lambda clock: clock)
     put(ExperimentHost, "now", lambda self: self._clock())
 
 

@@ -54,9 +54,11 @@ def test_every_rule_holds_in_many_runs(part: int) -> None:
 @pytest.mark.once
 @pytest.mark.xdist_group("simulation")
 def test_every_kind_of_fault_has_happened() -> None:
-    """It says nothing unless all parts ran here, which `xdist_group` sees to."""
-    if sum(fired.values()) < 10 * SEEDS // PARTS:
-        pytest.skip("the seeds ran elsewhere, or not at all")
+    """In the runs before, which `xdist_group` brings here, or in a few more."""
+    for seed in range(SEEDS, 4 * SEEDS):
+        if all(fired[kind] for kind in KINDS):
+            break
+        holds(plan_of(seed))
     assert [kind for kind in KINDS if not fired[kind]] == []
 
 
