@@ -304,7 +304,10 @@ class Faults:
 
 def scale(operator: Operator, replicas: int) -> None:
     """Have so many operators, and wait until they are ready."""
-    operator.cluster.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={replicas}")
+    found = operator.cluster.get("deployment", RELEASE) or {}
+    if found.get("spec", {}).get("replicas") != replicas:
+        # Not `kubectl scale`: those that stand by have to know that they are several.
+        Operator.install(Cluster(), f"replicas={replicas}")
     operator.wait_ready(120)
 
 

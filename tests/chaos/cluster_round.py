@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -254,7 +255,24 @@ def _keep(report: Report, namespace: Cluster, folder: Path, logs: dict[str, Any]
     }.items():
         with contextlib.suppress(Exception):
             (place / name).write_text(namespace.kubectl(*arguments, check=False))
+    (place / "network.txt").write_text(_network(namespace))
     shutil.copytree(folder, place / "witness", dirs_exist_ok=True)
     with contextlib.suppress(Exception):
         drive = layout.MINIO_DATA / "drive" / layout.MINIO_BUCKET / namespace.namespace
         shutil.copytree(drive, place / "bucket", dirs_exist_ok=True)
+
+
+def _network(namespace: Cluster) -> str:
+    """Return what the pods that still run see of the network, and the cluster's rules."""
+    program = "import socket; print(socket.getaddrinfo('minio.minio.svc', 9000)[0])"
+    found = []
+    for command in (["iptables-save"], ["ip", "neigh"], ["ip", "addr"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        found.append(f"$ {' '.join(command)}\n{done.stdout}")
+    with contextlib.suppress(Exception):
+        for pod in namespace.list("pods"):
+            name = pod["metadata"]["name"]
+            said = namespace.exec(name, "python", "-c", program, check=False, timeout=40)
+            said += namespace.exec(name, "cat", "/etc/resolv.conf", "/proc/net/udp", check=False, timeout=40)
+            found.append(f"$ in {name} {pod['status'].get('podIP')}: {program}\n{said}")
+    return "\n".join(found)

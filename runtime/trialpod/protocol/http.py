@@ -25,10 +25,11 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_DIGITS = 18
 _MAX_INTERIM = 16
-_KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 30, 10, 3
+_KEEPALIVE_S, _KEEPALIVE_PROBES = 5, 2
 _UNACKNOWLEDGED_MS = 10_000
 """A connection whose packets nobody acknowledges is given up: TCP would try it again ever later, and after a break of
-the network go on only when that was over for as long as it had lasted. A slow server does acknowledge."""
+the network go on only when that was over for as long as it had lasted. A slow server does acknowledge, and also the
+probes, which find out when it is the answer that was lost."""
 
 
 class TransportError(TrialpodError):
@@ -140,10 +141,10 @@ class Connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
-        # A call that waits for work for minutes must notice that the server's machine is gone.
+        # A call that waits for its answer, perhaps for minutes, must notice that the server cannot be reached.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
         if self._scheme == "http":
             return connection

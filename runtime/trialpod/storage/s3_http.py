@@ -31,6 +31,8 @@ _MAX_BODY = 64 * 1024 * 1024
 _SENDFILE_STEP = 8 * 1024 * 1024
 _UNACKNOWLEDGED_MS = 20_000
 """A connection whose packets nobody acknowledges is given up; TCP would go on only long after the network is back."""
+_KEEPALIVE_S = 10
+"""Where an answer is waited for, probes are what is acknowledged."""
 
 
 class ProtocolError(OSError):
@@ -161,6 +163,9 @@ class HttpPool:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_hostname=host)
             connection.settimeout(self._timeout_s)

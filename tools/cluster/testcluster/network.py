@@ -21,6 +21,9 @@ def create() -> None:
     for node in layout.NODES:
         if node.bridge not in _links():
             _ip(f"link add {node.bridge} type bridge")
+        # Else it has the lowest of its ports' addresses: another one when that pod goes. Others then send to the
+        # old one, without end where a connection to a pod beside them, which needs no router, keeps that confirmed.
+        _ip(f"link set dev {node.bridge} address 02:00:0a:f4:{node.number:02x}:01")
         _ip(f"addr replace {node.gateway}/24 dev {node.bridge}")
         _ip(f"link set {node.bridge} up")
     # Without a route the kernel refuses a Service's address before kube-proxy's rules can change it.
