@@ -165,6 +165,18 @@ _STORAGE = [
         "endpoint must be a URL such as http://minio:9000",
         ".endpoint",
     ),
+    Rule(
+        "!has(self.scopedCredentials) || !has(self.scopedCredentials.stsEndpoint) || "
+        "self.scopedCredentials.stsEndpoint.matches('^https?://[^\\\\s/]+/?$')",
+        "stsEndpoint must be a URL such as https://sts.eu-west-1.amazonaws.com",
+        ".scopedCredentials.stsEndpoint",
+    ),
+    Rule(
+        "!has(self.scopedCredentials) || !has(self.scopedCredentials.roleArn) || "
+        "self.scopedCredentials.roleArn.matches('^arn:[-a-z]+:iam::[^:]*:role/.+$')",
+        "roleArn must be like arn:aws:iam::123456789012:role/tuning",
+        ".scopedCredentials.roleArn",
+    ),
     *(
         Rule(
             f"self.uri.startsWith('s3://') || !{condition}",
