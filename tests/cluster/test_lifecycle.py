@@ -230,7 +230,7 @@ from trialpod.protocol.messages import ReportRequest
 client = ReportClient(os.environ['TRIALPOD_ADDRESS'], os.environ['TRIALPOD_EXPERIMENT'],
                       token_file=os.environ['TRIALPOD_TOKEN_FILE'], ca_file=os.environ['TRIALPOD_CA_FILE'])
 try:
-    print(client.call('report', client.encode(ReportRequest(trial_id='{other_id}', attempt=1))))
+    print(client.call('report', client.encode(ReportRequest(trial_id='{other_id}', attempt=1)), bytes))
 except RefusedError as error:
     print('refused:', error)
 """
