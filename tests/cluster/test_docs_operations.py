@@ -32,6 +32,9 @@ def team(cluster: Cluster) -> Iterator[Cluster]:
     """The namespace team-a of the page; afterwards there is an ordinary operator again."""
     own = Cluster(NAMESPACE)
     own.helm("uninstall", RELEASE, "--wait", check=False)
+    for name in ("tuneexperiments", "tunetrials"):  # kept from a release of another name
+        owner = [f"meta.helm.sh/release-name={RELEASE}", f"meta.helm.sh/release-namespace={NAMESPACE}"]
+        cluster.kubectl("annotate", "--overwrite", "crd", f"{name}.trialpod.dev", *owner, check=False)
     cluster.delete_namespace("team-a", wait=True)
     made = cluster.make_namespace("team")
     secret = made.get("secret", "minio")

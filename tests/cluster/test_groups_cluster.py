@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -126,10 +127,12 @@ def test_a_worker_that_vanishes_restarts_all_and_counts_as_no_failure(group: Exp
     assert assert_complete(group, disruptions=1)["attempt"] == 2
 
 
-def test_a_worker_that_crashes_is_one_failure_and_its_error_is_told(operator: Operator, namespace: Cluster) -> None:
+def test_a_worker_that_crashes_is_one_failure_and_the_first_error_that_was_seen_is_told(
+    operator: Operator, namespace: Cluster
+) -> None:
     experiment = Experiment.apply(namespace, group_manifest(namespace, searchSpace={"crash": 1}))
     experiment.wait_until_over()
     trial = experiment.trial_status()
     assert (trial["state"], trial["failures"], trial["attempt"]) == ("ERROR", 1, 1), trial
-    assert "worker 1: " in trial["message"], trial
-    assert "ValueError: crashed on purpose" in trial["message"], trial
+    # The other worker loses its connection in the same moment, and may be seen to end first.
+    assert re.search("worker 1: .*ValueError: crashed on purpose|worker 2: .*Error", trial["message"]), trial
