@@ -15,6 +15,8 @@ LARGE, SMALL, SMALL_TRIALS = 20 + 200, 10, 4
 START_FILES = 60
 """Open files that do not come from attempts: logs, watches, the connections to API server and bucket."""
 
+pytestmark = [pytest.mark.addon, pytest.mark.timeout(1600)]
+
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -29,8 +31,6 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.addon
-@pytest.mark.timeout(1600)
 def test_a_trial_among_many_costs_few_requests(figures: dict[str, Any]) -> None:
     # Six, the review of its token, and what is written about the experiment as a whole, which few trials share here.
     assert figures["at the end"]["requests_per_trial"] < 9.0
