@@ -93,12 +93,7 @@ class Experiments:
 
     def find(self, name: str) -> Json | None:
         """Return a TuneExperiment, None when there is none; raises as `get` otherwise."""
-        try:
-            return self.client.request("GET", self._path(names.EXPERIMENTS, name))
-        except ApiError as error:
-            if error.status == 404 and self._installed(error):
-                return None
-            raise self._explained(error, "get", names.EXPERIMENTS) from error
+        return self._find(names.EXPERIMENTS, name)
 
     def names(self) -> list[str]:
         """Return the names of the namespace's experiments."""
@@ -115,12 +110,7 @@ class Experiments:
     def find_trial(self, name: str) -> Json | None:
         """Return a TuneTrial, by its own name or by its trial's id; None when there is none."""
         if "_" not in name:
-            try:
-                return self.client.request("GET", self._path(names.TRIALS, name))
-            except ApiError as error:
-                if error.status == 404 and self._installed(error):
-                    return None
-                raise self._explained(error, "get", names.TRIALS) from error
+            return self._find(names.TRIALS, name)
         selector = f"{names.TRIAL_ID_LABEL}={name}"
         found = self._list(self._path(names.TRIALS), names.TRIALS, {"labelSelector": selector})
         return found[0] if len(found) == 1 else None
@@ -280,6 +270,14 @@ class Experiments:
             if error.status == 404 and self._installed(error) and resource == names.EXPERIMENTS:
                 raise NotThereError(self._absent(name)) from error
             raise self._explained(error, "patch", resource) from error
+
+    def _find(self, resource: str, name: str) -> Json | None:
+        try:
+            return self.client.request("GET", self._path(resource, name))
+        except ApiError as error:
+            if error.status == 404 and self._installed(error):
+                return None
+            raise self._explained(error, "get", resource) from error
 
     def _list(
         self, path: str, what: str, query: Mapping[str, str] | None = None, *, everywhere: bool = False

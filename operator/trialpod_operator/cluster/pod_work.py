@@ -147,18 +147,8 @@ class PodWork:
         owner = self._seen.trial(self._key, name)
         if owner is None:
             return None
-        reference = ObjectRef(namespace=self._owner.namespace, name=name, uid=owner["metadata"]["uid"])
         try:
-            body = build_pod(
-                self._experiment(),
-                self._owner,
-                reference,
-                trial.trial_id,
-                attempt,
-                self._options,
-                resources=resources,
-                rank=rank,
-            )
+            body = self._body(trial, attempt, resources, rank, name=name, uid=owner["metadata"]["uid"])
         except TemplateError as error:
             why = Waiting(reason="InvalidTemplate", message=str(error), remedy="", severity="stuck")
             self.refusals.add(why, self._clock())
@@ -235,21 +225,35 @@ class PodWork:
 
     def shape(self, trial: Trial, attempt: int, resources: Mapping[str, float] | None) -> str | None:
         """Return the digest of the pod that an attempt would get, None when it would get none."""
-        reference = ObjectRef(namespace=self._owner.namespace, name="", uid="")
         try:
-            pod = build_pod(
-                self._experiment(),
-                self._owner,
-                reference,
-                trial.trial_id,
-                attempt,
-                self._options,
-                resources=resources,
-            )
+            pod = self._body(trial, attempt, resources)
         except TemplateError:
             return None
         found: str | None = pod["metadata"]["annotations"].get(names.SHAPE_ANNOTATION)
         return found
+
+    def _body(
+        self,
+        trial: Trial,
+        attempt: int,
+        resources: Mapping[str, float] | None,
+        rank: int = 0,
+        *,
+        name: str = "",
+        uid: str = "",
+    ) -> Object:
+        """Return a pod of an attempt, owned by the TuneTrial of that name; TemplateError: there can be none."""
+        owner = ObjectRef(namespace=self._owner.namespace, name=name, uid=uid)
+        return build_pod(
+            self._experiment(),
+            self._owner,
+            owner,
+            trial.trial_id,
+            attempt,
+            self._options,
+            resources=resources,
+            rank=rank,
+        )
 
     async def label_pod(self, pod: Object, labels: Mapping[str, str]) -> bool:
         """Label a pod as it was seen; return False when it has changed since, and is to be looked at again."""

@@ -167,3 +167,7 @@ def condition_of(kind: str, status: str, reason: str, message: str = "") -> Json
     """A condition."""
     time = "2026-11-21T10:00:00Z"
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time}
+
+
+Run = Callable[..., str]
+"""The fixture that runs a command against it and returns what that printed."""

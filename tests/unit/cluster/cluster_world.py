@@ -7,6 +7,7 @@ import json
 import random
 import tempfile
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,8 @@ def manifest(**spec: Any) -> Object:
             **spec,
         },
     }
+
+
+Scenario = Callable[[World], Awaitable[None]]
+Play = Callable[..., None]
+"""The fixture that runs a scenario, with a seed when that matters."""

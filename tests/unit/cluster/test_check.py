@@ -7,14 +7,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import GROUP, ApiServer
+from api_server import GROUP, ApiServer, Run
 
-from trialpod.cli.main import main
 from trialpod_operator.api.models import TuneExperimentSpec
 from trialpod_operator.cluster import probe_pod
 from trialpod_operator.cluster.checks import Checks
@@ -23,7 +21,6 @@ from trialpod_operator.cluster.findings import Finding, clock_finding, quota_fin
 from trialpod_operator.cluster.probe_pod import Probe
 
 Json = dict[str, Any]
-Run = Callable[..., str]
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 FORBIDDEN = {"code": 403, "reason": "Forbidden", "message": "you may not"}
 
@@ -56,11 +53,9 @@ def operator_pod(*, ready: str = "True", namespaces: str = "", image: str = "tra
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    made = ApiServer()
-    monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
-    monkeypatch.delenv("TRIALPOD_NAMESPACE", raising=False)
-    made.routes = {
+def server(server: ApiServer) -> ApiServer:
+    """One where all is well."""
+    server.routes = {
         ("GET", "/version"): {"gitVersion": "v1.33.1"},
         ("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews"): {"status": {"userInfo": {"username": "jane"}}},
         ("GET", "/api/v1/namespaces/team"): {"status": {"phase": "Active"}},
@@ -71,19 +66,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
         ("GET", "/api/v1/nodes"): {"items": [{"status": {"allocatable": {"nvidia.com/gpu": "4"}}}, {}]},
         ("GET", "/api/v1/namespaces/team/resourcequotas"): {"items": []},
     }
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def trialpod(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str, status: int = 0) -> str:
-        found = main(list(arguments))
-        out, err = capsys.readouterr()
-        assert found == status, out + err
-        return out + err
-
-    return run
+    return server
 
 
 def test_a_cluster_where_experiments_can_run_has_only_fine_lines(server: ApiServer, trialpod: Run) -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, condition_of, experiment_object, trial_object
+from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 
-from trialpod.cli.main import main
 from trialpod_operator.cluster import remote_storage
 
 Json = dict[str, Any]
-Run = Callable[..., str]
 CORE = "/api/v1/namespaces/team"
 
 MANIFEST = """
@@ -34,26 +31,9 @@ spec:
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    made = ApiServer()
-    monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL_S3", "TRIALPOD_NAMESPACE"):
-        monkeypatch.delenv(name, raising=False)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def trialpod(server: ApiServer, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
-    def run(*arguments: str, status: int = 0) -> str:
-        found = main(list(arguments))
-        out, err = (each.decode() for each in capsysbinary.readouterr())
-        assert found == status, out + err
-        return out + err
-
-    return run
 
 
 def climbing(**status: Any) -> Json:

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from memory_storage import unavailable
 from virtual_time import until
 
 from trialpod_operator.cluster import deletion
 from trialpod_operator.cluster import kube as paths
 
-Play = Callable[[Callable[[World], Awaitable[None]]], None]
 STORAGE = {"uri": "s3://bucket/runs", "deletionPolicy": "Delete"}
 KEYS = {"AWS_ACCESS_KEY_ID": "a2V5", "AWS_SECRET_ACCESS_KEY": "c2VjcmV0"}
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    """Runs a scenario in a world with one operator."""
-
-    def run(scenario: Callable[[World], Awaitable[None]]) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
 
 
 async def begun(world: World, **storage: Any) -> None:

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
 
-Scenario = Callable[[World], Awaitable[None]]
-Play = Callable[[Scenario], None]
 WORKERS: dict[str, Any] = {"workers": {"replicas": 2}}
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    def run(scenario: Scenario) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
 
 
 def pods_of(world: World, rank: int) -> list[Any]:

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import fake_api
 import pytest
-import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.capacity import AHEAD, IN_QUEUE
 
-Scenario = Callable[[World], Awaitable[None]]
-Play = Callable[[Scenario], None]
 LABEL = "kueue.x-k8s.io/queue-name"
 TEMPLATE = {"metadata": {"labels": {LABEL: "research"}}, "spec": {"terminationGracePeriodSeconds": 15}}
 SHORT = "insufficient unused quota for cpu in flavor default, 1 more needed"
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    def run(scenario: Scenario) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
 
 
 def workload(pod: dict[str, Any]) -> dict[str, Any]:

@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import fake_api
 import pytest
 import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from memory_storage import unavailable
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
-
-Scenario = Callable[[World], Awaitable[None]]
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario in a world with one operator."""
-
-    def run(scenario: Scenario, seed: int = 1) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path, seed)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
-
-
-Play = Callable[..., None]
 
 
 def test_trials_run_and_end_and_nothing_is_left_of_their_pods(play: Play) -> None:

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from prometheus_client.parser import text_string_to_metric_families
 from virtual_time import until
 
 from trialpod_operator.cluster import measured
 
-Scenario = Callable[[World], Awaitable[None]]
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario in a world with one operator."""
-
-    def run(scenario: Scenario, seed: int = 1) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path, seed)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
-
-
-Play = Callable[..., None]
 
 
 def scrape(world: World) -> dict[str, Any]:

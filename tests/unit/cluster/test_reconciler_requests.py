@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod import __version__
@@ -18,27 +15,6 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.experiment_controller import stop_is_asked
 from trialpod_operator.reports import service
-
-Scenario = Callable[[World], Awaitable[None]]
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario in a world with one operator."""
-
-    def run(scenario: Scenario) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path, 1)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
-
-
-Play = Callable[..., None]
 
 
 async def ask_to_stop(world: World, value: str) -> None:

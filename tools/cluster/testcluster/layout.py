@@ -17,7 +17,6 @@ TAG = "trialpod-" + hashlib.sha256(str(ROOT).encode()).hexdigest()[:6]
 KUBERNETES_VERSION = "v1.34.4"
 COREDNS_VERSION = "v1.14.7"
 HELM_VERSION = "v3.22.0"
-KWOK_VERSION = "v0.8.0"
 
 CACHE = ROOT / ".cache"
 BIN = CACHE / "bin"

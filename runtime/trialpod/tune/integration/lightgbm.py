@@ -54,13 +54,7 @@ class TuneReportCheckpointCallback:
                 raw.setdefault(data, {})[metric] = value
         plain = {f"{data}-{metric}": value for data, found in raw.items() for metric, value in found.items()}
         last = env.iteration + 1 == env.end_iteration
-        reports = self._reports
-        if last and reports.at_end:
-            every, reports.frequency = reports.frequency, 1
-            reports.report(raw, plain, env.iteration, env.model.save_model, _WHO)
-            reports.frequency = every
-        else:
-            reports.report(raw, plain, env.iteration, env.model.save_model, _WHO)
+        self._reports.report(raw, plain, env.iteration, env.model.save_model, _WHO, last=last)
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):

@@ -73,11 +73,20 @@ class BoosterReports:
         self.last: dict[str, Any] = {}
         self.saved = -1
 
-    def report(self, raw: Any, plain: dict[str, Any], iteration: int, save: Callable[[str], Any], who: str) -> None:
-        """Report one iteration, counted from 0, with the model if it is due."""
+    def report(
+        self,
+        raw: Any,
+        plain: dict[str, Any],
+        iteration: int,
+        save: Callable[[str], Any],
+        who: str,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Report one iteration, counted from 0, with the model if it is due; `last`: none comes after it."""
         found = dict(self._process(raw)) if self._process is not None else plain
         self.last = chosen(self.metrics, found, who)
-        due = bool(self.frequency) and (iteration + 1) % self.frequency == 0
+        due = (last and self.at_end) or (bool(self.frequency) and (iteration + 1) % self.frequency == 0)
         if due:
             self.saved = iteration
         report_with(self.last, save if due else None, self.filename)
