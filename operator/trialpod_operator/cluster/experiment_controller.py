@@ -152,7 +152,7 @@ class ExperimentController:
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Return the work of a pod."""
         hosted, runs = self._ready()
-        answer = runs.assign(request)
+        answer = runs.assignments.assign(request)
         if isinstance(answer, AssignmentAnswer) and answer.assignment is None:
             hosted.prove()
         return answer
@@ -166,11 +166,11 @@ class ExperimentController:
 
     def permits(self, caller: Caller, trial_id: str) -> str:
         """Return "" if that pod may speak for the trial."""
-        return self._ready()[1].permits(caller, trial_id)
+        return self._ready()[1].assignments.permits(caller, trial_id)
 
     def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
         """Return "" if that pod is the runner that was made for the attempt."""
-        return self._ready()[1].admits(caller, trial_id, attempt)
+        return self._ready()[1].assignments.admits(caller, trial_id, attempt)
 
     def committed(self) -> Awaitable[None] | None:
         """Return what to await until everything applied so far is durable."""
@@ -276,7 +276,7 @@ class ExperimentController:
             self._apply_spec(item, experiment, hosted)
         self._stop_on_request(item, hosted)
         again = await runs.reconcile()
-        if hosted.host.engine.finished and not runs.runs:
+        if hosted.host.engine.finished and not runs.under_way:
             # Whatever ends the experiment is committed and written down before its memory is given up.
             if not await hosted.settled(SETTLE_WITHIN_S):
                 return 1.0

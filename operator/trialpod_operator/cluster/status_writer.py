@@ -162,9 +162,9 @@ class StatusWriter:
             return 0.0
         if runs is not None and runs.changed:
             return SETTLE_S / 2
-        if runs is None or not runs.runs:
+        if runs is None or not runs.under_way:
             return None
-        return PROGRESS_S if len(runs.runs) <= PROGRESS_AT_ONCE else PROGRESS_AT_ONCE / PROGRESS_PER_S
+        return PROGRESS_S if len(runs.under_way) <= PROGRESS_AT_ONCE else PROGRESS_AT_ONCE / PROGRESS_PER_S
 
     async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, runs: Runs) -> bool:
         """Write everything now; return whether nothing is left to write."""
@@ -235,7 +235,7 @@ class StatusWriter:
         if room < 1:
             return set()
         self._progress_at = now
-        self._told = {trial_id: self._told.get(trial_id, now) for trial_id in runs.runs}
+        self._told = {trial_id: self._told.get(trial_id, now) for trial_id in runs.under_way}
         old = [(told, trial_id) for trial_id, told in self._told.items() if now - told >= PROGRESS_S]
         found = {trial_id for _, trial_id in heapq.nsmallest(room, old)}
         self._told |= dict.fromkeys(found, now)
@@ -277,7 +277,7 @@ class StatusWriter:
         if not plans:
             return True
         if not await hosted.settled(COMMIT_S):
-            runs.changed |= {trial_id for trial_id, *_ in plans}
+            runs.changed.update(trial_id for trial_id, *_ in plans)
             return True
         room = asyncio.Semaphore(PARALLEL)
         late: list[str] = []
