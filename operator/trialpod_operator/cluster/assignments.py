@@ -7,6 +7,7 @@ office, never from one that was replaced (`HostedExperiment.prove`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest
@@ -28,6 +29,8 @@ class Assignments:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._held: set[asyncio.Future[AssignmentAnswer]] = set()  # answers that somebody waits for
+        self._closed = False
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a pod its attempt. One that goes on in place waits for its trial's next one.
@@ -45,12 +48,34 @@ class Assignments:
             current = run if run is not None and run.trial.running and run.trial.attempt == run.attempt else None
             stays = self._shared.in_place.holds(*which)  # a pod of an operator that reused none
             if request.afresh and not stays and (current is None or not self._shared.reuse.is_bound(current)):
-                return self._give_in_turn(self._shared.reuse, which, current, request)
+                return self._hold(self._give_in_turn(self._shared.reuse, which, current, request))
         if run is not None and run.made_for == which and run.trial.running:
-            return self._give(run, request) if run.group is None or run.given else self._give_together(run, request)
+            if run.group is None or run.given:
+                return self._give(run, request)
+            return self._hold(self._give_together(run, request))
         if self._shared.in_place.holds(trial_id, int(number)):
-            return self._give_later(trial_id, int(number), request)
+            return self._hold(self._give_later(trial_id, int(number), request))
         return AssignmentAnswer(reason="the trial has no work for this pod any more")
+
+    async def _hold(self, answer: Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
+        waiting = asyncio.ensure_future(answer)
+        if self._closed:
+            waiting.cancel()
+        self._held.add(waiting)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._closed:
+                raise NotReadyError("the experiment was closed") from None
+            raise
+        finally:
+            self._held.discard(waiting)
+
+    def close(self) -> None:
+        """Let those who wait ask again, whoever answers then."""
+        self._closed = True
+        for waiting in self._held:
+            waiting.cancel()
 
     def permits(self, caller: Caller, trial_id: str) -> str:
         """Return "" if that pod may speak for the trial, else why not.
@@ -142,13 +167,9 @@ class Assignments:
         if run.takes_over:
             pod = self._shared.own_pod(run)
             return total_resources([pod]) if pod is not None else {}
-        labels = {names.TRIAL_ID_LABEL: run.trial.trial_id, names.ATTEMPT_LABEL: str(run.pod_attempt)}
-        pods = [
-            pod
-            for pod in self._shared.seen.pods(self._shared.key)
-            if labels.items() <= (pod["metadata"].get("labels") or {}).items()
-        ]
-        if pods:
+        shared = self._shared
+        known = [shared.own_pod(run), *(shared.seen.pod(shared.key, name) for name in shared.groups.names(run))]
+        if pods := [pod for pod in known if pod is not None]:
             return total_resources(pods)
         return dict(run.resources or self._shared.hosted.plan.resources_for(run.trial.config))
 

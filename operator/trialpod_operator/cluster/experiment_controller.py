@@ -232,6 +232,8 @@ class ExperimentController:
         """Let go of the experiment; everything committed stays, and so do its pods."""
         if self._hosted is not None:
             self.account(self._services.clock())  # the last that is shown of it
+            if self._runs is not None:
+                self._runs.assignments.close()
             await self._hosted.close(complete=False)
         self._hosted = self._runs = None
 
@@ -284,6 +286,7 @@ class ExperimentController:
             if not hosted.files_stored:
                 return 0.5
             if await self._writer.write_final(experiment, hosted, runs) and not runs.pods_left:
+                runs.assignments.close()
                 if problem := await hosted.close(complete=True):
                     logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
                 self.account(self._services.clock())  # the last that is shown of it

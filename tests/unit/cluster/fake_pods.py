@@ -93,6 +93,7 @@ class FakePods:
         self.behaviour = Behaviour()
         self.service: ReportService | None = None
         self.calls = 0
+        self.waiting: Counter[str] = Counter()  # calls whose answer takes time, by what they ask for
         self.running: dict[tuple[str, int], set[str]] = defaultdict(set)
         self.begun: Counter[tuple[str, int]] = Counter()
         self.safe: Counter[tuple[str, int]] = Counter()
@@ -411,7 +412,13 @@ class FakePods:
 
     async def _answer(self, service: ReportService, path: str, body: bytes, caller: Caller) -> tuple[int, bytes]:
         reply = service.handle(path, body, caller)
-        return await reply if isinstance(reply, Awaitable) else reply
+        if not isinstance(reply, Awaitable):
+            return reply
+        self.waiting[path.rpartition("/")[2]] += 1
+        try:
+            return await reply
+        finally:
+            self.waiting[path.rpartition("/")[2]] -= 1
 
 
 def address_of(pod: Object) -> str:

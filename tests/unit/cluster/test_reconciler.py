@@ -209,6 +209,28 @@ def test_an_exploit_goes_on_in_the_pod_that_asks_again(play: Play) -> None:
     play(scenario)
 
 
+def test_a_pod_that_waits_for_its_next_attempt_asks_the_next_operator(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 12
+        await world.apply(numSamples=4, maxConcurrentTrials=1, scheduler=PBT)
+
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        while clock() - asked_at < 1.0:  # a committed attempt is given sooner
+            await asyncio.sleep(0.01)
+            asked_at = asked_at if world.pods.waiting["assignment"] else clock()
+        closed_at = clock()
+        await world.operator.close()
+        await until(lambda: not world.pods.waiting["assignment"])
+        assert clock() - closed_at < 1.0
+        world.start_operator()
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 4
+        world.check_results()
+
+    play(scenario)
+
+
 def test_an_exploit_whose_pod_does_not_come_back_goes_on_in_another(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 12
