@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
+.PHONY: help demo test test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
 	format bench bench-scale chaos-cluster docs soak chaos minio clean
 
 help: ## Show this list
@@ -32,23 +32,22 @@ $(SEARCH_VENV)/$(STAMP): pyproject.toml tools/make_venv tools/search_overrides.t
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
 	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo $(DEMO_ARGS)
 
-test: lint test-oldest test-newest ## Lint, types, and the fast tests on the oldest and the newest Python
+test: lint test-fast ## Lint, types, and the fast tests (under five minutes)
 
-test-oldest: $(VENV)/$(STAMP)
+test-fast: $(VENV)/$(STAMP)
 	@tools/build_minio >/dev/null
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" tests
 
-test-newest: $(NEWEST_VENV)/$(STAMP)
-	@echo "== unit and contract tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" tests/unit tests/contract
-
-test-slow: $(VENV)/$(STAMP) $(NEWEST_VENV)/$(STAMP) ## The tests that take longer: kills, faults of the store, every example
+test-slow: $(VENV)/$(STAMP) test-newest ## The tests that take longer (kills, faults of the store, every example), and the newest Python
 	@tools/build_minio >/dev/null
 	@echo "== slow tests on Python $(OLDEST)"
 	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow tests
-	@echo "== local tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once" tests/local
+
+test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of Python, on the newest
+	@tools/build_minio >/dev/null
+	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" tests/unit tests/contract tests/local
 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/test_*_search.py tests/unit/tune/test_search_docs.py

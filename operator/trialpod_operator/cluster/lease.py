@@ -4,8 +4,9 @@ It is a courtesy, not the guarantee: of two operators that both believe that the
 experiment's journal that both want to write stops one (`experiment.mirror`).
 
 Invariants: no clock is compared with another machine's. Whoever waits watches whether the record changes, on its own
-clock. A holder that could not renew for `RENEW_DEADLINE_S` says so, and its process ends before anybody else may take
-over after `DURATION_S`.
+clock. A holder that could not renew changes nothing at the API server from then on (`may_act`). Where others stand
+by, it says so after `RENEW_DEADLINE_S`, and its process ends before anybody may take over after `DURATION_S`. One that
+is alone stays: nobody takes over for as long as the server is away, and trials have results to report meanwhile.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Lease:
         identity: of this process. A holder of the same identity was this pod's container before it was restarted.
         monotonic: seconds, for differences only.
         facts: annotations that say what this process is.
+        alone: nobody stands by, so it is lost only when another has it.
     """
 
     def __init__(
@@ -48,8 +50,11 @@ class Lease:
         identity: str,
         monotonic: Callable[[], float] = time.monotonic,
         facts: Mapping[str, str] | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self._facts = facts or {}
+        self._alone = alone
         self._kube = kube
         self._collection = paths.leases(namespace)
         self._namespace = namespace
@@ -93,6 +98,7 @@ class Lease:
     async def keep(self) -> None:
         """Renew the Lease for as long as that works; returns when it is lost."""
         renewed = self._monotonic()
+        missed = False
         while True:
             await asyncio.sleep(RENEW_EVERY_S if self._monotonic() - renewed < RENEW_EVERY_S + 1.0 else 1.0)
             try:
@@ -102,15 +108,28 @@ class Lease:
                     self._held = await self._replace(self._held, None)
                 self._safe_since = began
                 renewed = self._monotonic()
+                if missed:
+                    missed = False
+                    logger.warning("the Lease %s is renewed again", self._name)
             except ApiError as error:
                 if error.status in (404, 409) and not await self._is_still_ours():
                     logger.error("the Lease %s was taken by another operator", self._name)
                     self.held = False
                     return
-                logger.warning("the Lease %s could not be renewed: %s", self._name, error)
+                self._tell(missed, "the Lease %s could not be renewed: %s", error)
             except TimeoutError:
-                logger.warning("the Lease %s could not be renewed in time", self._name)
-            if self._monotonic() - renewed > RENEW_DEADLINE_S:
+                self._tell(missed, "the Lease %s could not be renewed in time%s", "")
+            if self._monotonic() - renewed <= RENEW_DEADLINE_S:
+                continue
+            if self._alone and not missed:
+                missed = True
+                logger.warning(
+                    "the Lease %s could not be renewed for %.0f s: trials go on and report, and nothing new begins "
+                    "until the API server answers",
+                    self._name,
+                    self._monotonic() - renewed,
+                )
+            elif not self._alone:
                 logger.error(
                     "the Lease %s could not be renewed for %.0f s: another operator may take over, so this one ends",
                     self._name,
@@ -118,6 +137,10 @@ class Lease:
                 )
                 self.held = False
                 return
+
+    def _tell(self, missed: bool, message: str, why: object) -> None:
+        # Once it is said that this takes longer, it is not said every second.
+        logger.log(logging.INFO if missed else logging.WARNING, message, self._name, why)
 
     async def _is_still_ours(self) -> bool:
         """Look who holds it: the answer to a renewal may have been lost, and then its version is another one."""

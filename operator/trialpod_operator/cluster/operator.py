@@ -9,10 +9,12 @@ Trials notice none of it; they try again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import kopf
@@ -40,7 +42,7 @@ LOOP_LATE_S = 30.0
 
 
 async def run_operator(options: OperatorOptions) -> int:
-    """Run until SIGTERM, or until the Lease is lost; return the exit status."""
+    """Run until SIGTERM, or until another operator has the Lease; return the exit status."""
     kube = await Kube.connect()
     process = _Process(kube, options)
     try:
@@ -58,7 +60,14 @@ class _Process:
         server_names = [options.service, *({short, f"{short}.cluster.local"} - {options.service}), "localhost"]
         self._authority = StoredAuthority(kube, options.own_namespace, server_names, time.time)
         self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle)
-        self._lease = Lease(kube, options.own_namespace, LEASE_NAME, options.identity, facts=options.facts)
+        self._lease = Lease(
+            kube,
+            options.own_namespace,
+            LEASE_NAME,
+            options.identity,
+            facts=options.facts,
+            alone=not options.standby,
+        )
 
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
@@ -207,6 +216,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = 330
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = _ForEver()
     settings.execution.default_backoff = 10
     settings.persistence.diffbase_storage = _NoDiff()
     settings.queueing.worker_limit = None
@@ -214,6 +224,13 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.label_selectors["pods"] = ours
     settings.watching.label_selectors[names.TRIALS] = ours
     return settings
+
+
+class _ForEver:
+    """The seconds between two tries of kopf: a watch that gave up would end the operator."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1.0, 1.0, 2.0, 3.0), itertools.repeat(5.0))
 
 
 class _NoDiff(kopf.DiffBaseStorage):

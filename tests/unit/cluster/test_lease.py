@@ -14,9 +14,9 @@ from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.lease import DURATION_S, RENEW_DEADLINE_S, Lease
 
 
-def contender(api: FakeApi, identity: str) -> tuple[Lease, FakeKube]:
+def contender(api: FakeApi, identity: str, *, alone: bool = False) -> tuple[Lease, FakeKube]:
     kube = FakeKube(api)
-    return Lease(kube, "team", "operator", identity, asyncio.get_running_loop().time), kube
+    return Lease(kube, "team", "operator", identity, asyncio.get_running_loop().time, alone=alone), kube
 
 
 def spec(api: FakeApi) -> dict[str, Any]:
@@ -134,6 +134,54 @@ def test_a_holder_that_cannot_renew_gives_up_before_another_may_begin() -> None:
         assert not second.held
         assert asyncio.get_running_loop().time() - began < RENEW_DEADLINE_S + 3.0
         await waiting
+
+    virtual_time.run(test)
+
+
+def test_a_holder_that_is_alone_outlasts_the_server_and_changes_nothing_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, kube = contender(api, "one", alone=True)
+        await first.acquire()
+        keeping = asyncio.ensure_future(first.keep())
+        await asyncio.sleep(50.0)
+        assert first.may_act()
+        kube.faults.append(outage)
+        await asyncio.sleep(3600.0)
+        assert first.held
+        assert not first.may_act()
+        kube.faults.clear()
+        await asyncio.sleep(3.0)
+        assert first.may_act()
+        assert not keeping.done()
+        keeping.cancel()
+
+    virtual_time.run(test)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) < 15
+    assert "nothing new begins" in told[-2]
+    assert "renewed again" in told[-1]
+
+
+def test_a_holder_that_is_alone_ends_when_another_has_taken_over_meanwhile() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        first, kube = contender(api, "one", alone=True)
+        await first.acquire()
+        keeping = asyncio.ensure_future(first.keep())
+        kube.faults.append(outage)
+        second, _ = contender(api, "two", alone=True)
+        await second.acquire()
+        await asyncio.sleep(600.0)
+        assert not keeping.done()
+        assert not first.may_act()
+        kube.faults.clear()
+        await asyncio.wait_for(keeping, 5.0)
+        assert not first.held
+        assert not first.may_act()
+        assert spec(api)["holderIdentity"] == "two"
 
     virtual_time.run(test)
 
