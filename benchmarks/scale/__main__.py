@@ -1,11 +1,18 @@
 """One operator with thousands of trials on nodes that do not exist: what it costs, and how soon it reacts.
 
-    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 60] [--small 50] [--json FILE]
+    .venv/bin/python benchmarks/scale [--scale 1.0] [--seconds 100] [--small 50] [--minutes 25] [--json FILE]
 
 One large experiment keeps 1,000 trials running until 10,000 have finished (times `--scale`). On the way 50 small ones
 are applied beside it, one after the other; at its full size the operator is killed and started again. The control
 plane is real, and so are the operator, the bucket and the protocol; nodes and pods are kwok's, and `attempts` speaks
 for the pods. Needs what the test cluster needs (docs/cluster-tests.md): Linux, root, Go.
+
+Whatever the scale, it takes ten times `--seconds` and about four minutes. What has not finished in time is stopped,
+so that all ends within `--minutes`; the exit status is 3 then, and 1 when something went wrong.
+
+All of it shares the machine: of API server, etcd, kwok, bucket and attempts the processor time is printed beside the
+operator's, which is what carries over to a cluster. Trials that follow each other faster than the machine can make
+pods measure the machine: a longer `--seconds` makes them fewer.
 
 Prints one line for each figure, with the load of the machine, and all of them as JSON at the end.
 """
@@ -16,6 +23,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import signal
 import statistics
 import sys
@@ -37,7 +45,12 @@ RUNNING, FINISHED = 1000, 10_000
 SMALL_WORK = Work(results=3, seconds=3.0)
 SMALL_TRIALS, SMALL_AT_ONCE = 4, 2
 RESULTS = 4
-DEADLINE_S = 1800.0
+DEADLINE_S = 600.0
+"""Nothing that is waited for takes so long, save the trials themselves."""
+
+TELL_EVERY_S = 15.0
+LAST_PART = 0.2
+"""Of the time for everything: so much is kept for the restart and the end."""
 
 
 def manifest(name: str, samples: int, at_once: int, results: int) -> dict[str, Any]:
@@ -83,6 +96,10 @@ class Bench:
         self.figures: dict[str, Any] = {}
         self.curve: list[dict[str, float]] = []
         self.pid = 0
+        self.began = time.monotonic()
+        self.ends = self.began + 60.0 * arguments.minutes
+        self.cut = ""
+        self._told_at = 0.0
 
     @property
     def large(self) -> Seen:
@@ -132,13 +149,21 @@ class Bench:
     async def churn(self, what: str, until: int) -> None:
         """Measure the large experiment between now and so many finished trials."""
         large, before, received = self.large, sample(self.pid), self.received.look()
+        processors = plane.processor_times()
         self.count()
         self.counted.clear()
         done, began = large.finished, time.monotonic()
         lists = (large.decisions, large.to_next_pod, large.to_assignment)
         starts = [len(each) for each in lists]
-        await self.until(lambda: large.finished >= until, f"{until} trials have finished")
-        after = sample(self.pid)
+        last = self.began + (1.0 - LAST_PART) * (self.ends - self.began)
+        await self.until(
+            lambda: large.finished >= until or time.monotonic() > last,
+            f"{until} trials have finished",
+            within_s=self.ends - time.monotonic(),
+        )
+        if large.finished < until:
+            self.cut = f"{large.finished} of {until} trials had finished when their time was up"
+        after, processors_after = sample(self.pid), plane.processor_times()
         seconds, number = time.monotonic() - began, large.finished - done
         decisions, to_next, to_assignment = (each[start:] for each, start in zip(lists, starts, strict=True))
         self.count()
@@ -149,6 +174,10 @@ class Bench:
             trials_per_s=number / seconds,
             cpu_cores=(after.cpu_s - before.cpu_s) / seconds,
             cpu_ms_per_trial=1000 * (after.cpu_s - before.cpu_s) / max(1, number),
+            cpu_ms_per_trial_of={
+                name: round(1000 * (spent - processors.get(name, 0.0)) / max(1, number), 1)
+                for name, spent in processors_after.items()
+            },
             rss_mb=after.rss / 1e6,
             rss_kb_per_trial=(after.rss - before.rss) / 1e3 / max(1, number),
             files=after.files,
@@ -231,9 +260,16 @@ class Bench:
 
     async def finish(self) -> None:
         """Let all trials end, and see what is left."""
-        await self.until(lambda: self.large.finished >= self.total, "all trials have ended")
         where = experiments(plane.NAMESPACE)
-        deadline = time.monotonic() + DEADLINE_S
+        if self.cut:
+            await self.kube.patch(where, LARGE, {"metadata": {"annotations": {"trialpod.dev/stop": "true"}}})
+        else:
+            await self.until(
+                lambda: self.large.finished >= self.total,
+                "all trials have ended",
+                within_s=max(60.0, self.ends - time.monotonic()),
+            )
+        deadline = max(self.ends, time.monotonic() + 60.0)
         while not ((await self.kube.get(where, LARGE) or {}).get("status") or {}).get("completionTime"):
             if time.monotonic() > deadline:
                 raise SystemExit("the large experiment does not say that it is over")
@@ -284,12 +320,22 @@ class Bench:
                     "running": self.attempts.playing,
                 }
             )
-            last = self.curve[-1]
-            sys.stderr.write(
-                f"\r{last['running']:.0f} run, {last['finished']:.0f} of {self.total} finished, "
-                f"{last['rss_mb']:.0f} MB, {last['cpu_s']:.0f} s, load {os.getloadavg()[0]:.1f}   "
-            )
-            sys.stderr.flush()
+            self.progress()
+
+    def progress(self) -> None:
+        """Say how far it is: on a terminal all the time, else now and then."""
+        last, now = self.curve[-1], time.monotonic()
+        line = (
+            f"{(now - self.began) / 60:.1f} of {self.arguments.minutes:g} min: {last['running']:.0f} run, "
+            f"{last['finished']:.0f} of {self.total} finished, {last['rss_mb']:.0f} MB, {last['cpu_s']:.0f} s, "
+            f"load {os.getloadavg()[0]:.1f}"
+        )
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{line}   ")
+        elif now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
     def count(self) -> None:
         """Take in the requests that were made."""
@@ -297,9 +343,11 @@ class Bench:
         self.counted += found
         self.counted_in_all += found
 
-    async def until(self, holds: Callable[[], Any], what: str, *, errors: bool = False) -> None:
-        """Wait until something holds."""
-        deadline = time.monotonic() + DEADLINE_S
+    async def until(
+        self, holds: Callable[[], Any], what: str, *, errors: bool = False, within_s: float = DEADLINE_S
+    ) -> None:
+        """Wait until something holds; ends all when it does not, or when an attempt or the operator is in trouble."""
+        deadline = time.monotonic() + within_s
         while True:
             try:
                 if holds():
@@ -309,8 +357,12 @@ class Bench:
                     raise
             if self.attempts.problems:
                 raise SystemExit("an attempt was refused: " + self.attempts.problems[0])
+            if not plane.operator_runs():
+                raise SystemExit("the operator has ended by itself")
             if time.monotonic() > deadline:
-                raise SystemExit(f"not within {DEADLINE_S:.0f} s: {what}; {asdict(self.large)}"[:2000])
+                lists = ("decisions", "to_next_pod", "to_assignment", "ends")
+                seen = {name: value for name, value in asdict(self.large).items() if name not in lists}
+                raise SystemExit(f"not within {within_s:.0f} s: {what}; {seen}; {self.attempts.playing} run")
             await asyncio.sleep(0.05)
 
     def tell(self, what: str, **figures: Any) -> None:
@@ -339,11 +391,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="1 = 1,000 running and 10,000 finished trials")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long a trial of the large experiment takes")
+    parser.add_argument("--seconds", type=float, default=100.0, help="how long a trial of the large experiment takes")
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
+    parser.add_argument("--minutes", type=float, default=25.0, help="what is left after so long is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # each attempt is a connection, at both its ends
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     nodes = -(-round(RUNNING * arguments.scale * 1.5 + 100) // plane.PODS_PER_NODE)
     with plane.running(nodes):
         bench = Bench(arguments)
@@ -354,6 +409,12 @@ def main() -> None:
             if arguments.json:
                 arguments.json.write_text(json.dumps(document))
             print(json.dumps(bench.figures))
+        errors = plane.operator_errors()
+        if errors:
+            raise SystemExit(f"the operator logged {len(errors)} errors, the first: {errors[0]}")
+        if bench.cut:
+            print(f"cut short: {bench.cut}; give it more --minutes, or less --scale", file=sys.stderr)
+            raise SystemExit(3)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,28 @@ def kill_operator() -> None:
     processes.stop("operator")
 
 
+def processor_times() -> dict[str, float]:
+    """Return the processor time in seconds that each program has taken until now, this one as "attempts"."""
+    ticks, found = os.sysconf("SC_CLK_TCK"), {}
+    for name in processes.names():
+        pid = processes.pid_of(name)
+        if pid is not None:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / ticks
+    return {**found, "attempts": time.process_time()}
+
+
+def operator_runs() -> bool:
+    """Return whether it has not ended by itself."""
+    return processes.pid_of("operator") is not None
+
+
+def operator_errors() -> list[str]:
+    """Return what the operator has logged as an error; that libraries try again is none."""
+    lines = Path(processes.log_of("operator")).read_text(errors="replace").splitlines()
+    return [line[:1000] for line in lines if '"level": "error", "logger": "trialpod' in line]
+
+
 class TokenIssuer:
     """Makes a ServiceAccount's tokens with the API server's own key: what a kubelet asks it for, without asking.
 

@@ -1,7 +1,9 @@
 """Does faults to the test cluster and to what runs in it, undoes them, and makes everything whole again.
 
-Invariants: `heal` undoes whatever was begun, in any order and also after an error in between. Network faults are
-rules in the network namespaces of single pods, which go with the pods; the cluster's own rules are not touched.
+Invariants: `heal` undoes whatever was begun, in any order and also after an error in between. A fault that lasts ends
+at its time, whatever another one makes this process wait for meanwhile; a lost node gets nothing of it started before
+all of it is. Network faults are rules in the network namespaces of single pods, which go with the pods; the cluster's
+own rules are not touched.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,12 +64,15 @@ class Faults:
     trials: Cluster
     done: list[Done] = field(default_factory=list)
     _undo: dict[int, list[Callable[[], object]]] = field(default_factory=dict)
+    _timers: list[threading.Timer] = field(default_factory=list)
+    _lost: set[str] = field(default_factory=set)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _drains: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     # -- from outside --
 
     def begin(self, fault: Fault) -> Done:
-        """Do it."""
+        """Do it; what lasts is ended in time by itself."""
         done = Done(fault, time.time())
         self._undo[id(done)] = []
         self.done.append(done)
@@ -76,9 +82,23 @@ class Faults:
             )
         except (MissedError, KubectlError, ClusterError, OSError, subprocess.TimeoutExpired) as error:
             done.missed, done.about = True, f"not done: {str(error).splitlines()[0][:200]}"
-        if not fault.for_s:
+            self.end(done)
+        if fault.for_s and not done.missed:
+            self._timers.append(threading.Timer(fault.for_s, self.end, [done]))
+            self._timers[-1].daemon = True
+            self._timers[-1].start()
+        else:
             done.ended = time.time()
         return done
+
+    def forget(self, done: Done) -> None:
+        """Leave out one that was missed: it is tried again."""
+        self.done.remove(done)
+
+    @property
+    def going(self) -> bool:
+        """Whether any still lasts."""
+        return any(timer.is_alive() for timer in self._timers)
 
     def end(self, done: Done) -> None:
         """Undo it, if it lasts."""
@@ -90,7 +110,11 @@ class Faults:
 
     def heal(self) -> None:
         """Make everything whole; returns when the cluster and the operator work."""
-        for done in self.done:
+        for timer in self._timers:
+            timer.cancel()
+        for timer in self._timers:
+            timer.join()
+        for done in list(self.done):
             self.end(done)
         for drain in self._drains:
             drain.kill()
@@ -205,15 +229,17 @@ class Faults:
         return layout.NODES[int(fault.x * len(layout.NODES))]
 
     def _containerd_killed(self, fault: Fault, undo: list[Callable[[], object]]) -> str:
-        node = self._node(fault)
-        processes.stop(node.containerd)
-        undo.append(lambda: nodes.start_containerd(node))
+        node = self._present_node(fault)
+        undo.append(partial(self._start_part, node, nodes.start_containerd))
+        with self._lock:
+            processes.stop(node.containerd)
         return node.name
 
     def _kubelet_killed(self, fault: Fault, undo: list[Callable[[], object]]) -> str:
-        node = self._node(fault)
-        nodes.stop_kubelet(node)
-        undo.append(lambda: nodes.start_kubelet(node))
+        node = self._present_node(fault)
+        undo.append(partial(self._start_part, node, nodes.start_kubelet))
+        with self._lock:
+            nodes.stop_kubelet(node)
         return node.name
 
     def _node_drained(self, fault: Fault, undo: list[Callable[[], object]]) -> str:
@@ -230,15 +256,36 @@ class Faults:
 
     def _node_lost(self, fault: Fault, undo: list[Callable[[], object]]) -> str:
         node = layout.NODES[1]  # the other one has the store
-        nodes.kill(node)
-        undo.append(lambda: (nodes.prepare(node), nodes.start_kubelet(node)))
+        if node.name in self._lost:
+            raise MissedError(f"{node.name} is lost already")
+        undo.append(partial(self._boot, node))
+        with self._lock:
+            self._lost.add(node.name)
+            nodes.kill(node)
         return node.name
+
+    def _boot(self, node: layout.Node) -> None:
+        with self._lock:
+            nodes.kill(node)
+            nodes.prepare(node)
+            nodes.start_kubelet(node)
+            self._lost.discard(node.name)
+
+    def _present_node(self, fault: Fault) -> layout.Node:
+        node = self._node(fault)
+        return node if node.name not in self._lost else layout.NODES[0]
+
+    def _start_part(self, node: layout.Node, start: Callable[[layout.Node], object]) -> None:
+        """Start one program of a node, unless the node has been lost since: then it comes with all of it."""
+        with self._lock:
+            if node.name not in self._lost:
+                start(node)
 
     # -- the control plane --
 
     def _component(self, name: str, undo: list[Callable[[], object]]) -> str:
-        control_plane.stop(name, kill=True)
         undo.append(lambda: control_plane.start(name, wait=False))
+        control_plane.stop(name, kill=True)
         return name
 
     def _api_server_killed(self, fault: Fault, undo: list[Callable[[], object]]) -> str:

@@ -1,6 +1,7 @@
 """The plan of a round of chaos in the cluster: experiments, and faults at moments after all of them train.
 
-A plan follows from its seed alone.
+A plan follows from its seed alone. Seeds that follow each other share a deal: the rounds of `DEAL` seeds, from a
+multiple of it on, have every kind of fault between them, so that a session of two deals has met each of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ FREQUENCY = 3
 END_S = 70.0
 """Faults begin within this time."""
 
+DEAL = 5
+"""So many rounds share out all kinds of faults; in one of them nothing ends an attempt."""
+
 _SPACE = {"lr": {"loguniform": [1e-2, 3.0]}}
 _TIME = {"time_attr": "training_iteration"}
 _ASHA = {**_TIME, "max_t": 60, "grace_period": 6, "reduction_factor": 3}
@@ -28,11 +32,11 @@ _PBT = {
 }
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
-    "asha": {"numSamples": 6, "maxConcurrentTrials": 3, "scheduler": {"name": "asha", "parameters": _ASHA}},
+    "asha": {"numSamples": 7, "maxConcurrentTrials": 3, "scheduler": {"name": "asha", "parameters": _ASHA}},
     "pbt": {
         "numSamples": 3,
         "maxConcurrentTrials": 3,
-        "stop": {"training_iteration": 90},
+        "stop": {"training_iteration": 120},
         "scheduler": {"name": "pbt", "parameters": _PBT},
     },
     "optuna": {
@@ -41,7 +45,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
         "stop": {"training_iteration": 24},
         "searchAlgorithm": {"name": "optuna"},
     },
-    "random": {"numSamples": 2, "maxConcurrentTrials": 1, "stop": {"training_iteration": 45}},
+    "random": {"numSamples": 2, "maxConcurrentTrials": 1, "stop": {"training_iteration": 55}},
 }
 """What each adds to its manifest."""
 
@@ -148,11 +152,15 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """Return the plan of a seed."""
     draw = random.Random(f"cluster {seed}")
-    deck = [kind for kind, about in KINDS.items() for _ in range(about.weight)]
-    quiet = draw.random() < 0.3  # nothing that ends an attempt: then not one may be disturbed
-    if quiet:
-        deck = [kind for kind in deck if not KINDS[kind].disrupts]
-    kinds = draw.sample(deck, draw.randint(4, 7))
+    kinds, quiet = _hand(seed)
+    deck = [
+        kind
+        for kind, about in KINDS.items()
+        for _ in range(about.weight)
+        if not quiet or not about.disrupts  # nothing that ends an attempt: then not one may be disturbed
+    ]
+    kinds += draw.sample(deck, draw.randint(1, 3))
+    draw.shuffle(kinds)
     moments = sorted(round(draw.uniform(1.0, END_S), 1) for _ in kinds)
     faults = tuple(
         Fault(kind, at, round(draw.uniform(KINDS[kind].least_s, KINDS[kind].most_s), 1), round(draw.random(), 3))
@@ -161,10 +169,29 @@ def plan_of(seed: int) -> Plan:
     return Plan(
         seed=seed,
         experiments=("asha", "pbt", "optuna") if draw.random() < 0.7 else ("asha", "pbt", "random"),
-        operators=draw.choice((1, 1, 2)),
+        operators=_operators(seed),
         space_seed=draw.randrange(3),
         faults=faults,
     )
+
+
+def _operators(seed: int) -> int:
+    """Return how many there are: two in four of ten rounds that follow each other, for it takes a while to change."""
+    return 2 if DEAL - 2 <= seed % (2 * DEAL) < DEAL + 2 else 1
+
+
+def _hand(seed: int) -> tuple[list[str], bool]:
+    """Return the kinds that fall to a seed of its deal, and whether none of them ends an attempt."""
+    deal, place = divmod(seed, DEAL)
+    draw = random.Random(f"deal {deal}")
+    quiet = draw.randrange(DEAL)
+    calm = [kind for kind, about in KINDS.items() if not about.disrupts]
+    hand = draw.sample(calm, len(KINDS) // DEAL + 1)
+    if place == quiet:
+        return hand, True
+    rest = [kind for kind in KINDS if kind not in hand]
+    draw.shuffle(rest)
+    return rest[place - (place > quiet) :: DEAL - 1], False
 
 
 SHORT = Plan(

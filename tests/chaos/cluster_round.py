@@ -32,6 +32,9 @@ SETTLE_S = 45.0
 
 STILL_S = 3.0
 
+AGAIN_S = 30.0
+"""For so long a fault that finds nothing it could be done to is tried again."""
+
 
 @dataclass
 class Report:
@@ -41,6 +44,7 @@ class Report:
         violations: what did not hold.
         costs: (kind of fault, seconds without training, steps done again) of each break in a trial's training.
         end_s: from everything being whole again to the end of the last experiment.
+        phases: seconds until each part of the round was over: for whoever wants rounds to be shorter.
     """
 
     plan: Plan
@@ -49,6 +53,7 @@ class Report:
     costs: list[tuple[str, float, int]] = field(default_factory=list)
     end_s: float = 0.0
     took_s: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
     place: Path | None = None
 
     def line(self) -> str:
@@ -92,7 +97,7 @@ def manifest(plan: Plan, name: str, namespace: Cluster, folder: Path) -> dict[st
 
 
 def run_round(cluster: Cluster, operator: Operator, plan: Plan, *, end_s: float = WHOLE_S) -> Report:
-    """Run a plan; the cluster is whole afterwards, and the round's namespace is gone."""
+    """Run a plan; the cluster is whole afterwards, the round's namespace gone, and its number of operators there."""
     began = time.monotonic()
     report = Report(plan)
     namespace = cluster.make_namespace("chaos")
@@ -115,7 +120,6 @@ def run_round(cluster: Cluster, operator: Operator, plan: Plan, *, end_s: float 
     finally:
         try:
             faults.heal()
-            scale(operator, 1)
         except (AssertionError, ClusterError) as error:
             report.violations.append(f"the cluster did not become whole: {str(error)[:1000]}")
         cluster.delete_namespace(namespace.namespace)
@@ -131,29 +135,37 @@ def _disturb(plan: Plan, namespace: Cluster, folder: Path, faults: Faults, repor
         lives = [witness.read(folder / name) for name in plan.experiments]
         return all(any(len(life.steps) > 1 for life in those) for those in lives)
 
+    started = time.monotonic()
+
+    def over(phase: str) -> None:
+        report.phases[phase] = round(time.monotonic() - started, 1)
+
     namespace.wait_for(training, "all experiments train", 120)
+    over("begun")
     began = time.monotonic()
-    going: list[tuple[float, Done]] = []
-    waiting = list(plan.faults)
-    while waiting or going:
+    waiting = [(fault.at, fault) for fault in plan.faults]
+    while waiting or faults.going:
         now = time.monotonic() - began
-        for item in sorted(going, key=lambda item: item[0]):
-            if item[0] <= now:
-                going.remove(item)
-                faults.end(item[1])
-        if waiting and waiting[0].at <= now:
-            fault = waiting.pop(0)
+        if waiting and waiting[0][0] <= now:
+            _, fault = waiting.pop(0)
             done = faults.begin(fault)
-            if fault.for_s:
-                going.append((time.monotonic() - began + fault.for_s, done))
+            # What it could be done to is most often there again soon, after the fault before it.
+            if done.missed and now < fault.at + AGAIN_S:
+                faults.forget(done)
+                waiting.append((now + 2.0, fault))
+                waiting.sort(key=lambda item: item[0])
         time.sleep(0.1)
+    over("faults")
     faults.heal()
+    over("healed")
     whole = time.monotonic()
     for experiment in experiments:
         left = max(1.0, end_s - (time.monotonic() - whole))
         namespace.wait_for(lambda each=experiment: each.status.get("completionTime"), f"{experiment.name} ends", left)  # type: ignore[misc]
     report.end_s = time.monotonic() - whole
+    over("ended")
     _settled(plan, namespace, experiments, report)
+    over("settled")
     for experiment in experiments:
         lives, rows = witness.read(folder / experiment.name), outcomes.stored_rows(experiment)
         for found in witness.breaks(lives, STILL_S):
@@ -168,6 +180,7 @@ def _disturb(plan: Plan, namespace: Cluster, folder: Path, faults: Faults, repor
             wrong += outcomes.wrong_order(rows)
         report.violations += [f"{experiment.name}: {each}" for each in wrong]
         report.violations += outcomes.wrong_end(plan, experiment.name, rows, PLACE / "undisturbed")
+    over("checked")
 
 
 def _settled(plan: Plan, namespace: Cluster, experiments: list[Experiment], report: Report) -> None:

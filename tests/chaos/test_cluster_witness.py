@@ -8,7 +8,8 @@ from typing import Any
 
 import cluster_witness as witness
 import pytest
-from cluster_plan import KINDS, plan_of
+from cluster_outcome import wrong_training
+from cluster_plan import DEAL, KINDS, plan_of
 from cluster_training import Model, loss_of
 
 
@@ -69,7 +70,22 @@ def test_a_loss_follows_from_the_learning_rates_of_its_steps() -> None:
     assert loss_of([[0.5, 1], [0.1, 2]]) != loss
 
 
-def test_seeds_give_the_same_plan_again_and_together_every_kind_of_fault() -> None:
-    assert plan_of(5) == plan_of(5)
-    kinds = {fault.kind for seed in range(40) for fault in plan_of(seed).faults}
-    assert kinds == set(KINDS)
+def test_every_result_is_trained_again_also_after_going_back_and_after_another_one_s_state() -> None:
+    courses = [[[0.5, 1]], [[0.5, 2]], [[0.5, 3]], [[0.5, 2]], [[0.5, 2], [0.1, 1]], [[1.0, 3], [0.1, 1]]]
+    rows: list[dict[str, Any]] = []
+    for rates in courses:
+        steps = sum(int(count) for _, count in rates)
+        row = {"rates": json.dumps(rates), "loss": loss_of(rates), "trained": steps, "training_iteration": steps}
+        rows.append(row)
+    assert wrong_training({"t_0": rows}) == []
+    rows[3] = {**rows[3], "loss": rows[3]["loss"] * 1.000001}
+    (said,) = wrong_training({"t_0": rows})
+    assert "the loss of iteration 2 is not that of its steps" in said
+
+
+@pytest.mark.parametrize("deal", range(20))
+def test_seeds_give_the_same_plan_again_and_those_of_a_deal_every_kind_of_fault(deal: int) -> None:
+    plans = [plan_of(seed) for seed in range(deal * DEAL, (deal + 1) * DEAL)]
+    assert plans == [plan_of(plan.seed) for plan in plans]
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(KINDS)
+    assert [plan.disrupts for plan in plans].count(False) == 1

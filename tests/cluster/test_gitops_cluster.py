@@ -93,7 +93,7 @@ def test_nothing_differs_at_any_moment_and_both_tools_see_how_it_stands(
     assert_no_difference(experiment, document)
 
 
-def test_what_cannot_run_and_what_failed_is_degraded_and_failed(
+def test_what_cannot_run_is_degraded_and_failed_and_a_trial_that_failed_is_a_result(
     operator: Operator, namespace: Cluster, kstatus: Path
 ) -> None:
     wrong = Experiment.apply(namespace, manifest(namespace, "wrong", scheduler={"name": "ashaa"}))
@@ -101,7 +101,7 @@ def test_what_cannot_run_and_what_failed_is_degraded_and_failed(
     failing = Experiment.apply(namespace, manifest(namespace, "failing", source=source, checkpoint={}))
     failing.wait_until_over()
     (trial,) = failing.trials()
-    assert health(trial) == "Degraded"
+    assert (health(trial), judged(kstatus, trial)) == ("Healthy", "Current"), "what failed is a result"
     wrong.wait(lambda _: wrong.condition("Stalled"), "it stalls", 30)
     assert (health(wrong.object), judged(kstatus, wrong.object)) == ("Degraded", "Failed")
     namespace.kubectl("delete", "te", "wrong", "failing", "--timeout=60s", timeout=70)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import os
 from typing import Any
@@ -10,7 +9,11 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-MORE = 30 if os.environ.get("HYPOTHESIS_PROFILE") == "search" else 1
+MORE = int(os.environ.get("FUZZ_MORE") or 30) if os.environ.get("HYPOTHESIS_PROFILE") == "search" else 1
+
+
+DEEP = 40
+"""Below so many levels documents are taken as they are: Python's own recursion has a limit."""
 
 
 def examples(count: int) -> int:
@@ -80,23 +83,39 @@ MESSAGE_PACK_ONLY = st.sampled_from(
 
 
 def places(document: Any) -> list[tuple[Any, Any]]:
-    """Return (container, key) of everything in a document."""
+    """Return (container, key) of everything in a document, `DEEP` levels down."""
     found: list[tuple[Any, Any]] = []
-    if isinstance(document, dict):
-        found += [(document, key) for key in document]
-        for value in document.values():
-            found += places(value)
-    elif isinstance(document, list):
-        found += [(document, index) for index in range(len(document))]
-        for value in document:
-            found += places(value)
+    level = [document] if isinstance(document, (dict, list)) else []
+    for _ in range(DEEP):
+        for each in level:
+            found += [(each, key) for key in (each if isinstance(each, dict) else range(len(each)))]
+        level = _inside(level)
     return found
+
+
+def _inside(containers: list[Any]) -> list[Any]:
+    """Return the containers in containers."""
+    values = [value for each in containers for value in (each.values() if isinstance(each, dict) else each)]
+    return [value for value in values if isinstance(value, (dict, list))]
+
+
+def copied(value: Any) -> Any:
+    """Return a copy, however deep; values that strategies share are copied before they get into a document."""
+    holder = [value]
+    containers: list[Any] = [holder]
+    while containers:
+        each = containers.pop()
+        for key in list(each) if isinstance(each, dict) else range(len(each)):
+            if isinstance(each[key], (dict, list)):
+                each[key] = each[key].copy()
+                containers.append(each[key])
+    return holder[0]
 
 
 @st.composite
 def changed(draw: st.DrawFn, original: Any, values: st.SearchStrategy[Any] = WRONG, most: int = 3) -> Any:
     """Return a copy of a document in which some values were exchanged, removed, added, or moved elsewhere."""
-    document = copy.deepcopy(original)
+    document = copied(original)
     for _ in range(draw(st.integers(1, most))):
         there = places(document)
         if not there:
@@ -104,23 +123,23 @@ def changed(draw: st.DrawFn, original: Any, values: st.SearchStrategy[Any] = WRO
         container, key = draw(st.sampled_from(range(len(there))).map(lambda index, there=there: there[index]))
         how = draw(st.sampled_from(["exchange", "exchange", "remove", "add", "move"]))
         if how == "exchange":
-            container[key] = draw(values)
+            container[key] = copied(draw(values))
         elif how == "remove":
             del container[key]
         elif how == "add" and isinstance(container, dict):
-            container[draw(st.text(max_size=5))] = draw(values)
+            container[draw(st.text(max_size=5))] = copied(draw(values))
         elif how == "add":
-            container.append(draw(values))
+            container.append(copied(draw(values)))
         else:
             source, name = draw(st.sampled_from(range(len(there))).map(lambda index, there=there: there[index]))
-            container[key] = copy.deepcopy(source[name])
+            container[key] = copied(source[name])
     return document
 
 
 @st.composite
 def stripped(draw: st.DrawFn, original: Any, kept: frozenset[str] = frozenset()) -> Any:
     """Return a copy of a document without some of its fields; `kept` stay, at every depth."""
-    document = copy.deepcopy(original)
+    document = copied(original)
     for _ in range(draw(st.integers(1, 6))):
         there = [(container, key) for container, key in places(document) if key not in kept]
         if not there:

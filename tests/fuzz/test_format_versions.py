@@ -193,19 +193,12 @@ def listing(directory: Path) -> dict[str, bytes]:
 
 def newer_segment(golden: Path) -> None:
     (file,) = golden.rglob("*.log")
-    data = bytearray(file.read_bytes())
-    struct.pack_into("<I", data, 8, 2)
-    struct.pack_into("<I", data, 20, zlib.crc32(data[:20]))
-    file.write_bytes(data)
+    _make_newer(file, len(encode_segment_header(1)))
 
 
 def newer_snapshot_file(golden: Path) -> None:
     (file,) = golden.rglob("*.snapshot")
-    data = bytearray(file.read_bytes())
-    struct.pack_into("<I", data, 8, 2)
-    size = len(encode_snapshot(b"", 0)) - 4
-    struct.pack_into("<I", data, size, zlib.crc32(data[:size]))
-    file.write_bytes(data)
+    _make_newer(file, len(encode_snapshot(b"", 0)))
 
 
 def _with_snapshot(golden: Path, change: Any) -> None:
@@ -238,9 +231,71 @@ def newer_experiment_file(golden: Path) -> None:
     file.write_text(json.dumps({"version": 2, "name": ["of", "another", "type"]}))
 
 
+def newer_snapshot_beside_an_older_one(golden: Path) -> None:
+    folder = golden / ".trialpod" / "journal"
+    older = {file: file.read_bytes() for file in folder.iterdir()}
+    host = host_of(golden)
+    host.write_snapshot()
+    host.close()
+    (newest,) = folder.glob("*.snapshot")
+    for file, data in older.items():  # its process died before it removed them
+        file.write_bytes(data)
+    _make_newer(newest, len(encode_snapshot(b"", 0)))
+
+
+def newer_snapshot_behind_all_records(golden: Path) -> None:
+    folder = golden / ".trialpod" / "journal"
+    records = list(Journal.open(folder, read_only=True).records())
+    for file in folder.iterdir():
+        file.unlink()
+    journal = Journal.open(folder)
+    for record in records:
+        journal.append(record)
+    journal.rotate()
+    journal.close()
+    newest = folder / "00000002.snapshot"
+    newest.write_bytes(encode_snapshot(b"", len(records)))
+    _make_newer(newest, len(encode_snapshot(b"", 0)))
+
+
+def newer_last_segment(golden: Path) -> None:
+    journal = Journal.open(golden / ".trialpod" / "journal")
+    journal.rotate()
+    journal.close()
+    *_, newest = sorted((golden / ".trialpod" / "journal").glob("*.log"))
+    _make_newer(newest, len(encode_segment_header(1)))
+
+
+def newer_segment_before_a_damaged_snapshot(golden: Path) -> None:
+    folder = golden / ".trialpod" / "journal"
+    newer_snapshot_beside_an_older_one(golden)
+    *_, newest = sorted(folder.glob("*.snapshot"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    _make_newer(newest, len(encode_snapshot(b"", 0)), version=1)
+    segment, *_ = sorted(folder.glob("*.log"))
+    _make_newer(segment, len(encode_segment_header(1)))
+
+
+def _make_newer(file: Path, header_bytes: int, version: int = 2) -> None:
+    data = bytearray(file.read_bytes())
+    struct.pack_into("<I", data, 8, version)
+    struct.pack_into("<I", data, header_bytes - 4, zlib.crc32(data[: header_bytes - 4]))
+    file.write_bytes(data)
+
+
 @pytest.mark.parametrize(
     "make",
-    [newer_segment, newer_snapshot_file, newer_host_snapshot, newer_engine_snapshot, newer_experiment_file],
+    [
+        newer_segment,
+        newer_snapshot_file,
+        newer_snapshot_beside_an_older_one,
+        newer_snapshot_behind_all_records,
+        newer_last_segment,
+        newer_segment_before_a_damaged_snapshot,
+        newer_host_snapshot,
+        newer_engine_snapshot,
+        newer_experiment_file,
+    ],
     ids=lambda make: make.__name__,
 )
 def test_what_a_newer_trialpod_stored_is_refused_and_left_alone(

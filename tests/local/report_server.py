@@ -54,6 +54,8 @@ class ReportServer:
         self.received = 0
         self.durable_lag = 0
         self.changed = threading.Condition()
+        self.gives = threading.Event()
+        self.gives.set()  # while it is not set, who asks for work waits for the answer
         if tcp:
             self._listener = socket.create_server(("127.0.0.1", 0))
             self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -114,7 +116,10 @@ class ReportServer:
                     if name.lower() == b"content-length":
                         length = int(value)
                 body = stream.read(length)
-                answer = self._answer(first.split()[1].decode(), body)
+                path = first.split()[1].decode()
+                answer = self._answer(path, body)
+                if path.endswith("/assignment"):
+                    self.gives.wait(60.0)
                 if answer is None:
                     return
                 status, data = answer

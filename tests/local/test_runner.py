@@ -608,6 +608,19 @@ def _terminate_when(world: World, process: subprocess.Popen[str], count: int) ->
     return output
 
 
+def test_a_process_that_is_taken_away_while_it_asks_for_work_dies_of_it(world: World) -> None:
+    world.server.gives.clear()
+    process = world.start(world.assignment(LOOP))
+    try:
+        world.server.wait(lambda: world.server.asked)
+        process.send_signal(signal.SIGTERM)
+        # With status 0 it would seem to have ended the attempt that it was given in this moment.
+        assert process.wait(30) == -signal.SIGTERM
+    finally:
+        world.server.gives.set()
+        process.communicate()
+
+
 SLOW = COUNTER.replace(
     "        self.count += 1\n", "        self.count += 1\n        import time; time.sleep(0.05)\n"
 )

@@ -270,14 +270,16 @@ told(iterations=[r.metrics["training_iteration"] for r in grid])
     assert facts["iterations"] == iterations
 
 
-def test_samples_without_limit_end_with_the_time_budget(shell: Shell) -> None:
+@pytest.mark.parametrize("budget", ["time_budget_s=0.7", "max_trial_hours=0.7 / 3600"])
+def test_samples_without_limit_end_with_the_budget_of_time_or_of_hours(shell: Shell, budget: str) -> None:
     (facts,) = script(
         shell,
+        f"BUDGET = dict({budget})"
         """
 def train(config):
     tune.report({"score": config["x"]})
 grid = Tuner(train, param_space={"x": tune.uniform(0, 1)},
-    tune_config=TuneConfig(metric="score", mode="max", num_samples=-1, time_budget_s=0.7),
+    tune_config=TuneConfig(metric="score", mode="max", num_samples=-1, **BUDGET),
     run_config=RunConfig(name="exp", storage_path=STORAGE, verbose=0)).fit()
 told(n=len(grid), errors=grid.num_errors)
 """,

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from sim_kernel import PROCESS
-from sim_plan import KINDS, Fault, Plan, plan_of
+from sim_kernel import PROCESS, sim_time
+from sim_plan import KINDS, Fault, Plan, plain_plan_of, plan_of
 
 from trialpod.storage import remote_checkpoints
 from trialpod.storage.base import KeyExistsError
 from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.storage.uploads import CheckpointWriter
+from trialpod.tune.session import Session
+from trialpod_operator.cluster import reuse, runs
+from trialpod_operator.cluster.controller import Controller
+from trialpod_operator.cluster.experiment_controller import ExperimentController
+from trialpod_operator.cluster.group import Group
 from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.reuse import Reuse
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.experiment.journal_copy import JournalCopy
 from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.stored_files import StoredFiles
 from trialpod_operator.reports import service
@@ -34,25 +44,25 @@ def answer_before_commit(put: Put) -> None:
 def no_fencing(put: Put) -> None:
     """A journal's object that another operator has made is replaced."""
 
-    def create(self: Mirror, key: str, data: bytes) -> None:
+    def create(self: JournalCopy, key: str, data: bytes) -> None:
         self._storage.write(key, data)
 
-    put(Mirror, "_create", create)
+    put(JournalCopy, "_create", create)
 
 
 def no_seal(put: Put) -> None:
     """A snapshot replaces records that it does not know."""
-    put(Mirror, "_seal_before", lambda _self, _number: None)
+    put(JournalCopy, "_seal_before", lambda _self, _number: None)
 
 
 def anothers_write_taken_for_ones_own(put: Put) -> None:
     """An object of another operator is taken for one of ours whose answer was lost."""
 
-    def create(self: Mirror, key: str, data: bytes) -> None:
+    def create(self: JournalCopy, key: str, data: bytes) -> None:
         with contextlib.suppress(KeyExistsError):  # nobody looks whose it is
             self._storage.write_new(key, data)
 
-    put(Mirror, "_create", create)
+    put(JournalCopy, "_create", create)
 
 
 def duplicate_not_recognised(put: Put) -> None:
@@ -74,13 +84,23 @@ def no_proof(put: Put) -> None:
 
 def no_mark_of_removal(put: Put) -> None:
     """What is written where the journal was removed counts as committed."""
-    put(Mirror, "_refuse_removed", lambda _self, _segment: None)
+    put(JournalCopy, "_refuse_removed", lambda _self, _segment: None)
 
 
 def older_files_come_back(put: Put) -> None:
     """A file is replaced whatever stands there, by whoever, and before its records are in the storage."""
     put(Mirror, "_copy_records_of_files", lambda _self: None)
     put(StoredFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
+
+    def pull(self: Mirror, **given: Any) -> bool:
+        """Take time, in which another operator may go on: what is restored is restored at once else."""
+        fetched = right(self, **given)
+        if PROCESS.get() is not None:  # not in the checks afterwards
+            sim_time.sleep(4.0)
+        return fetched
+
+    right = Mirror.pull
+    put(Mirror, "pull", pull)
 
 
 def deleted_checkpoints_come_back(put: Put) -> None:
@@ -200,6 +220,96 @@ def clock_taken_as_it_is(put: Put) -> None:
     put(ExperimentHost, "now", lambda self: self._clock())
 
 
+# -- several experiments --
+
+
+def experiments_mixed_up(put: Put) -> None:
+    """Who asks for one experiment gets any, and nobody looks who asks."""
+
+    def find(self: Controller, _name: str) -> Any:
+        return next((each for each in self._controllers.values() if each.open), None)
+
+    put(Controller, "find", find)
+    put(ExperimentController, "permits", lambda _self, _caller, _trial_id: "")
+    put(ExperimentController, "admits", lambda _self, _caller, _trial_id, _attempt: "")
+
+
+def one_folder_for_all(put: Put) -> None:
+    """All experiments of an operator work in the same folder."""
+    put(ExperimentController, "_work_dir", property(lambda self: Path(self._services.options.work_dir) / "here"))
+
+
+# -- reused pods --
+
+
+def told_before_it_is_labelled(put: Put) -> None:
+    """A pod gets its next attempt while its labels say something else."""
+
+    async def bind(self: Reuse, idle: Any, runs: Any) -> None:
+        if idle.run is not None and reuse._is_current(idle, runs):
+            self._answer(idle, idle.run)
+
+    put(Reuse, "_bind", bind)
+    put(Reuse, "is_bound", lambda _self, _run: True)
+
+
+def pods_wait_for_ever(put: Put) -> None:
+    """A pod for which nothing can come any more is kept."""
+    put(reuse, "IDLE_S", 1e9)
+    put(runs, "spare", lambda _engine, _running: None)
+
+
+# -- functions --
+
+
+def counters_start_anew(put: Put) -> None:
+    """A function's attempt goes on with the state that was restored, and counts from 1."""
+
+    def begin(self: Session, *args: Any, **options: Any) -> None:
+        right(self, *args, **{**options, "restored": None})
+
+    right = Session.__init__
+    put(Session, "__init__", begin)
+
+
+def checkpoint_not_handed_over(put: Put) -> None:
+    """A function's attempt goes on counting, and the function begins anew."""
+
+    def begin(self: Session, *args: Any, **options: Any) -> None:
+        right(self, *args, **{**options, "checkpoint": None})
+
+    right = Session.__init__
+    put(Session, "__init__", begin)
+
+
+def copied_after_the_report(put: Put) -> None:
+    """What a function has reported as a checkpoint is read when it is stored, not when it is reported."""
+
+    def commit(self: RemoteCheckpoints, index: int, **options: Any) -> Any:
+        if folder := later.pop((id(self), index), None):
+            snapshot(self, index, folder)
+        return right(self, index, **options)
+
+    def take(self: RemoteCheckpoints, index: int, source: Any = None) -> int:
+        if source is not None:
+            later[id(self), index] = source
+        return snapshot(self, index, source)
+
+    later: dict[tuple[int, int], Any] = {}
+    right, snapshot = RemoteCheckpoints.commit, RemoteCheckpoints.snapshot
+    put(RemoteCheckpoints, "commit", commit)
+    put(RemoteCheckpoints, "snapshot", take)
+
+
+# -- workers --
+
+
+def a_heads_failure_is_believed(put: Put) -> None:
+    """Of a group's failures the head's counts, whatever its workers show."""
+    put(Group, "judge_told", lambda _self, end, _now: end)
+    put(Group, "judge_read", lambda _self, ending, _now: ending)
+
+
 Defect = Callable[[Put], None]
 
 _TWO = ("two operators", "operator paused", "operator dies")
@@ -221,18 +331,39 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     announced_before_commit: ("attempt dies", "store away", "store slow"),
     decision_forgotten_on_restart: ("operator dies", "operator replaced"),
     superseded_attempts_write: _GONE,
+    experiments_mixed_up: (),
+    one_folder_for_all: (),
+    told_before_it_is_labelled: (),
+    pods_wait_for_ever: (),
+    counters_start_anew: ("pod vanishes",) * 3,
+    checkpoint_not_handed_over: ("pod vanishes",) * 3,
+    copied_after_the_report: ("store slow", "pod vanishes", "pod vanishes", "operator paused"),
+    a_heads_failure_is_believed: ("pod vanishes",) * 3,
     clock_taken_as_it_is: ("operator clock jumps", "operator clock jumps", *(("pod vanishes",) * 5)),
 }
 """And the faults in whose company each shows."""
 
+WITHIN: dict[Defect, str] = {
+    experiments_mixed_up: "several experiments",
+    one_folder_for_all: "several experiments",
+    told_before_it_is_labelled: "reusePods",
+    pods_wait_for_ever: "reusePods",
+    counters_start_anew: "function",
+    checkpoint_not_handed_over: "function",
+    copied_after_the_report: "function",
+    a_heads_failure_is_believed: "workers",
+}
+"""And the features; the others show in plain experiments."""
 
-def provoking(seed: int, kinds: tuple[str, ...]) -> Plan:
-    """Return a seed's plan with these kinds of faults in the place of its own."""
-    import random
 
+def provoking(seed: int, defect: Defect) -> Plan:
+    """Return a plan in which a defect may show: a seed's, with other faults in the place of its own."""
+    kinds = DEFECTS[defect]
     assert set(kinds) <= set(KINDS)
     choose = random.Random(f"provoke {seed}")
-    plan = plan_of(seed)
+    plan = plain_plan_of(seed)
+    if feature := WITHIN.get(defect):
+        plan = next(found for n in itertools.count() if feature in (found := plan_of(seed + 1000 * n)).features)
     faults = []
     for kind in kinds:
         for _ in range(choose.choice([1, 2, 3])):

@@ -14,7 +14,7 @@ from sim_plan import Fault
 from trialpod_operator.cluster import kube as paths
 
 if TYPE_CHECKING:
-    from sim_world import SimWorld
+    from sim_world import Hosted, SimWorld
 
 T = TypeVar("T")
 
@@ -57,7 +57,8 @@ class Faults:
             operator.process.kill()
         if not alive:
             world.start_operator()
-        await self._spec(suspend=False)
+        for experiment in world.experiments:
+            await self._spec(experiment, suspend=False)
 
     # -- choices --
 
@@ -68,8 +69,9 @@ class Faults:
         pods = self.world.pods.alive()
         return _chosen(pods, fault.x) if pods else None
 
-    def _harm(self, pod: Object) -> None:
-        self.world.pods.harmed[pod["metadata"]["labels"]["trialpod.dev/trial-id"]] += 1
+    def _an_experiment(self, fault: Fault) -> Hosted:
+        there = [each for each in self.world.experiments if each.created]
+        return _chosen(there, fault.x * 7.0 % 1.0)
 
     # -- wires --
 
@@ -104,7 +106,6 @@ class Faults:
     async def _attempt_dies(self, fault: Fault) -> None:
         if found := self._a_pod(fault):
             self._count("attempt dies")
-            self._harm(found[0])
             found[1].countdown = int(fault.x * 997) % MOST_POINTS
 
     async def _pod_vanishes(self, fault: Fault) -> None:
@@ -243,22 +244,31 @@ class Faults:
 
     async def _suspended(self, fault: Fault) -> None:
         self._count("suspended")
-        await self._spec(suspend=True)
+        experiment = self._an_experiment(fault)
+        await self._spec(experiment, suspend=True)
         await asyncio.sleep(fault.for_s)
-        await self._spec(suspend=False)
+        await self._spec(experiment, suspend=False)
 
     async def _more_samples(self, fault: Fault) -> None:
         self._count("more samples")
-        self.world.samples += 1 + int(fault.x * 2)
-        await self._spec(numSamples=self.world.samples)
+        experiment = self._an_experiment(fault)
+        experiment.samples += 1 + int(fault.x * 2)
+        await self._spec(experiment, numSamples=experiment.samples)
 
     async def _trial_stopped_by_its_user(self, fault: Fault) -> None:
-        trials = self.world.trials()
-        if trials:
+        experiment = self._an_experiment(fault)
+        if trials := experiment.trials():
             self._count("trial stopped by its user")
             trial = _chosen(trials, fault.x)
-            self.world.stopped.add(trial["spec"]["trialId"])
+            experiment.stopped.add(trial["spec"]["trialId"])
             await self.world.client.patch(paths.trials("team"), trial["metadata"]["name"], {"spec": {"stop": True}})
 
-    async def _spec(self, **changes: object) -> None:
-        await self.world.client.patch(paths.experiments("team"), "digits", {"spec": changes})
+    async def _experiment_deleted(self, fault: Fault) -> None:
+        experiment = self.world.experiments[-1]
+        if experiment.created and experiment is not self.world.experiments[0]:
+            self._count("experiment deleted")
+            experiment.deleted = True
+            await self.world.client.delete(paths.experiments("team"), experiment.name)
+
+    async def _spec(self, experiment: Hosted, **changes: object) -> None:
+        await self.world.client.patch(paths.experiments("team"), experiment.name, {"spec": changes})

@@ -161,6 +161,7 @@ class Process:
         offset_s: how wrong its wall clock is.
         on_exit: told of the exit status when it ends by itself.
         countdown: points until it is killed; None while it is not to be.
+        on_death: told when that has come, before `on_kill` is.
     """
 
     def __init__(self, kernel: Kernel, name: str) -> None:
@@ -175,6 +176,7 @@ class Process:
         self.on_exit: Callable[[int], None] = lambda status: None
         self.countdown: int | None = None
         self.on_kill: Callable[[], None] = lambda: None
+        self.on_death: Callable[[], None] = lambda: None
         self.session: Any = None
         self.hostname = name
         self._when_gone: list[Callable[[], None]] = []
@@ -247,6 +249,7 @@ class Process:
             if self.countdown < 0:
                 self.countdown = None
                 self.kernel.log("dies at", f"{self.name} {where}")
+                self.on_death()
                 self.kill()
         if not self.alive and self.kernel.current is not None:
             self.kernel.hub.switch()

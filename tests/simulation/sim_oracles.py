@@ -13,31 +13,32 @@ from trialpod.errors import TrialpodError
 from trialpod_operator.experiment.examine import examine
 
 if TYPE_CHECKING:
-    from sim_world import SimWorld
-
-_PREFIX = "bucket/runs/digits/"
+    from sim_world import Hosted, SimWorld
 
 
 def judge(world: SimWorld, notes: list[str]) -> list[str]:
     """Return what is wrong; `notes` gets what is worth knowing."""
     found: list[str] = []
-    found += _history(world, notes)
-    lines = _lines(world)
-    found += _results(world, lines)
-    found += _ends(world, lines)
+    for experiment in world.experiments:
+        if experiment.deleted:
+            continue  # what it has left is its user's; that its objects are gone is seen before
+        lines = _lines(experiment)
+        of_it = [*_history(experiment, notes), *_results(experiment, lines), *_ends(experiment, lines)]
+        found += of_it if experiment is world.experiments[0] else [f"{experiment.name}: {each}" for each in of_it]
     return found
 
 
-def _history(world: SimWorld, notes: list[str]) -> list[str]:
+def _history(experiment: Hosted, notes: list[str]) -> list[str]:
     """The history checker finds nothing, and the algorithms would choose the same again.
 
     Once as it is stored, and once with all records from the beginning on, that snapshots have replaced.
     """
     found: list[str] = []
+    world = experiment.world
     whole = {key: data for key, data in world.values.items() if "/.trialpod/journal/" not in key}
     try:
-        examined = examine(plain(world.values, _PREFIX), verify=True)
-        complete = examine(plain(whole | world.archive, _PREFIX))
+        examined = examine(plain(world.values, experiment.prefix), verify=True)
+        complete = examine(plain(whole | world.archive, experiment.prefix))
     except TrialpodError as error:
         return [f"history: {error}"]
     if complete.records < examined.records or complete.replayed != "plan":
@@ -59,19 +60,19 @@ def _history(world: SimWorld, notes: list[str]) -> list[str]:
     return found
 
 
-def _lines(world: SimWorld) -> dict[str, list[dict[str, Any]]]:
+def _lines(experiment: Hosted) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
-    for key, data in world.values.items():
-        if key.startswith(_PREFIX) and key.endswith("/result.json"):
-            parts = key.removeprefix(_PREFIX).split("/")[0].split("_")
+    for key, data in experiment.world.values.items():
+        if key.startswith(experiment.prefix) and key.endswith("/result.json"):
+            parts = key.removeprefix(experiment.prefix).split("/")[0].split("_")
             found["_".join(parts[1:3])] = [json.loads(line) for line in data.decode().splitlines()]
     return found
 
 
-def _results(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
+def _results(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Every durable result is there once, in order, and attempts do not mix."""
     found = []
-    sent = world.pods.sent
+    sent = experiment.track.sent
     stored: Counter[tuple[str, int]] = Counter()
     for trial_id, results in lines.items():
         where = {uid: (attempt, number) for (trial, attempt), numbers in sent.items() if trial == trial_id
@@ -87,7 +88,7 @@ def _results(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[st
             if numbers != list(range(1, len(numbers) + 1)):
                 found.append(f"results: {trial_id}/{attempt} has a gap: {numbers}")
             stored[trial_id, attempt] = len(numbers)
-    for (trial_id, attempt), count in world.pods.acked.items():
+    for (trial_id, attempt), count in experiment.track.acked.items():
         if stored[trial_id, attempt] < count:
             found.append(
                 f"durable: {count} results of {trial_id}/{attempt} were called durable, "
@@ -96,22 +97,20 @@ def _results(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[st
     return found
 
 
-def _ends(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
+def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Every trial ended as what happened to it explains; where nothing decides, as without any fault."""
     found = []
-    counted = world.status["trials"]
-    if counted["total"] != world.samples or counted["terminated"] + counted["error"] != counted["total"]:
-        found.append(f"end: {world.samples} trials were asked for; the status says {counted}")
-    trials = world.trials()
+    counted, samples, harmed = experiment.status["trials"], experiment.samples, experiment.track.harmed
+    if counted["total"] != samples or counted["terminated"] + counted["error"] != counted["total"]:
+        found.append(f"end: {samples} trials were asked for; the status says {counted}")
+    trials = experiment.trials()
     if len(trials) != counted["total"]:
         found.append(f"end: {len(trials)} TuneTrials, but {counted['total']} trials")
     for trial in trials:
         spec, status = trial["spec"], trial["status"]
         trial_id = spec["trialId"]
-        if status["failures"] > world.pods.harmed[trial_id]:
-            found.append(
-                f"end: {trial_id} has {status['failures']} failures, but was harmed {world.pods.harmed[trial_id]}"
-            )
+        if status["failures"] > harmed[trial_id]:
+            found.append(f"end: {trial_id} has {status['failures']} failures, but was harmed {harmed[trial_id]}")
         if status["state"] == "ERROR":
             if status["failures"] != MAX_FAILURES + 1:
                 found.append(f"end: {trial_id} is in ERROR after {status['failures']} failures")
@@ -119,7 +118,7 @@ def _ends(world: SimWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
         if status["state"] != "TERMINATED":
             found.append(f"end: {trial_id} is {status['state']}")
             continue
-        if trial_id in world.stopped or not world.plan.same_end:
+        if trial_id in experiment.stopped or not experiment.plan.same_end:
             continue
         last = lines.get(trial_id, [{}])[-1]
         x = last.get("config", {}).get("x")

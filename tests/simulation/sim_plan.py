@@ -1,4 +1,4 @@
-"""What a seed stands for: the shape of an experiment, and what goes wrong while it runs.
+"""What a seed stands for: the shapes of experiments, and what goes wrong while they run.
 
 The faults are a plain list, so that those that matter can be found by leaving others out (`shrunk`).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 STEPS = 6
@@ -16,7 +16,7 @@ MAX_FAILURES = 2
 END_S = 30.0
 """Faults begin within this time."""
 
-KINDS = (
+_PLAIN_KINDS = (
     "requests lost",
     "answers lost",
     "messages duplicated",
@@ -48,7 +48,13 @@ KINDS = (
     "more samples",
     "trial stopped by its user",
 )
+KINDS = (*_PLAIN_KINDS, "experiment deleted")
 """All faults; those of users are among them, because they come at any moment too."""
+
+CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
+"""Entry points: a class that takes new configs, one that does not, and a function."""
+
+FEATURES = ("several experiments", "reusePods", "function", "workers")
 
 
 @dataclass(frozen=True)
@@ -69,19 +75,51 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Experiment:
+    """One of the experiments.
+
+    Attributes:
+        name: its name.
+        spec: what its user asks for.
+        same_end: the end state does not depend on what happens on the way.
+        at: seconds after the start when it is created.
+        restarts: its pods can put a fresh process in the place of one that has ended.
+        keeps_every: a function reports a checkpoint with every so many results; 0 = with none.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    same_end: bool
+    at: float = 0.0
+    restarts: bool = False
+    keeps_every: int = 1
+
+    @property
+    def features(self) -> set[str]:
+        """What of `FEATURES` it has by itself."""
+        found = {"reusePods": "reusePods" in self.spec, "workers": "workers" in self.spec}
+        found["function"] = self.spec.get("trainable") == {"entrypoint": FUNCTION}
+        return {name for name, there in found.items() if there}
+
+
+@dataclass(frozen=True)
 class Plan:
     """All that a seed decides."""
 
     seed: int
-    spec: dict[str, Any]
+    experiments: tuple[Experiment, ...]
     faults: tuple[Fault, ...]
     watch_delay_s: float
     step_s: float
-    same_end: bool
-    """The end state does not depend on what happens on the way."""
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Plan:
-        return Plan(self.seed, self.spec, faults, self.watch_delay_s, self.step_s, self.same_end)
+        return replace(self, faults=faults)
+
+    @property
+    def features(self) -> set[str]:
+        """What of `FEATURES` it has."""
+        several = {"several experiments"} if len(self.experiments) > 1 else set()
+        return several.union(*(each.features for each in self.experiments))
 
     def text(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -91,7 +129,10 @@ def plan_from_text(text: str) -> Plan:
     """Read what `Plan.text` wrote."""
     values = json.loads(text)
     faults = tuple(Fault(**fault) for fault in values.pop("faults"))
-    return Plan(faults=faults, **values)
+    if "spec" in values:  # of the time when there was one experiment
+        values["experiments"] = [{"name": "digits", "spec": values.pop("spec"), "same_end": values.pop("same_end")}]
+    experiments = tuple(Experiment(**each) for each in values.pop("experiments"))
+    return Plan(experiments=experiments, faults=faults, **values)
 
 
 _SPACE: dict[str, Any] = {"x": {"uniform": [0.5, 1.5]}}
@@ -114,15 +155,7 @@ def _schedulers(choose: random.Random) -> list[tuple[dict[str, Any] | None, bool
     ]
 
 
-@dataclass
-class _Choice:
-    random: random.Random
-    spec: dict[str, Any] = field(default_factory=dict)
-
-
-def plan_of(seed: int) -> Plan:
-    """Return what a seed stands for."""
-    choose = random.Random(f"plan {seed}")
+def _spec(choose: random.Random) -> tuple[dict[str, Any], bool]:
     scheduler, same_end = choose.choice(_schedulers(choose))
     spec: dict[str, Any] = {
         "numSamples": choose.choice([1, 2, 3, 3, 4]),
@@ -147,22 +180,68 @@ def plan_of(seed: int) -> Plan:
             {},
         ]
     )
-    kinds = choose.sample(KINDS, choose.randint(1, 8)) if choose.random() < 0.8 else [choose.choice(KINDS)]
-    faults = []
-    for kind in kinds:
-        for _ in range(choose.choice([1, 1, 1, 2, 3])):
-            at = round(choose.random() ** 1.5 * END_S, 3)
-            for_s = round(choose.choice([0.3, 2.0, 8.0, 40.0]) * choose.random(), 3)
-            faults.append(Fault(kind, at, for_s, round(choose.random(), 4)))
+    return spec, same_end
+
+
+def _fault(choose: random.Random, kind: str) -> Fault:
+    at = round(choose.random() ** 1.5 * END_S, 3)
+    for_s = round(choose.choice([0.3, 2.0, 8.0, 40.0]) * choose.random(), 3)
+    return Fault(kind, at, for_s, round(choose.random(), 4))
+
+
+def plain_plan_of(seed: int) -> Plan:
+    """Return what a seed stands for with one experiment of a class that has its pods for itself."""
+    choose = random.Random(f"plan {seed}")
+    spec, same_end = _spec(choose)
+    many = choose.random() < 0.8
+    kinds = choose.sample(_PLAIN_KINDS, choose.randint(1, 8)) if many else [choose.choice(_PLAIN_KINDS)]
+    faults = [_fault(choose, kind) for kind in kinds for _ in range(choose.choice([1, 1, 1, 2, 3]))]
     faults.sort(key=lambda fault: fault.at)
     return Plan(
         seed,
-        spec,
+        (Experiment("digits", spec, same_end),),
         tuple(faults),
         watch_delay_s=choose.choice([0.01, 0.2, 0.2, 3.0]),
         step_s=choose.choice([0.2, 1.0, 1.0, 3.0]),
-        same_end=same_end,
     )
+
+
+def plan_of(seed: int) -> Plan:
+    """Return what a seed stands for."""
+    plain = plain_plan_of(seed)
+    choose = random.Random(f"wide {seed}")
+    if choose.random() < 0.25:
+        return plain
+    experiments = [_widened(choose, plain.experiments[0])]
+    for number in range(2, choose.choice([1, 1, 2, 2, 2, 3]) + 1):
+        spec, same_end = _spec(choose)
+        spec["numSamples"] = choose.choice([1, 1, 2])
+        if choose.random() < 0.5:
+            spec["seed"] = experiments[0].spec["seed"]  # then its trials have the same ids
+        other = Experiment(f"digits-{number}", spec, same_end, at=round(choose.random() * 8.0, 3))
+        experiments.append(_widened(choose, other))
+    faults = list(plain.faults)
+    if len(experiments) > 1 and choose.random() < 0.2:
+        faults.append(_fault(choose, "experiment deleted"))
+        faults.sort(key=lambda fault: fault.at)
+    return replace(plain, experiments=tuple(experiments), faults=tuple(faults))
+
+
+def _widened(choose: random.Random, experiment: Experiment) -> Experiment:
+    spec = dict(experiment.spec)
+    entrypoint = choose.choice([CLASS, PLAIN_CLASS, FUNCTION, FUNCTION])
+    if entrypoint != CLASS:
+        spec["trainable"] = {"entrypoint": entrypoint}
+    if entrypoint == FUNCTION:
+        spec["checkpoint"] = {
+            name: value for name, value in spec["checkpoint"].items() if name not in ("frequency", "atEnd")
+        }
+    feature = choose.choice(["reusePods", "reusePods", "workers", "", ""])
+    if feature == "reusePods":
+        spec["reusePods"] = True
+    elif feature == "workers":
+        spec["workers"] = {"replicas": choose.choice([1, 1, 2])}
+    return replace(experiment, spec=spec, restarts=True, keeps_every=choose.choice([0, 1, 1, 2]))
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], tries: int = 60) -> Plan:

@@ -6,12 +6,9 @@ What really happened is noted here, beside what was answered, for the oracles to
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,10 +18,9 @@ from sim_kernel import PROCESS, Kernel, Process, SimThread, WorldOver, kernel
 
 from trialpod.protocol import client as client_module
 from trialpod.protocol.http import TransportError
-from trialpod.protocol.messages import AssignmentAnswer, ReportAnswer, ReportRequest
+from trialpod.protocol.messages import AssignmentAnswer, AttemptEnd, ReportAnswer, ReportRequest
 from trialpod.runner import main as runner_main
 from trialpod.runner.preemption import PreemptionWatch
-from trialpod.tune.trainable.trainable import Trainable
 from trialpod_operator.cluster import names
 from trialpod_operator.reports.service import ReportService
 
@@ -102,7 +98,7 @@ class SimConnection:
         call = Call(thread)
         label = f"{self.process.name} {path.rpartition('/')[2]}"
         if path.endswith("/report"):
-            world.pods.note_sent(body)
+            world.pods.note_sent(self.process, body)
         world.env(network_send, network, call, path, body, self.caller, label)
         kernel().park(timeout_s or TIMEOUT_S)
         call.over = True
@@ -112,7 +108,7 @@ class SimConnection:
             raise TransportError(call.refused or "no answer in time")
         status, data = call.answer
         kernel().log("answer", f"{label} {status}")
-        world.pods.note_answer(path, body, status, data)
+        world.pods.note_answer(self.process, path, body, status, data)
         return status, data
 
     def close(self) -> None:
@@ -192,15 +188,31 @@ def leave(status: int) -> None:
     process.exit(status)
 
 
+class Track:
+    """What the pods of one experiment did and were told.
+
+    Attributes:
+        name: of the experiment.
+        sent: (trial, attempt) -> number -> what the result is known by.
+        acked: (trial, attempt) -> how many results were answered as durable.
+        harmed: by trial: how often an attempt failed by its own fault.
+        groups: (trial, attempt) -> rank -> its process, and the steps that it has taken.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+        self.acked: Counter[tuple[str, int]] = Counter()
+        self.harmed: Counter[str] = Counter()
+        self.groups: dict[tuple[str, int], dict[int, tuple[Process, int]]] = defaultdict(dict)
+
+
 class SimPods(FakePods):
     """The kubelets.
 
     Attributes:
         processes: by the pod's uid.
-        sent: (trial, attempt) -> number -> what the result is known by.
-        acked: (trial, attempt) -> how many results were answered as durable.
         steps: what each step of user code made, by its own name: (trial, attempt, iteration, sum).
-        harmed: by trial: how often an attempt failed by its own fault.
     """
 
     def __init__(self, world: SimWorld) -> None:
@@ -208,10 +220,7 @@ class SimPods(FakePods):
         self.world = world
         self.processes: dict[str, Process] = {}
         self.pods: dict[str, Object] = {}
-        self.sent: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
-        self.acked: Counter[tuple[str, int]] = Counter()
         self.steps: dict[str, tuple[str, int, int, float]] = {}
-        self.harmed: Counter[str] = Counter()
         self.orphans: set[str] = set()
 
     # -- what tests and faults do --
@@ -249,8 +258,6 @@ class SimPods(FakePods):
     async def _process(self, pod: Object) -> int:
         uid = pod["metadata"]["uid"]
         world = self.world
-        process = Process(world.kernel, pod["metadata"]["name"])
-        self.processes[uid] = process
         self.pods[uid] = pod
         exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -261,23 +268,46 @@ class SimPods(FakePods):
         def on_kill() -> None:
             world.env(self.kill, pod, 137, "Error")
 
-        process.on_exit, process.on_kill = on_exit, on_kill
         env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-
-        def main() -> None:
-            status = runner_main.run(
-                runner=str(env[names.RUNNER_VARIABLE]),
-                address="https://operator",
-                experiment=str(env[names.EXPERIMENT_VARIABLE]),
-            )
-            process.exit(status)
-
-        process.caller = Caller("team", pod["metadata"]["name"], uid)  # type: ignore[attr-defined]
-        process.spawn(main, "main")
+        experiment = str(env[names.EXPERIMENT_VARIABLE])
+        restarts = world.hosted(experiment).plan.restarts
         terminated = self._terminated[uid]
+
+        def begin(before: Process | None = None) -> None:
+            """Start the process that runs attempts, as the first one of the container does."""
+            process = Process(world.kernel, pod["metadata"]["name"])
+            if before is not None:
+                process.offset_s, process.countdown = before.offset_s, before.countdown
+            self.processes[uid] = process
+            process.on_exit, process.on_kill = on_exit, on_kill
+            process.on_death = lambda: self._harm(process, pod)
+            process.experiment = experiment  # type: ignore[attr-defined]
+            process.rank = int(env.get(names.RANK_VARIABLE) or 0)  # type: ignore[attr-defined]
+            process.caller = Caller("team", pod["metadata"]["name"], uid)  # type: ignore[attr-defined]
+            ends: list[AttemptEnd] = []
+            asked: list[bool] = []
+
+            def main() -> None:
+                status = runner_main.run(
+                    runner=str(env[names.RUNNER_VARIABLE]),
+                    address="https://operator",
+                    experiment=experiment,
+                    on_end=ends.append,
+                    restart=(lambda: asked.append(True)) if restarts else None,
+                )
+                if asked and not terminated.is_set():
+                    process.on_exit = lambda status: world.env(begin, process)
+                elif restarts and ends and ends[-1].cause == "failed":
+                    status = status or 1
+                process.exit(status)
+
+            process.spawn(main, "main")
+
+        begin()
 
         async def pass_on() -> None:
             await terminated.wait()
+            process = self.processes[uid]
             watch = getattr(process, "watch", None)
             if watch is not None and process.alive:
                 world.kernel.log("SIGTERM", process.name)
@@ -293,73 +323,55 @@ class SimPods(FakePods):
 
     # -- what happened --
 
-    def note_sent(self, body: bytes) -> None:
+    def track_of(self, process: Process) -> Track:
+        """Return what is noted of a process's experiment."""
+        return self.world.hosted(process.experiment).track  # type: ignore[attr-defined]
+
+    def group_of(self, process: Process) -> dict[int, tuple[Process, int]]:
+        """Return the ranks of the attempt that a process has."""
+        return self.track_of(process).groups[process.attempt]  # type: ignore[attr-defined]
+
+    def _harm(self, process: Process, pod: Object) -> None:
+        """Its process dies by its own fault: that is a failure of the trial that it has, or is just given."""
+        current = self.api.get("pods", pod["metadata"]["name"]) or pod
+        trials = {current["metadata"]["labels"][names.TRIAL_ID_LABEL]}
+        if attempt := getattr(process, "attempt", None):
+            trials.add(attempt[0])
+        for trial_id in trials:
+            self.track_of(process).harmed[trial_id] += 1
+
+    def _check_labels(self, process: Process, trial_id: str, attempt: int) -> None:
+        """Where pods are reused, each is labelled for an attempt before it is told of it."""
+        pod = self.api.get("pods", process.caller.pod_name)  # type: ignore[attr-defined]
+        if pod is None or names.MADE_FOR_ANNOTATION not in (pod["metadata"].get("annotations") or {}):
+            return
+        labels = pod["metadata"]["labels"]
+        found = labels[names.TRIAL_ID_LABEL], labels[names.ATTEMPT_LABEL]
+        if found != (trial_id, str(attempt)):
+            self.problems.append(f"{process.name} was told of {trial_id}/{attempt}, and is labelled {found}")
+
+    def note_sent(self, process: Process, body: bytes) -> None:
         request = msgspec.msgpack.decode(body, type=ReportRequest)
-        numbers = self.sent[request.trial_id, request.attempt]
+        numbers = self.track_of(process).sent[request.trial_id, request.attempt]
         for number, raw in enumerate(request.results, request.first):
             uid = str(msgspec.msgpack.decode(raw)["uid"])
             known = numbers.setdefault(number, uid)
             if known != uid:
                 self.problems.append(f"{request.trial_id}/{request.attempt}: result {number} was {known}, then {uid}")
 
-    def note_answer(self, path: str, body: bytes, status: int, data: bytes) -> None:
+    def note_answer(self, process: Process, path: str, body: bytes, status: int, data: bytes) -> None:
+        if status == 200 and path.endswith("/assignment"):
+            given = msgspec.msgpack.decode(data, type=AssignmentAnswer).assignment
+            if given is not None:
+                process.attempt = (given.trial_id, given.attempt)  # type: ignore[attr-defined]
+                self._check_labels(process, *process.attempt)  # type: ignore[attr-defined]
         if status != 200 or not path.endswith("/report"):
             return
         request = msgspec.msgpack.decode(body, type=ReportRequest)
         answer = msgspec.msgpack.decode(data, type=ReportAnswer)
         if not answer.superseded:
-            key = (request.trial_id, request.attempt)
-            self.acked[key] = max(self.acked[key], answer.durable)
-
-
-class SimTrainable(Trainable):
-    """User code: what it computes follows from its parameter and the steps that it took."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self.x = float(config["x"])
-        self.sum = 0.0
-        self.uid = ""
-
-    def step(self) -> dict[str, Any]:
-        world = worlds[-1]
-        process = PROCESS.get()
-        assert process is not None
-        kernel().sleep(world.plan.step_s * world.pods._random.uniform(0.5, 1.5))
-        process.point("step")
-        assert self._info is not None
-        trial_id = self._info.trial_id
-        if getattr(process, "fails", False):
-            process.fails = False  # type: ignore[attr-defined]
-            kernel().counts["user code fails"] += 1
-            kernel().log("user code fails", trial_id)
-            world.pods.harmed[trial_id] += 1
-            raise ValueError("no")
-        self.sum += self.x
-        self.uid = f"{trial_id}-{kernel().serial()}"
-        iteration = self.iteration + 1
-        world.pods.steps[self.uid] = (trial_id, 0, iteration, self.sum)
-        kernel().log("step", f"{process.name} {iteration} {self.sum!r}")
-        return {"score": self.sum, "uid": self.uid}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        state = {"sum": self.sum, "iteration": self.iteration, "uid": self.uid}
-        with open(os.path.join(checkpoint_dir, "state.json"), "w") as file:
-            json.dump(state, file)
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        state = json.loads(Path(str(checkpoint), "state.json").read_text())
-        world = worlds[-1]
-        made = world.pods.steps.get(state["uid"])
-        if made is None or made[2:] != (state["iteration"], state["sum"]):
-            world.pods.problems.append(f"a checkpoint holds {state}, which no step has made: {made}")
-        if self.iteration not in (0, state["iteration"]):
-            world.pods.problems.append(f"restored to iteration {self.iteration}, but the state is of {state}")
-        self.sum, self.uid = state["sum"], state["uid"]
-        kernel().log("restored", f"{state['iteration']} {state['sum']!r}")
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.setup(new_config)
-        return bool(worlds[-1].plan.seed % 2)
+            key, acked = (request.trial_id, request.attempt), self.track_of(process).acked
+            acked[key] = max(acked[key], answer.durable)
 
 
 def make_client(address: str, experiment: str, **_: Any) -> client_module.ReportClient:
@@ -377,10 +389,6 @@ def make_client(address: str, experiment: str, **_: Any) -> client_module.Report
         uniform=world.network.random.random,
         connection=connection,
     )
-
-
-def decoded_assignment(data: bytes) -> AssignmentAnswer:
-    return msgspec.msgpack.decode(data, type=AssignmentAnswer)
 
 
 __all__ = ["Kernel", "ReportService"]

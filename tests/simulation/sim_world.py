@@ -26,10 +26,11 @@ import fake_api
 import sim_pods
 from cluster_world import manifest
 from fake_api import FakeApi, FakeKube, Object, Watch
-from sim_kernel import Kernel, Process, SimExecutor, SimLoop, install_kernel, kernel, sim_threading, sim_time
-from sim_plan import END_S, Fault, Plan
-from sim_pods import Network, SimPods, SimPreemption, SimTrainable, leave, make_client, worlds
+from sim_kernel import PROCESS, Kernel, Process, SimExecutor, SimLoop, install_kernel, kernel, sim_threading, sim_time
+from sim_plan import END_S, Experiment, Fault, Plan
+from sim_pods import Network, SimPods, SimPreemption, Track, leave, make_client, worlds
 from sim_storage import SimStorage, StoreWeather
+from sim_trainables import load_sim_trainable
 
 from trialpod.protocol import attempt_link, backoff
 from trialpod.protocol import client as client_module
@@ -49,17 +50,16 @@ from trialpod.storage.journal import Journal
 from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
-from trialpod_operator.cluster import deletion, experiment_controller, work_queue
+from trialpod_operator.cluster import deletion, experiment_controller, names, work_queue
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
-from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.kube import NEVER_HELD_BACK, ApiError
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.experiment import due_trials, file_copies, journal_copy, mirror, suggesting
 from trialpod_operator.experiment import host as host_module
-from trialpod_operator.experiment import mirror, suggesting
 from trialpod_operator.reports.service import NotReadyError, ReportService
 
-PREFIX = "bucket/runs/digits/"
 WITHIN_S = 3_000.0
 """So long after the last fault the experiment has to be over."""
 REST_S = 600.0
@@ -85,6 +85,8 @@ class SimKube(FakeKube):
         self.process.point(f"before {method} {path}")
         if not self.process.alive:
             await asyncio.get_running_loop().create_future()
+        if method != "GET" and not path.startswith(NEVER_HELD_BACK) and not self.may_act():
+            raise fake_api.error(method, path, 0, "Unreachable", "not sent: another operator may be at work by now")
         refusal = world.api_fault(method, path, options.get("body"))
         if refusal is not None:
             raise refusal
@@ -132,7 +134,8 @@ class SimOperator:
         )
         self.controller = Controller(self.kube, options, world.kernel.wall, lambda: "-- the authority --")
         self.service = ReportService(self.controller, timer=sim_time.monotonic)
-        self.lease = Lease(self.kube, "team", lease, name, sim_time.monotonic)
+        self.lease = Lease(self.kube, "team", lease, name, sim_time.monotonic, alone=world.plan.seed % 2 == 0)
+        self.kube.may_act = self.lease.may_act
         self.reconciles = 0
         queue = self.controller.queue
         work = queue._work
@@ -204,6 +207,65 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
+class Hosted:
+    """One of the plan's experiments, as it is in the world.
+
+    Attributes:
+        track: what its pods did and were told.
+        samples: how many trials its user asks for by now.
+        stopped: trials that its user has stopped.
+        created, deleted: by its user.
+    """
+
+    def __init__(self, world: SimWorld, plan: Experiment) -> None:
+        self.world, self.plan = world, plan
+        self.name = plan.name
+        self.prefix = f"bucket/runs/{plan.name}/"
+        self.track = Track(plan.name)
+        self.samples = int(plan.spec["numSamples"])
+        self.stopped: set[str] = set()
+        self.created = self.deleted = False
+
+    async def create(self) -> None:
+        await asyncio.sleep(max(0.0, self.plan.at - self.world.loop.time()))
+        made = manifest(**self.plan.spec)
+        made["metadata"]["name"] = self.name
+        await self.world.client.create(paths.experiments("team"), made)
+        self.created = True
+
+    @property
+    def resource(self) -> Object:
+        return self.world.api.get("tuneexperiments", self.name) or {}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.resource.get("status") or {})
+
+    def trials(self) -> list[Object]:
+        mine = [
+            item
+            for item in self.world.api.all("tunetrials")
+            if item["metadata"]["labels"][names.EXPERIMENT_LABEL] == self.name
+        ]
+        return sorted(mine, key=lambda item: int(item["spec"]["index"]))
+
+    def is_over(self) -> bool:
+        if self.deleted:
+            return not self.resource and not self.trials()
+        if not self.resource:
+            return False
+        observed = self.status.get("observedGeneration") == self.resource["metadata"]["generation"]
+        return bool(self.status.get("completionTime")) and observed
+
+    def why(self) -> str:
+        states = [(each.get("status") or {}).get("state") for each in self.trials()]
+        conditions = [
+            f"{each['type']}={each['status']} {each.get('reason')}: {each.get('message')}"
+            for each in self.status.get("conditions") or []
+        ]
+        return f"{self.name}{' deleted' if self.deleted else ''}: {states} {conditions}"
+
+
 class SimWorld:
     """Everything. Made and used within `simulate`."""
 
@@ -228,8 +290,8 @@ class SimWorld:
         self.leaks: list[str] = []
         self.flaky = self.lost_answers = 0.0
         self.api_away = False
-        self.stopped: set[str] = set()
-        self.samples = int(plan.spec["numSamples"])
+        self.experiments = [Hosted(self, each) for each in plan.experiments]
+        self.kernel.counts.update(plan.features)
         self.ended = False
         self.stores: list[RemoteCheckpoints] = []
         self.journals: list[Journal] = []
@@ -295,22 +357,12 @@ class SimWorld:
 
     # -- what is --
 
-    @property
-    def experiment(self) -> Object:
-        return self.api.get("tuneexperiments", "digits") or {}
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return dict(self.experiment.get("status") or {})
-
-    def trials(self) -> list[Object]:
-        return sorted(self.api.all("tunetrials"), key=lambda item: int(item["spec"]["index"]))
+    def hosted(self, name: str) -> Hosted:
+        """Return an experiment by its name, or by "namespace/name"."""
+        return next(each for each in self.experiments if each.name == name.rpartition("/")[2])
 
     def is_over(self) -> bool:
-        if not self.experiment:
-            return False
-        observed = self.status.get("observedGeneration") == self.experiment["metadata"]["generation"]
-        return bool(self.status.get("completionTime")) and observed
+        return all(each.is_over() for each in self.experiments)
 
     def at_rest(self) -> bool:
         operator = self.operator
@@ -329,7 +381,8 @@ class SimWorld:
         from sim_faults import Faults
 
         self.start_operator()
-        await self.client.create(paths.experiments("team"), manifest(**self.plan.spec))
+        await self.experiments[0].create()
+        self._tasks.update(asyncio.ensure_future(each.create()) for each in self.experiments[1:])
         faults = Faults(self)
         for fault in self.plan.faults:
             wait = fault.at - self.loop.time()
@@ -345,8 +398,7 @@ class SimWorld:
         began = self.loop.time()
         while not self.at_rest():
             if self.loop.time() - began > WITHIN_S:
-                states = [(each.get("status") or {}).get("state") for each in self.trials()]
-                raise Violation(f"liveness: not over {WITHIN_S:.0f} s after the last fault: {states} {self.why()}")
+                raise Violation(f"liveness: not over {WITHIN_S:.0f} s after the last fault: {self.why()}")
             if self.kernel.errors or self.pods.problems:
                 return
             await asyncio.sleep(0.5)
@@ -364,12 +416,9 @@ class SimWorld:
 
     def why(self) -> str:
         operator = self.operator
-        conditions = [
-            f"{each['type']}={each['status']} {each.get('reason')}: {each.get('message')}"
-            for each in self.status.get("conditions") or []
-        ]
+        told = "; ".join(each.why() for each in self.experiments)
         pods = [(pod["metadata"]["name"], (pod.get("status") or {}).get("phase")) for pod in self.api.all("pods")]
-        return f"{operator.process.name if operator else 'no operator'}; {conditions}; pods {pods}"
+        return f"{operator.process.name if operator else 'no operator'}; {told}; pods {pods}"
 
     async def rest(self) -> None:
         """Nothing is written any more."""
@@ -386,9 +435,11 @@ class SimWorld:
 
 
 _THREADED: tuple[Any, ...] = (
-    attempt_link, client_module, uploads, mirror, suggesting, snapshots, parallel, checkpoint_upload, checkpoints,
-    attempt_module, preemption, runner_main, tree_copy,
+    attempt_link, client_module, uploads, mirror, journal_copy, suggesting, snapshots, parallel, checkpoint_upload,
+    checkpoints, due_trials, attempt_module, preemption, runner_main, tree_copy,
 )  # fmt: skip
+
+_BEGIN_SESSION = session_module.Session.__init__
 
 
 @contextlib.contextmanager
@@ -411,12 +462,16 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
         put(module, "threading", sim_threading)
     for module in (mirror, uploads, trainable_module, session_module):
         put(module, "time", sim_time)
-    put(mirror, "ThreadPoolExecutor", SimExecutor)
+    for module in (journal_copy, file_copies):
+        put(module, "ThreadPoolExecutor", SimExecutor)
+    put(mirror, "random", _Jitter())
     put(remote_checkpoints.os, "urandom", _urandom)
     default(attempt_module.Attempt.__init__, "clock", sim_time.monotonic)
     default(attempt_module.Attempt.__init__, "wall", sim_time.time)
     default(attempt_module.Attempt.__init__, "sleep", sim_time.sleep)
     default(uploads.CheckpointWriter.__init__, "clock", sim_time.monotonic)
+    default(_BEGIN_SESSION, "clock", sim_time.monotonic)
+    default(_BEGIN_SESSION, "wall", sim_time.time)
     default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())
     put(work_queue, "random", _Jitter())
     put(attempt_module, "_open", lambda *args: world_of().open_checkpoints(*args))
@@ -427,7 +482,9 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     put(runner_main, "leave", leave)
     put(preemption, "leave", leave)
     put(runner_main._Process, "_enter", lambda _self, _trial_dir: None)
-    put(runner_main, "load_trainable", lambda *_: SimTrainable)
+    put(runner_main, "load_trainable", load_sim_trainable)
+    put(runner_main, "rank_of", lambda _environment: getattr(PROCESS.get(), "rank", 0))
+    put(runner_main, "set_environment", lambda _assignment, _environment: None)
     put(runner_main, "socket", _Hosts())
     put(host_module, "Journal", _Journals(world_of))
     put(runner_main, "sys", _Quiet())
@@ -447,8 +504,6 @@ class _Jitter:
 
 class _Hosts:
     def gethostname(self) -> str:
-        from sim_kernel import PROCESS
-
         process = PROCESS.get()
         return process.hostname if process is not None else "host"
 

@@ -4,7 +4,8 @@
     make soak SOAK_SEED=4711       that seed, with its timeline
     make soak SOAK_PLAN=FILE       a plan that an earlier run wrote down, with its timeline
 
-What failed is in build/soak, each seed with the fewest faults that still make it fail.
+What failed is in build/soak, each seed with the fewest faults that still make it fail. One worker also runs the fuzz
+tests now and then, with examples of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(HERE.parents[0] / "unit" / part) for part in ("cluster", "storage"))]
 
-from sim_plan import KINDS, Plan, plan_from_text, plan_of, shrunk  # noqa: E402
+from sim_plan import FEATURES, KINDS, Plan, plan_from_text, plan_of, shrunk  # noqa: E402
 from sim_world import Outcome, simulate  # noqa: E402
+from soak_fuzz import Fuzzed, Fuzzing  # noqa: E402
 
 PLACE = HERE.parents[1] / "build" / "soak"
 ENOUGH = 300
@@ -31,17 +33,20 @@ ENOUGH = 300
 COLLECT_EVERY = 20
 
 
-def work(first: int, step: int, end_at: float, results: Any) -> None:
+def work(first: int, step: int, end_at: float, results: Any, fuzzes: bool) -> None:
     """Run every `step`-th seed until the time is over."""
     import gc
 
     seed = first
+    fuzzing = Fuzzing(first) if fuzzes else None
     while time.time() < end_at:
         outcome = simulate(plan_of(seed))
         outcome.timeline = []
         results.put(outcome)
         if outcome.violations:
             results.put(write_down(plan_of(seed), outcome))
+        if fuzzing is not None and (found := fuzzing.turn()) is not None:
+            results.put(found)
         seed += step
         if seed // step % COLLECT_EVERY == 0:
             gc.collect()
@@ -57,6 +62,14 @@ def write_down(plan: Plan, outcome: Outcome) -> str:
     found = {"violations": outcome.violations, "of the least": again.violations, "plan": json.loads(least.text())}
     path.write_text(json.dumps(found, indent=1))
     path.with_suffix(".timeline").write_text("\n".join(again.timeline) + "\n")
+    return str(path)
+
+
+def keep_fuzzed(found: Fuzzed) -> str:
+    """Keep what a failing fuzz test printed; return where."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    path = PLACE / f"fuzz-{time.time():.0f}.txt"
+    path.write_text(f"{found.command}\n\n{found.output}")
     return str(path)
 
 
@@ -76,12 +89,14 @@ def soak(minutes: float, first: int, workers: int) -> int:
     results: Any = multiprocessing.Queue()
     end_at = time.time() + 60.0 * minutes
     processes = [
-        multiprocessing.Process(target=work, args=(first + number, workers, end_at, results), daemon=True)
+        multiprocessing.Process(
+            target=work, args=(first + number, workers, end_at, results, number == 0), daemon=True
+        )
         for number in range(workers)
     ]
     for process in processes:
         process.start()
-    seeds = events = failed = 0
+    seeds = events = failed = fuzzed = 0
     hours = 0.0
     fired: Counter[str] = Counter()
     running, next_line = workers, time.time() + 60.0
@@ -98,6 +113,11 @@ def soak(minutes: float, first: int, workers: int) -> int:
         elif isinstance(found, str):
             if found:
                 print(f"VIOLATION: {found}", flush=True)
+        elif isinstance(found, Fuzzed):
+            fuzzed += not found.out_of_time
+            if found.failed:
+                failed += 1
+                print(f"VIOLATION: {keep_fuzzed(found)}: {found.command}", flush=True)
         else:
             seeds += 1
             events += found.events
@@ -108,11 +128,14 @@ def soak(minutes: float, first: int, workers: int) -> int:
                 print(f"seed {found.seed}: {found.violations[0].splitlines()[0]}", flush=True)
         if time.time() >= next_line or not running:
             next_line += 60.0
-            kinds = ", ".join(f"{kind} {fired[kind]}" for kind in KINDS)
-            print(f"{seeds} seeds, {events} events, {hours:.1f} h, {failed} violations; {kinds}", flush=True)
-    missing = [kind for kind in KINDS if not fired[kind]]
+            kinds = ", ".join(f"{kind} {fired[kind]}" for kind in (*KINDS, *FEATURES))
+            print(
+                f"{seeds} seeds, {events} events, {hours:.1f} h, {fuzzed} fuzzed, {failed} violations; {kinds}",
+                flush=True,
+            )
+    missing = [kind for kind in (*KINDS, *FEATURES) if not fired[kind]]
     if seeds >= ENOUGH and missing:
-        print(f"these faults never happened, so nothing is known about them: {', '.join(missing)}")
+        print(f"these faults and features never happened, so nothing is known about them: {', '.join(missing)}")
         return 1
     return 1 if failed else 0
 

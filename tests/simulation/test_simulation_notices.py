@@ -15,4 +15,4 @@ SEEDS = 40
 def test_a_rule_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch, defect: Defect) -> None:
     with monkeypatch.context() as patched:
         defect(patched.setattr)
-        assert any(simulate(provoking(seed, DEFECTS[defect])).violations for seed in range(SEEDS))
+        assert any(simulate(provoking(seed, defect)).violations for seed in range(SEEDS))

@@ -19,8 +19,9 @@ local function health(verdict, kind)
   return {status = verdict, message = found[kind].message}
 end
 
-if is("Failed", "True") then return health("Degraded", "Failed") end
 if is("Stalled", "True") then return health("Degraded", "Stalled") end
+-- Of an experiment it comes with Stalled. A trial that failed is a result; whether it is bad, its experiment says.
+if is("Failed", "True") then return health("Healthy", "Failed") end
 if is("Suspended", "True") then return health("Suspended", "Suspended") end
 if is("Suspended", "False") then return health("Progressing", "Suspended") end
 if is("Ready", "True") then return health("Healthy", "Ready") end

@@ -30,6 +30,8 @@ _RAY_NAMES = {
     "search_alg": "searchAlgorithm",
     "max_concurrent": "maxConcurrentTrials",
     "time_budget_s": "timeBudget",
+    "max_trial_hours": "maxTrialHours",
+    "max_gpu_hours": "maxGpuHours",
     "reuse_actors": "reusePods",
     "parallelTrialCount": "maxConcurrentTrials",
     "maxTrialCount": "numSamples",

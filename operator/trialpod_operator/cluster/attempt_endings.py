@@ -96,14 +96,19 @@ class AttemptEndings:
 
     async def ask_about_silent(self, now: float) -> None:
         """Ask the server about pods that it may have lost without our hearing of it."""
+        asked = False
+        last_contact = self._shared.hosted.last_contact
         for run in list(self._shared.runs.values()):
-            heard = max(self._shared.hosted.last_contact.get(run.trial.trial_id, 0.0), run.asked_at, run.created_at)
+            heard = max(last_contact.get(run.trial.trial_id, 0.0), run.asked_at, run.created_at)
+            if now - heard < MISSING_S:
+                continue  # the least that anybody's patience lasts
             pod = self._shared.own_pod(run)
             if not run.given and pod is None and not run.created_at:
                 continue
             if now - heard < self._patience_s(run, pod, now):
                 continue
             run.asked_at = now
+            asked = True
             if await self._shared.work.look_up_pod(self._shared.pod_name(run)):
                 continue
             if pod is not None:
@@ -112,7 +117,8 @@ class AttemptEndings:
                 run.make_anew(now)
             elif self._shared.runs.get(run.trial.trial_id) is run:
                 self._ended(run, _must(read_ending(pod, vanished=True)))
-        self.note(now)
+        if asked:
+            self.note(now)
 
     def _patience_s(self, run: Run, pod: Object | None, now: float) -> float:
         if pod is None:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster import names, probe_pod
+from trialpod_operator.cluster import names, probe_pod, queues
 from trialpod_operator.cluster.client import ApiError, Experiments
 from trialpod_operator.cluster.findings import (
     IMAGE_REMEDY,
@@ -25,6 +25,7 @@ from trialpod_operator.cluster.findings import (
     facts_of,
     inside_findings,
     is_ready,
+    queue_findings,
     quota_finding,
     served,
     serves,
@@ -320,6 +321,24 @@ class Checks:
             yield Finding("GPUs", "bad", f"no node offers {resource}", remedy)
         else:
             yield Finding("GPUs", "ok", f"no node offers {resource}; experiments without GPUs do not need any")
+
+    def queues(self, queue: str) -> Iterator[Finding]:
+        """The LocalQueues of Kueue that the namespace has; nothing where there is no Kueue.
+
+        Args:
+            queue: that the experiment's pods are to wait in; "" = none.
+        """
+        found = None
+        for version in queues.VERSIONS:
+            path = f"/apis/{queues.GROUP}/{version}/namespaces/{quote(self._api.namespace)}/localqueues"
+            try:
+                found = list(self._client.request("GET", path).get("items") or [])
+                break
+            except ApiError as error:
+                if error.status != 404:
+                    yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error}")
+                    return
+        yield from queue_findings(found, queue, self._api.namespace)
 
     # -- from inside --
 

@@ -81,6 +81,7 @@ class Clearing:
             stays: whether a pod is kept for another attempt.
             trials: the engine's, by id.
         """
+        self._work.forget_gone()
         finished: list[Object] = []
         present = set()
         for pod in self._seen.pods(self._key):

@@ -28,13 +28,16 @@ class Complaints:
     def waits(self, now: float) -> list[tuple[Trial, Waiting]]:
         """Return why attempts that should run do not, for those that do not."""
         found = []
+        refused = self._shared.work.refusals.why
         for run in self._shared.runs.values():
+            if run.given and run.group is None and refused is None:
+                continue  # it has begun; and there are thousands
             name = self._shared.pod_name(run)
             pod = self._shared.seen.pod(self._shared.key, name)
             said = self._queue_says if pod and queues.is_held(pod) else self._latest.get(name, "")
             why = why_waiting(pod, now, event=said) if pod and not run.given else None
-            if pod is None and self._shared.work.refusals.why is not None:
-                why = self._shared.work.refusals.why
+            if pod is None and refused is not None:
+                why = refused
             why = why or self._shared.groups.wait_reason(run, now)
             if why is not None:
                 found.append((run.trial, why))
@@ -47,18 +50,15 @@ class Complaints:
         """
         if now - self._heard_at < EVERY_S:
             return
-        held = [
-            pod
-            for pod in map(self._shared.own_pod, self._shared.runs.values())
-            if pod is not None and waits_in_queue(pod, now)
-        ]
+        begins = [run for run in self._shared.runs.values() if not run.given]
+        held = [pod for pod in map(self._shared.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
         if held:
             self._heard_at = now
             first = min(held, key=lambda pod: (pod["metadata"].get("creationTimestamp"), pod["metadata"]["name"]))
             self._queue_says = await self._shared.work.queue_words(first)
         else:
             self._queue_says = ""
-        for run in self._shared.runs.values():
+        for run in begins:
             pod = self._shared.own_pod(run)
             if pod is None or run.given or now - run.created_at < AFTER_S or not node_of(pod):
                 continue
@@ -71,5 +71,7 @@ class Complaints:
 
 def waits_in_queue(pod: Object, now: float) -> bool:
     """Return whether a pod has been held by its queue for a while."""
+    if not queues.is_held(pod):
+        return False
     created = seconds(pod["metadata"].get("creationTimestamp"))
-    return queues.is_held(pod) and created is not None and now - created >= WAITS_AFTER_S
+    return created is not None and now - created >= WAITS_AFTER_S

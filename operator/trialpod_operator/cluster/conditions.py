@@ -18,6 +18,16 @@ rules alone:
 
 As with a Job, running is as good as done: who waits for the end waits for Succeeded or Failed. Stalled is there
 only while it is true. Reconciling is never written: observedGeneration says as much. What is absent is unknown.
+
+| the trial | conditions | kstatus |
+|---|---|---|
+| waits for its turn, or for its pod | Ready=False Pending, Paused, or the reason of the waiting | InProgress |
+| has an attempt that runs | Ready=True Running | Current |
+| ended well | Ready=True and Succeeded=True | Current |
+| failed | Failed=True, and nothing else | Current |
+
+A trial that failed is a result: nothing more becomes of it, nobody has to help, and whether that is bad the
+experiment says. So it is neither Ready=False, which kstatus takes for what is still to come, nor Stalled.
 """
 
 from __future__ import annotations
@@ -192,7 +202,7 @@ def observe_trial(trial: Trial, message: str, waiting: status_models.Waiting | N
     if trial.status == TERMINATED:
         return [Observation(READY, "True", SUCCEEDED, message), Observation(SUCCEEDED, "True", SUCCEEDED, message)]
     if trial.status == ERROR:
-        return [Observation(READY, "False", FAILED, message), Observation(FAILED, "True", FAILED, message)]
+        return [Observation(FAILED, "True", FAILED, message)]
     if waiting is not None:
         return [Observation(READY, "False", waiting.reason, waiting.message)]
     if trial.status == RUNNING:

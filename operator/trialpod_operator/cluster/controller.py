@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 FIRST_LOOK_S = 60.0
 """So long after the start an experiment may be there without a watch having shown it."""
 
+REST_PER_ATTEMPT_S = 0.0001
+"""An experiment is looked at again after such a rest for each attempt under way: a look takes time for each of them,
+and what happens meanwhile takes one look together."""
+
 CHANGE_S = 1.0
 """A change that only the status shows may wait so long for its reconcile."""
 
@@ -137,7 +141,7 @@ class Controller:
         authority: Callable[[], str] = lambda: "",
     ) -> None:
         self.seen = Seen()
-        self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed)
+        self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self._rest)
         self.services = Services(
             kube,
             options,
@@ -196,8 +200,12 @@ class Controller:
         """A TuneTrial was made, changed or deleted."""
         key = self.seen.take_trial(item, deleted=deleted)
         controller = self._controllers.get(key) if key is not None else None
-        if key is not None and controller is not None and (deleted or (item.get("spec") or {}).get("stop")):
-            controller.trial_changed(str((item.get("spec") or {}).get("trialId")))
+        if key is None or controller is None:
+            return
+        trial_id = str((item.get("spec") or {}).get("trialId"))
+        shown = str((item.get("status") or {}).get("state") or "")
+        if deleted or (item.get("spec") or {}).get("stop") or controller.contradicts(trial_id, shown):
+            controller.trial_changed(trial_id)
             self.queue.add(key)
 
     def take_pod(self, item: Object, *, deleted: bool) -> None:
@@ -223,6 +231,10 @@ class Controller:
             controller = ExperimentController(key, str(item["metadata"].get("uid")), self.services)
             self._controllers[key] = controller
         return await controller.reconcile(item)
+
+    def _rest(self, key: str) -> float:
+        controller = self._controllers.get(key)
+        return controller.size * REST_PER_ATTEMPT_S if controller is not None else 0.0
 
     def _failed(self, key: str, error: BaseException) -> None:
         if isinstance(error, ApiError | NotReadyError):

@@ -111,6 +111,11 @@ class ExperimentController:
         """True while the engine is in memory."""
         return self._hosted is not None
 
+    @property
+    def size(self) -> int:
+        """How many attempts are under way."""
+        return len(self._runs.under_way) if self._runs is not None else 0
+
     def account(self, now: float) -> Account | None:
         """Return what its trials took, for the metrics; None once it has been closed for a while.
 
@@ -184,6 +189,14 @@ class ExperimentController:
         if self._hosted is None or self._runs is None:
             raise NotReadyError(f"experiment {self.key} is not open at the moment")
         return self._hosted, self._runs
+
+    def contradicts(self, trial_id: str, shown: str) -> bool:
+        """Return whether a trial has ended in another state than the one that its TuneTrial shows.
+
+        An operator that has just been replaced may have had the last word.
+        """
+        trial = self._hosted.host.engine.state.trials.get(trial_id) if self._hosted is not None else None
+        return trial is not None and trial.ended and trial.status != shown
 
     def trial_changed(self, trial_id: str) -> None:
         """A TuneTrial was edited or deleted by somebody."""
@@ -274,9 +287,12 @@ class ExperimentController:
             await self._finalizer(item, experiment)  # the policy may be another one now
         await self._refresh_secret(experiment)
         hosted, runs = self._ready()
+        begins = self._applied == -1
         if self._applied != self._generation:
             self._apply_spec(item, experiment, hosted)
         self._stop_on_request(item, hosted)
+        if begins:
+            await hosted.settled(SETTLE_WITHIN_S)  # so that the first pods are made in this look, before any status
         again = await runs.reconcile()
         if hosted.host.engine.finished and not runs.under_way:
             # Whatever ends the experiment is committed and written down before its memory is given up.
@@ -329,8 +345,11 @@ class ExperimentController:
 
     async def _open(self, experiment: TuneExperiment, *, only_stored: bool = False) -> None:
         services = self._services
-        await services.publish_authority(self._namespace)  # no pod begins without it
-        await self._refresh_secret(experiment)
+        if not services.kube.may_act():
+            # Whoever opens an experiment takes its journal over, and somebody else may be at work with it by now.
+            raise NotReadyError("it is not opened before the Lease is renewed")
+        # No pod begins without the authority.
+        await asyncio.gather(services.publish_authority(self._namespace), self._refresh_secret(experiment))
         place = self._place(experiment)
         issuer = self._issuer_for(experiment, place)
         if issuer is not None and not only_stored and not self._services.seen.has_trials(self.key):

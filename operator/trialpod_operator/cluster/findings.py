@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trialpod.errors import InvalidInputError
-from trialpod_operator.cluster import names
+from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.cluster import names, queues
+from trialpod_operator.cluster.pod_reading import foreign
 from trialpod_operator.cluster.probe_pod import Probe
 
 State = Literal["ok", "bad", "unknown"]
@@ -57,6 +58,13 @@ def inside_findings(probe: Probe, found: Mapping[str, Any], node: str, took: flo
         else:
             yield Finding("report service", "ok", f"pods reach {probe.reports}")
     if not probe.uri:
+        return
+    if probe.scoped:
+        text = (
+            f"{probe.uri} is not tried: pods get short-lived keys from the operator, and no Secret; it tries that "
+            "itself before an experiment's first trial, and `trialpod why NAME` tells what is refused"
+        )
+        yield Finding("storage", "unknown", text, "--secret NAME tries the keys of a Secret")
         return
     if error := found.get("storage_error"):
         step = {"open": "opened", "write": "written", "read": "read", "delete": "deleted from"}
@@ -109,6 +117,44 @@ def quota_finding(item: Mapping[str, Any]) -> Finding:
     return Finding(name, "ok", f"in use: {', '.join(left)}" if left else "it does not limit pods")
 
 
+def queue_findings(found: Sequence[Mapping[str, Any]] | None, queue: str, namespace: str) -> Iterator[Finding]:
+    """Return what the LocalQueues of a namespace mean.
+
+    Args:
+        found: the LocalQueues; None where there is no Kueue.
+        queue: that the experiment's pods are to wait in; "" = none.
+        namespace: its name.
+    """
+    known = {str(each["metadata"]["name"]): each for each in found or ()}
+    if queue and found is None:
+        text = (
+            f"the label {queues.QUEUE_LABEL} names the queue {queue}, and the cluster has no Kueue: no pod will wait"
+        )
+        yield Finding("queues", "bad", text, "have Kueue installed, or leave the label out")
+    elif queue and queue not in known:
+        guess = nearest(queue, known)
+        there = f"did you mean {guess}?" if guess else f"there are: {', '.join(known) or 'none'}"
+        text = f"the namespace {namespace} has no LocalQueue {queue}: pods would wait for ever; {there}"
+        yield Finding("queues", "bad", text, queues.remedy("doesn't exist", queue))
+    for name, item in known.items():
+        active = _condition(item, "Active")
+        owner = (item.get("spec") or {}).get("clusterQueue")
+        if active.get("status") != "False":
+            yield Finding(f"queue {name}", "ok", f"it is active, of the ClusterQueue {owner}: {queues.numbers(item)}")
+            continue
+        why = str(active.get("message") or active.get("reason") or "it does not say why")
+        text = f"it is not active: {foreign(why, 300)}"
+        if name == queue:
+            yield Finding(f"queue {name}", "bad", f"{text}; pods would wait in it", queues.remedy("is stopped", name))
+        else:
+            yield Finding(f"queue {name}", "unknown", f"{text}; only experiments that name it would wait")
+
+
+def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found = (item.get("status") or {}).get("conditions") or ()
+    return next((each for each in found if each.get("type") == kind), {})
+
+
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod is ready."""
     found = (pod.get("status") or {}).get("conditions") or ()
@@ -141,6 +187,10 @@ def facts_of(pod: Mapping[str, Any]) -> dict[str, str]:
         names.IMAGE_ANNOTATION: variables.get("TRIALPOD_DEFAULT_IMAGE", ""),
         names.STORAGE_ANNOTATION: json.dumps(storage) if storage["uri"] else "",
         names.REPORTS_ANNOTATION: f"https://{service}:8443" if service else "",
+        names.CREDENTIALS_ANNOTATION: names.credentials_fact(
+            own=bool(variables.get("TRIALPOD_STORAGE_KEYS_DIR")),
+            always_scoped=variables.get("TRIALPOD_SCOPED_CREDENTIALS") == "required",
+        ),
     }
     return {key: value for key, value in found.items() if value}
 

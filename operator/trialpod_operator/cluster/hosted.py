@@ -27,7 +27,6 @@ import msgspec
 from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import opaque_decoder
 from trialpod.storage.base import Storage
-from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.cluster.measured import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import (
@@ -120,7 +119,7 @@ class HostedExperiment:
         directory.mkdir(parents=True, exist_ok=True)
         opened: list[HostedExperiment] = []  # who is told by the threads, once it is there
         mirror = Mirror(directory, storage, committed=lambda position: opened[0].tell_committed(position))
-        mirror.pull()
+        mirror.pull(journal_only=True)
         plan = make_plan(read_stored(directory))
         write_stored(directory, plan.document)
         held: deque[tuple[int, Action]] = deque()
@@ -133,7 +132,9 @@ class HostedExperiment:
         def deliver(event: SuggestionReady) -> None:
             opened[0].tell_suggestion(event)
 
-        host = ExperimentHost(plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S, deliver=deliver)
+        host = ExperimentHost(
+            plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S, deliver=deliver, fetch=mirror.fetch
+        )
         if mirror.sealed:
             host.write_snapshot()  # the one that the seal was for never came
         opened.append(cls(host, mirror, held, clock))
@@ -154,13 +155,15 @@ class HostedExperiment:
         """
         self._on_action, self._on_broken, self._on_change = on_action, on_broken, on_change
         self._loop = asyncio.get_running_loop()
-        self._mirror.start(self._tell_trouble, self._tell_fenced)
-        for trial in self.host.engine.state.trials.values():
-            # The storage has the journal up to here, and perhaps not yet the files that follow from it.
-            if trial.ended:
-                self.trial_ended(trial)
-            elif trial.attempt:
+        trials = self.host.engine.state.trials.values()
+        for trial in trials:
+            if not trial.ended and trial.attempt:
                 self.trial_started(trial)
+        # The storage has the journal up to here, and perhaps not yet the files that follow from it. Of those that
+        # ended before a stored snapshot it has all.
+        behind = self.host.ended_lately if self._mirror.snapshot_stored else trials
+        self._mirror.compare_soon(self.host.files.path(trial).name for trial in behind if trial.ended)
+        self._mirror.start(self._tell_trouble, self._tell_fenced)
         self._housekeeper = asyncio.ensure_future(self._keep_house())
 
     # -- for the report service --
@@ -406,15 +409,8 @@ class HostedExperiment:
             text: all that the pod printed.
             once: an earlier operator may have done so already.
         """
-        path = self.host.files.path(trial)
-        path.mkdir(parents=True, exist_ok=True)
-        log = path / LOG_FILE
         text = text if text.endswith("\n") else f"{text}\n"
-        if once and log.exists() and text in log.read_text(encoding="utf-8", errors="replace"):
-            return
-        with open(log, "a", encoding="utf-8") as file:
-            file.write(text)
-        self._mirror.copy_soon(path.name)
+        self._mirror.add_log(self.host.files.path(trial).name, text, once=once)
 
     def log_stored(self, trial: Trial) -> bool:
         """Return whether the storage has what `keep_log` was given of this trial."""
@@ -422,6 +418,7 @@ class HostedExperiment:
 
     def trial_ended(self, trial: Trial) -> None:
         """The trial's files are complete."""
+        self.last_contact.pop(trial.trial_id, None)
         self._mirror.trial_ended(self.host.files.path(trial).name)
 
 

@@ -8,6 +8,8 @@ Invariants:
 * What cannot be a valid token of this audience (its shape, audience, expiry) never reaches the API server; unknown
   tokens reach it at a bounded rate, in all and from one address.
 * A token is asked about once at a time, however many requests carry it, and then at most every five minutes.
+* When all pods come back at once, as after a restart, some wait for their turn, and the others are told to come back
+  one after the other.
 * Memory is bounded. Tokens are kept as SHA-256 only, and never appear in a message.
 * No answer from the API server is never taken for a "no": the caller is to try again.
 """
@@ -42,6 +44,7 @@ _ACCOUNT = "system:serviceaccount:"
 _MAX_TOKEN_BYTES = 12 * 1024
 _CLOCK_SKEW_S = 60.0
 _OVERALL = "all"
+_LATEST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class TokenReviewer:
         timeout_s: how long the API server may take.
         reviews: how many reviews in all.
         reviews_per_source: how many for one address.
+        waiting: how many reviews wait for the API server at a time.
         size: how many tokens are remembered.
     """
 
@@ -103,9 +107,13 @@ class TokenReviewer:
         timeout_s: float = 10.0,
         reviews: Rate = Rate(per_s=50.0, burst=500.0),  # noqa: B008 - immutable
         reviews_per_source: Rate = Rate(per_s=10.0, burst=100.0),  # noqa: B008 - immutable
+        waiting: int = 256,
         size: int = 16_384,
     ) -> None:
         self._review = review
+        self._waiting = waiting
+        self._turn_s = 1.0 / reviews.per_s
+        self._next_turn = 0.0  # when the next of those comes back that were told to
         self._clock = clock
         self._audience = audience
         self._cache_s = cache_s
@@ -157,7 +165,10 @@ class TokenReviewer:
 
     def _admit(self, source: str) -> None:
         wait = self._per_source.take(source) if source else 0.0
-        wait = wait or self._overall.take(_OVERALL)
+        if wait == 0.0 and (len(self._asked) >= self._waiting or self._overall.take(_OVERALL) > 0.0):
+            now = self._clock()
+            self._next_turn = min(max(self._next_turn, now) + self._turn_s, now + _LATEST_S)
+            wait = self._next_turn - now
         if wait > 0.0:
             raise ReviewUnavailableError("too many tokens to be reviewed; try again", wait)
 
@@ -228,7 +239,8 @@ class TokenReviewer:
     def _remember(self, cache: OrderedDict[bytes, _Known], key: bytes, known: _Known) -> None:
         cache[key] = known
         cache.move_to_end(key)
-        if len(cache) > self._size:
+        now = self._clock()
+        while cache and (len(cache) > self._size or now >= next(iter(cache.values())).until):
             cache.popitem(last=False)
 
 

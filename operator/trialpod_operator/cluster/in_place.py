@@ -1,8 +1,8 @@
 """Pods that stay when their attempt has ended, because they ask for their trial's next one (exploits in place).
 
 Whoever comes first waits for the other: the pod that asks, for the start of the attempt; the start, for the pod
-(`Run.expect_by`). A reservation holds for `ASK_AGAIN_S`; afterwards the pod is as any other whose attempt has ended.
-Owned by the event loop.
+(`Run.expect_by`). However often a pod's question comes, each copy gets the same answer. A reservation holds for
+`ASK_AGAIN_S`; afterwards the pod is as any other whose attempt has ended. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -70,14 +70,15 @@ class InPlace:
 
     async def wait(self, trial_id: str, pod_attempt: int) -> Run | None:
         """Return the trial's next attempt once it starts; None when the pod is to leave."""
-        future: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
-        self._asking[trial_id] = asking = _Asking(pod_attempt, future)
+        asking = self._asking.get(trial_id)
+        if asking is None or asking.pod_attempt != pod_attempt:
+            asking = self._asking[trial_id] = _Asking(pod_attempt, asyncio.get_running_loop().create_future())
         try:
-            return await asyncio.wait_for(future, ASK_AGAIN_S)
+            return await asyncio.wait_for(asyncio.shield(asking.future), ASK_AGAIN_S)
         except TimeoutError:
-            if self._asking.get(trial_id) is asking:  # else it has asked again meanwhile
-                self._reserved.pop(trial_id, None)
-            return None
-        finally:
             if self._asking.get(trial_id) is asking:
                 del self._asking[trial_id]
+                self._reserved.pop(trial_id, None)
+            if not asking.future.done():
+                asking.future.set_result(None)
+            return None

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
+from urllib.request import getproxies
 
 from trialpod.errors import TrialpodError
 from trialpod_operator.cluster.measured import count_request
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0
 PARALLEL = 32
 """Requests of this process that may be under way at once, watches not counted."""
+
+APART = {"/apis/authentication.k8s.io/": 8, "/apis/coordination.k8s.io/": 4}
+"""And of those with these paths: a burst of tokens keeps nothing else waiting, and the Lease waits for nothing."""
+
+LOGS = 16
+"""And of those for what pods printed: a node that does not answer keeps nothing else waiting."""
+
+LOG_TIMEOUT_S = 15.0
+"""For one of them: a few MiB from a node that is well take less."""
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -62,6 +72,8 @@ class Kube:
         self._client = client
         self._timeout_s = timeout_s
         self._room = asyncio.Semaphore(PARALLEL)
+        self._apart = {start: asyncio.Semaphore(room) for start, room in APART.items()}
+        self._logs = asyncio.Semaphore(LOGS)
         self.requests = 0
         self.may_act: Callable[[], bool] = lambda: True
         """Whether this process may still change anything; asked before each such request, save `NEVER_HELD_BACK`."""
@@ -87,8 +99,10 @@ class Kube:
                 f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
                 "or set KUBECONFIG"
             ) from error
-        configuration.connection_pool_maxsize = PARALLEL
+        configuration.connection_pool_maxsize = PARALLEL + sum(APART.values()) + LOGS
         configuration.retries = 0
+        # With it aiohttp reads .netrc before each request, to find the password of a proxy that there is not.
+        configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
         client = ApiClient(configuration)
         client.user_agent = "trialpod-operator"
         return cls(client)
@@ -126,7 +140,7 @@ class Kube:
             "User-Agent": self._client.user_agent,
         }
         parameters: list[tuple[str, str]] = list((query or {}).items())
-        async with self._room:
+        async with self._room_for(path):
             if method != "GET" and not path.startswith(NEVER_HELD_BACK) and not self.may_act():
                 raise ApiError(method, path, 0, {"message": "not sent: another operator may be at work by now"})
             self.requests += 1
@@ -137,8 +151,9 @@ class Kube:
                 url = f"{self._client.configuration.host}{path}"
                 if parameters:
                     url += f"?{urlencode(parameters)}"
+                limit_s = min(LOG_TIMEOUT_S, self._timeout_s) if path.endswith("/log") else self._timeout_s
                 response = await self._client.rest_client.request(
-                    method, url, headers=headers, body=body, _request_timeout=self._timeout_s
+                    method, url, headers=headers, body=body, _request_timeout=limit_s
                 )
                 data = await response.read()
             except (OSError, TimeoutError) as error:
@@ -154,6 +169,11 @@ class Kube:
         if text:
             return data.decode("utf-8", "replace")
         return json.loads(data) if data else {}
+
+    def _room_for(self, path: str) -> asyncio.Semaphore:
+        if path.endswith("/log"):
+            return self._logs
+        return next((room for start, room in self._apart.items() if path.startswith(start)), self._room)
 
     # -- objects, by the path of their collection --
 

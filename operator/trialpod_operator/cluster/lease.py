@@ -5,8 +5,8 @@ experiment's journal that both want to write stops one (`experiment.mirror`).
 
 Invariants: no clock is compared with another machine's. Whoever waits watches whether the record changes, on its own
 clock. A holder that could not renew changes nothing at the API server from then on (`may_act`). Where others stand
-by, it says so after `RENEW_DEADLINE_S`, and its process ends before anybody may take over after `DURATION_S`. One that
-is alone stays: nobody takes over for as long as the server is away, and trials have results to report meanwhile.
+by, it says so after `RENEW_DEADLINE_S`, and its process ends before anybody may take over after `DURATION_S`. One
+that is alone stays: nobody takes over while the server is away, and trials have results to report meanwhile.
 """
 
 from __future__ import annotations

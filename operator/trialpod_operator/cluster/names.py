@@ -48,6 +48,8 @@ IMAGE_ANNOTATION = f"{GROUP}/default-image"
 STORAGE_ANNOTATION = f"{GROUP}/default-storage"
 REPORTS_ANNOTATION = f"{GROUP}/reports"
 GPU_ANNOTATION = f"{GROUP}/gpu-resource"
+CREDENTIALS_ANNOTATION = f"{GROUP}/credentials"
+OWN_KEYS, ALWAYS_SCOPED = "own", "scoped"
 """On the ConfigMap with the certificates, and on the Lease: what the operator is, for clients to compare."""
 
 STORAGE_FINALIZER = f"{GROUP}/storage"
@@ -73,6 +75,16 @@ TOKEN_VARIABLE = "TRIALPOD_TOKEN_FILE"
 CA_VARIABLE = "TRIALPOD_CA_FILE"
 NODE_IP_VARIABLE = "TRIALPOD_NODE_IP"
 RANK_VARIABLE = "TRIALPOD_RANK"
+
+
+def credentials_fact(*, own: bool, always_scoped: bool) -> str:
+    """Return what clients are told of the keys that pods get: `OWN_KEYS`, `ALWAYS_SCOPED`, both or neither.
+
+    Args:
+        own: what is below the default storage is opened with the operator's own keys.
+        always_scoped: pods never mount a Secret with keys.
+    """
+    return ",".join([*([OWN_KEYS] if own else []), *([ALWAYS_SCOPED] if always_scoped else [])])
 
 
 def trial_name(experiment: str, trial_id: str) -> str:

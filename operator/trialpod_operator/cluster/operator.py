@@ -20,7 +20,7 @@ from typing import Any
 import kopf
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster import measured, metrics, names
+from trialpod_operator.cluster import measured, memory, metrics, names
 from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.gate import Gate
@@ -43,6 +43,7 @@ LOOP_LATE_S = 30.0
 
 async def run_operator(options: OperatorOptions) -> int:
     """Run until SIGTERM, or until another operator has the Lease; return the exit status."""
+    memory.share_arenas()
     kube = await Kube.connect()
     process = _Process(kube, options)
     try:
@@ -102,6 +103,7 @@ class _Process:
             self._tasks.append(asyncio.ensure_future(mark.put()))
         self._controller.start()
         self._tasks.append(asyncio.ensure_future(self._renew_certificates()))
+        self._tasks.append(asyncio.ensure_future(self._trim()))
         stop = asyncio.Event()
         keeping.add_done_callback(lambda _: stop.set())
         try:
@@ -113,6 +115,7 @@ class _Process:
                 namespaces=self._options.namespaces,
                 stop_flag=stop,
                 ready_flag=self._watching,
+                memories=_no_memories(),
             )
         except Exception as error:
             if not stop.is_set():
@@ -191,6 +194,11 @@ class _Process:
             self._beat_at = time.monotonic()
             await asyncio.sleep(1.0)
 
+    async def _trim(self) -> None:
+        while True:
+            await asyncio.sleep(memory.TRIM_EVERY_S)
+            await asyncio.get_running_loop().run_in_executor(None, memory.trim)
+
     async def _renew_certificates(self) -> None:
         while True:
             await asyncio.sleep(CERTIFICATES_EVERY_S)
@@ -231,6 +239,20 @@ class _ForEver:
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((1.0, 1.0, 2.0, 3.0), itertools.repeat(5.0))
+
+
+def _no_memories() -> Any:
+    """Return what kopf remembers of objects, for handlers of other kinds: nothing. None: as it does by itself."""
+    try:
+        from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
+    except ImportError:
+        return None
+
+    class NoMemories(ResourceMemories):
+        async def recall(self, raw_body: Any, *, noticed_by_listing: bool = False, **_: Any) -> ResourceMemory:
+            return ResourceMemory(noticed_by_listing=noticed_by_listing)
+
+    return NoMemories()
 
 
 class _NoDiff(kopf.DiffBaseStorage):

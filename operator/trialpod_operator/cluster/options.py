@@ -111,6 +111,9 @@ class OperatorOptions:
             names.PROTOCOLS_ANNOTATION: f"{OLDEST_PROTOCOL}-{PROTOCOL_VERSION}",
             names.IMAGE_ANNOTATION: self.default_image,
             names.STORAGE_ANNOTATION: "" if storage is None else json.dumps(msgspec.to_builtins(storage)),
+            names.CREDENTIALS_ANNOTATION: names.credentials_fact(
+                own=bool(self.storage_rules.keys_dir), always_scoped=self.always_scoped
+            ),
         }
 
     @property

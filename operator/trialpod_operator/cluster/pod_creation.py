@@ -76,7 +76,7 @@ class PodCreation:
                 and self._shared.seen.trial(self._shared.key, names.trial_name(self._shared.name, trial_id)) is None
             ):
                 missing.append(trial)
-        return missing
+        return sorted(missing, key=lambda trial: trial.trial_id)
 
     async def _create(self, run: Run) -> bool:
         """Make the pod of an attempt; return whether it is there."""

@@ -40,10 +40,16 @@ LOG_BYTES = 4 * 1024 * 1024
 LOG_PATIENCE_S = 60.0
 """So long a log that cannot be had is asked for. A node that is gone never gives it."""
 
+LOG_WAIT_S = 1.0
+"""So long a look waits for a log; what takes longer is read beside it, and taken in by a later look."""
+
 CLOCKS_DIFFER_S = 30.0
 """The output of an attempt is asked for from so long before its start on: a node's clock may be behind."""
 
 DELETE_BATCH = 50
+
+FORGET_FROM = 64
+"""So many pods that are gone are remembered beside those that are there."""
 
 NO_QUEUES_S = 300.0
 """So long Kueue's objects are not asked for again where there are none, or where they may not be read."""
@@ -119,6 +125,9 @@ class PodWork:
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be had in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
+        self._reading: dict[
+            str, tuple[tuple[str, str], asyncio.Task[str]]
+        ] = {}  # by the same: from when on, its phase
         self._no_queues_until = 0.0
 
     async def create_trial(self, trial: Trial) -> bool:
@@ -299,6 +308,19 @@ class PodWork:
                 await self._delete_together(batch)
         return done
 
+    def forget_gone(self) -> None:
+        """Drop what is known of the output of pods that are gone: of each that there ever was, it would add up."""
+        known = (self._kept, self._missed, self._printed.keys(), self._no_log_since.keys(), self._reading.keys())
+        pods = self._seen.pods(self._key)
+        if max(map(len, known)) <= 2 * len(pods) + FORGET_FROM:
+            return
+        present = {pod["metadata"].get("uid", "") for pod in pods}
+        self._kept &= present
+        self._missed &= present
+        self._printed = {uid: each for uid, each in self._printed.items() if uid in present}
+        self._no_log_since = {uid: each for uid, each in self._no_log_since.items() if uid in present}
+        self._reading = {uid: each for uid, each in self._reading.items() if uid in present or not each[1].done()}
+
     def stays(self, pod: Object) -> bool:
         """Return whether the manifest wants a finished pod to stay."""
         policy = self._experiment().spec.finished_pods
@@ -396,14 +418,39 @@ class PodWork:
     async def _log(self, pod: Object, since: str = "") -> str:
         containers = [each["name"] for each in pod["spec"].get("containers") or []]
         container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
-        return await self._kube.pod_log(self._owner.namespace, pod["metadata"]["name"], container, LOG_BYTES, since)
+        name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
+        which = since, str((pod.get("status") or {}).get("phase"))  # a pod that has ended prints no more
+        known = self._reading.get(uid)
+        if known is not None and known[0] == which:
+            reading = known[1]
+        else:
+            self._stop_reading(uid)
+            reading = asyncio.ensure_future(
+                self._kube.pod_log(self._owner.namespace, name, container, LOG_BYTES, since)
+            )
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask any more
+            self._reading[uid] = which, reading
+            await asyncio.wait({reading}, timeout=LOG_WAIT_S)
+        if not reading.done():
+            raise ApiError("GET", f"{paths.pods(self._owner.namespace)}/{name}/log", 0, {"message": "it takes long"})
+        if self._reading.get(uid) == (which, reading):
+            del self._reading[uid]
+        return reading.result()
 
     def _gives_up(self, pod: Object, error: ApiError) -> bool:
         """Return whether a log that cannot be had is asked for no more."""
         metadata = pod["metadata"]
-        logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
         since = self._no_log_since.setdefault(metadata.get("uid", ""), self._clock())
-        return not error.temporary or self._clock() - since >= LOG_PATIENCE_S
+        if error.temporary and self._clock() - since < LOG_PATIENCE_S:
+            return False
+        logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
+        self._stop_reading(metadata.get("uid", ""))
+        return True
+
+    def _stop_reading(self, uid: str) -> None:
+        known = self._reading.pop(uid, None)
+        if known is not None:
+            known[1].cancel()
 
     async def _keep(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
         """Put what a pod printed into its trial's files; return False when that has to be tried again."""

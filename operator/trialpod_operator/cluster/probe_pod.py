@@ -91,6 +91,7 @@ class Probe:
         uri: of the storage; "" = none is tried.
         endpoint: of the S3 server, as pods reach it.
         secret: with the storage's keys; "" = none.
+        scoped: trials get short-lived keys from the operator, which a pod that is no trial does not: none is tried.
         create_bucket: make the bucket if it is missing.
         reports: address of the operator's report service; "" = not tried.
         resources: requests and limits of the pod.
@@ -103,6 +104,7 @@ class Probe:
     uri: str = ""
     endpoint: str = ""
     secret: str = ""
+    scoped: bool = False
     create_bucket: bool = False
     reports: str = ""
     resources: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +122,7 @@ def build(probe: Probe, name: str, namespace: str) -> Json:
         amounts[probe.gpu_resource] = probe.gpu
     amounts = {key: str(value) for key, value in amounts.items()}
     variables = {
-        "CHECK_URI": probe.uri,
+        "CHECK_URI": "" if probe.scoped else probe.uri,
         "CHECK_ENDPOINT": probe.endpoint,
         "CHECK_REPORTS": probe.reports,
         "CHECK_CREATE": "1" if probe.create_bucket else "",
@@ -136,7 +138,7 @@ def build(probe: Probe, name: str, namespace: str) -> Json:
     given = probe.pod_template.get("spec") or {}
     spec: Json = {key: copy.deepcopy(given[key]) for key in _KEPT if given.get(key) is not None}
     spec["containers"] = [container]
-    if probe.secret:
+    if probe.secret and not probe.scoped:
         spec["volumes"] = [{"name": _VOLUME, "secret": {"secretName": probe.secret}}]
         container["volumeMounts"] = [{"name": _VOLUME, "mountPath": names.STORAGE_SECRET_DIR, "readOnly": True}]
     template.restrict(spec)

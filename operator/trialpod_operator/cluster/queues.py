@@ -34,8 +34,8 @@ def queue_of(item: Object) -> str:
 
 def is_held(pod: Pod) -> bool:
     """Return whether Kueue, and nobody else, keeps a pod from being scheduled."""
-    gates = {str(gate.get("name")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()}
-    return bool(gates) and gates <= GATES
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return bool(gates) and {str(gate.get("name")) for gate in gates} <= GATES
 
 
 def workload_query(pod: Pod) -> dict[str, str]:

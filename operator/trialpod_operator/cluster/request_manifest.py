@@ -97,6 +97,8 @@ def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle
         "maxConcurrentTrials": request.max_concurrent,
         "seed": request.seed,
         "timeBudget": None if request.time_budget_s is None else math.ceil(request.time_budget_s),
+        "maxTrialHours": request.max_trial_hours,
+        "maxGpuHours": request.max_gpu_hours,
         "scheduler": _scheduler(request, refused),
         "checkpoint": _checkpoint(request),
         "failurePolicy": {"maxFailures": request.max_failures, "failFast": request.fail_fast},

@@ -45,6 +45,7 @@ class Run:
     remade: int = 0  # how often its pod went away before it began
     not_before: float = 0.0  # when its pod may be made again
     group: Group | None = None  # of the pod and its workers
+    named: tuple[int, str, str] | None = None  # `pod_attempt`, `pod_trial`, and the pod's name that follows from them
 
     @property
     def made_for(self) -> MadeFor:

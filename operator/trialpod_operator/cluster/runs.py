@@ -99,7 +99,7 @@ class Runs:
         state = shared.hosted.host.engine.state
         for trial in state.get_trials():
             item = shared.seen.trial(shared.key, names.trial_name(shared.name, trial.trial_id))
-            if not trial.ended or (item is not None and (item.get("status") or {}).get("state") != trial.status):
+            if not trial.ended or item is None or (item.get("status") or {}).get("state") != trial.status:
                 shared.changed.add(trial.trial_id)
         for trial in state.running_trials():
             run = shared.runs[trial.trial_id] = adopt(shared.key, trial, shared.seen, shared.clock())
@@ -273,6 +273,8 @@ class Runs:
             self._shared.groups.make(run, workers.replicas, workers.start_timeout_seconds)
 
     async def _keep_groups(self, now: float) -> None:
+        if all(run.group is None for run in self._shared.runs.values()):
+            return
         for run in list(self._shared.runs.values()):
             await self._shared.groups.look(run, now)
         self._endings.note(now)
@@ -295,7 +297,10 @@ class Runs:
         current, stopped = set[str](), set[str]()
         for run in self._shared.runs.values():
             goes_on = run.stop_at is None or now < run.stop_at
-            (current if goes_on else stopped).update({self._shared.pod_name(run)} | self._shared.groups.names(run))
+            which = current if goes_on else stopped
+            which.add(self._shared.pod_name(run))
+            if run.group is not None:
+                which |= self._shared.groups.names(run)
 
         def stays(pod: Object) -> bool:
             if self._shared.reuse is not None and self._shared.reuse.holds(pod):
@@ -311,15 +316,21 @@ class Runs:
 
     def observe_capacity(self, settings: Settings) -> None:
         """Say how many attempts may be under way; before settings are applied, as they will be."""
-        pods = [(run, self._shared.own_pod(run)) for run in self._shared.runs.values()]
         now, spec = self._shared.clock(), self._shared.experiment().spec
+        pods, placed, queued = [], 0, bool(queues.queue_of(spec.template))
+        for run in self._shared.runs.values():
+            pod = self._shared.own_pod(run)
+            placed += run.given or bool(node_of(pod))
+            if pod is not None:
+                pods.append(pod)
+                queued = queued or bool(queues.queue_of(pod))
         known = self._shared.hosted.host.engine.state.flags.slots
         found = slots(
             known,
-            sum(1 for run, pod in pods if run.given or node_of(pod)),
+            placed,
             settings.max_concurrent,
-            queued=bool(queues.queue_of(spec.template)) or any(pod and queues.queue_of(pod) for _, pod in pods),
-            waits=any(pod is not None and waits_in_queue(pod, now) for _, pod in pods),
+            queued=queued,
+            waits=queued and any(waits_in_queue(pod, now) for pod in pods),
             grouped=spec.workers is not None,
         )
         if found is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import names
@@ -51,14 +52,17 @@ class Shared:
     runs: dict[str, Run] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The experiment's name."""
         return self.key.partition("/")[2]
 
     def pod_name(self, run: Run) -> str:
         """Return the name of an attempt's pod, or of its head's."""
-        return names.pod_name(self.name, *run.made_for)
+        named = run.named  # there are thousands, and each is asked for several times in one look
+        if named is None or named[0] != run.pod_attempt or named[1] != run.pod_trial:
+            named = run.named = run.pod_attempt, run.pod_trial, names.pod_name(self.name, *run.made_for)
+        return named[2]
 
     def own_pod(self, run: Run) -> Object | None:
         """Return that pod, if it is there."""

@@ -56,6 +56,8 @@ LOOK_S = 0.1
 """So long trials' statuses are begun to be written in one look: new pods go before them."""
 
 MOST_AT_ONCE = 64
+LEAST_AT_ONCE = 8
+"""So many statuses are worked out in one look; the fewer, the fewer of the last ones there was time to write."""
 
 PARALLEL = 8
 
@@ -76,6 +78,7 @@ class StatusWriter:
         self._generation = 0
         self._written_at = 0.0
         self._progress_at = 0.0
+        self._at_once = MOST_AT_ONCE
         self._told: dict[str, float] = {}  # of running trials: trial_id -> when their progress was written
         self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
         self._events: list[KubernetesEvent] = []
@@ -258,7 +261,7 @@ class StatusWriter:
         if not due:
             return True
         waits = {trial.trial_id: why for trial, why in runs.waits(now)}
-        plans = []
+        plans, at_once = [], self._at_once
         for trial_id in sorted(due):
             trial = state.trials[trial_id]
             item = self._services.seen.trial(self._key, names.trial_name(self._name, trial_id))
@@ -272,7 +275,7 @@ class StatusWriter:
             status = self._trial_status(trial, item, hosted, runs, waits.get(trial_id), now)
             if not same_status(item.get("status"), status):
                 plans.append((trial_id, item, status, since))
-                if within_s is not None and len(plans) >= MOST_AT_ONCE:
+                if within_s is not None and len(plans) >= at_once:
                     break  # the others are still among the changed ones
         if not plans:
             return True
@@ -308,7 +311,8 @@ class StatusWriter:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        return not late and len(plans) < MOST_AT_ONCE
+        self._at_once = min(MOST_AT_ONCE, max(LEAST_AT_ONCE, 2 * (len(plans) - len(late))))
+        return not late and len(plans) < at_once
 
     def _trial_status(
         self,

@@ -1,7 +1,8 @@
 """A work queue of keys: what is put in twice is done once, one key is never worked on twice at a time.
 
 Invariants: a key put in while it is being worked on is worked on again afterwards. A key whose work failed comes back
-by itself, later each time, and at once when something new happens to it. Owned by one event loop.
+by itself, later each time, and at once when something new happens to it. A large key rests after each piece of work,
+so that its news come together and the loop has time for the others. Owned by one event loop.
 """
 
 from __future__ import annotations
@@ -25,23 +26,27 @@ class WorkQueue:
         failed: told of the key and the exception when `work` raises.
         workers: how many keys are worked on at once.
         jitter: returns a factor for the waits after failures.
+        rest: returns for how many seconds a key is not worked on again after it was.
     """
 
     def __init__(
         self,
         work: Work,
         failed: Callable[[str, BaseException], None],
-        workers: int = 8,
+        workers: int = 16,
         jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.25),  # spreads load, decides nothing
+        rest: Callable[[str], float] = lambda _key: 0.0,
     ) -> None:
         self._work = work
         self._failed = failed
         self._workers = workers
         self._jitter = jitter
+        self._rest = rest
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._active: set[str] = set()
-        self._again: set[str] = set()  # put in while active
+        self._resting: dict[str, asyncio.TimerHandle] = {}
+        self._again: set[str] = set()  # put in while active or resting
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -56,7 +61,7 @@ class WorkQueue:
         later = self._later.pop(key, None)
         if later is not None:
             later.cancel()
-        if key in self._active:
+        if key in self._active or key in self._resting:
             self._again.add(key)
         elif key not in self._queued:
             self._queued.add(key)
@@ -81,9 +86,10 @@ class WorkQueue:
 
     async def close(self) -> None:
         """Stop: work in progress is cancelled."""
-        for handle in self._later.values():
-            handle.cancel()
-        self._later.clear()
+        for waiting in (self._later, self._resting):
+            for handle in waiting.values():
+                handle.cancel()
+            waiting.clear()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -94,6 +100,12 @@ class WorkQueue:
     def _due(self, key: str) -> None:
         self._later.pop(key, None)
         self.add(key)
+
+    def _rested(self, key: str) -> None:
+        del self._resting[key]
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
 
     async def _run(self) -> None:
         while True:
@@ -114,7 +126,12 @@ class WorkQueue:
                 self._failed(key, error)
             finally:
                 self._active.discard(key)
+            rest = self._rest(key) if key not in self._failures else 0.0
+            if rest > 0.0:
+                self._resting[key] = asyncio.get_running_loop().call_later(rest, self._rested, key)
             if key in self._again:
+                if rest > 0.0:
+                    continue
                 self._again.discard(key)
                 if key in self._failures:
                     self.add_later(key, again_in or 0.0)  # news do not shorten the wait after a failure

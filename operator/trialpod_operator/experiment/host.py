@@ -49,6 +49,11 @@ class ExperimentHost:
         deliver: takes an event from another thread, to be applied in the host's own soon, by whatever else goes with
             `apply` there. Search algorithms that may take long then do so beside everything else; None has everything
             wait for them. Not called before the first `apply`.
+        fetch: brings files that are not in the directory, by their paths in it, from where they are kept.
+
+    Attributes:
+        replayed: how many records there were after the latest snapshot.
+        ended_lately: the trials that ended in these.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class ExperimentHost:
         perform: Callable[[Action], None],
         heartbeat_s: float = 10.0,
         deliver: Callable[[SuggestionReady], None] | None = None,
+        fetch: Callable[[list[str]], None] = lambda _keys: None,
     ) -> None:
         self.plan = plan
         self.directory = directory
@@ -67,7 +73,7 @@ class ExperimentHost:
             self._queued = QueuedSearch(plan.search, deliver)
         self.engine = Engine(self._queued or plan.search, plan.scheduler, plan.stopper)
         self.engine.resources_of = plan.resources_for
-        self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn)
+        self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn, fetch=fetch)
         self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
         self._clock = clock
         self._ahead_s = 0.0  # of the experiment's time, since the clock was set back
@@ -80,7 +86,14 @@ class ExperimentHost:
         self._names: dict[str, str] = {}
         self._durable = 0
         self._warnings: list[Action] = []  # about files, to be told with the next event
-        self.replayed = self._replay()
+        self.ended_lately: list[Trial] = []
+        try:
+            self.replayed = self._replay()
+        except BaseException:
+            if self._queued is not None:
+                self._queued.close()
+            self._journal.close()
+            raise
         self._written = self._journal.position
 
     def apply(self, event: AnyEvent) -> None:
@@ -225,15 +238,14 @@ class ExperimentHost:
             self._names = stored.names
             self.files.dirnames = stored.dirnames
             self.files.resumed = dict(stored.offsets)
-            for trial in self.engine.state.trials.values():
-                if not trial.ended:
-                    self.files.create(trial)
+            self.files.go_on(trial for trial in self.engine.state.trials.values() if not trial.ended)
         count = 0
         for data in self._journal.records():
             record = decode_record(data)
             actions = self.engine.apply(record.event, record.now, record.outputs or Outputs())
             self._remember(record.named)
             self._keep_files(record.event, actions)
+            self.ended_lately += [action.trial for action in actions if isinstance(action, TrialEnded)]
             count += 1
         return count
 

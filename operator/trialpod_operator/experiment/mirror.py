@@ -3,14 +3,11 @@
 The directory stays where the truth is written first; the storage follows within about a second. Checkpoints are not
 copied from here: the attempts put them into the storage by themselves.
 
-* The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
-  it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
-  machines the second is stopped by the first object that it finds taken (`FencedError`).
-* A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
-  takes the place of its next growth. So nobody's records are replaced by a snapshot that does not know them. A mark
-  stays where a segment was removed: what is written there again counts nothing, and its writer finds that out.
+* The journal goes first, and there is one copy of it, whoever writes it (`journal_copy`).
 * The other files are replaced, each after the records that it follows from were copied, and only in the version that
-  is known here (`StoredFiles`). So no process that was replaced puts back what they were before.
+  is known here (`file_copies`). So no process that was replaced puts back what they were before.
+* A snapshot comes after the files of all trials that may lag behind: of what ended before a stored snapshot, the
+  storage has everything. So a restart need not read it, nor compare.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
   quarter, and at its end; over a trial's life that is at most five times their size.
 * What cannot be copied now is copied later. Nothing here ever stops training.
@@ -23,66 +20,29 @@ Background threads do the copying; `Mirror`'s public methods may be called from 
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import re
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
-from trialpod.errors import StorageError, TrialpodError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
-from trialpod.storage.journal_format import FRAME, SEGMENT_HEADER_BYTES
-from trialpod.storage.layout import (
-    CALLBACKS_FILE,
-    ERROR_FILE,
-    EVENT_FILE_PREFIX,
-    EXPERIMENT_FILE,
-    JOURNAL_DIR,
-    LOG_FILE,
-    PARAMS_FILE,
-    PROGRESS_FILE,
-    RESULT_FILE,
-    TRAINABLE_FILE,
-    TRIALPOD_DIR,
-)
-from trialpod_operator.experiment.stored_files import RefuseOutdated, StoredFiles
+from trialpod.errors import StorageError
+from trialpod.storage.base import Storage
+from trialpod_operator.experiment.due_trials import DueTrials
+from trialpod_operator.experiment.file_copies import FileCopies, LogText
+from trialpod_operator.experiment.journal_copy import FencedError, JournalCopy
+
+__all__ = ["FencedError", "Mirror"]
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 LIVE_INTERVAL_S = 15.0
 GROWTH = 1.25
-PARALLEL = 8
 BACKOFF_MAX_S = 30.0
-LISTINGS = 10
-"""How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
-
-_GROWING = (RESULT_FILE, PROGRESS_FILE, LOG_FILE)
-_TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
-_EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, TRAINABLE_FILE, CALLBACKS_FILE))
-_TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
-_POLICY_PREFIX = "pbt_"
-_SEGMENT = re.compile(r"(\d{8})\.log")
-_SNAPSHOT = re.compile(r"(\d{8})\.snapshot")
-_REMOVED = ".removed"
-_JOURNAL = f"{TRIALPOD_DIR}/{JOURNAL_DIR}"
-
-
-class FencedError(TrialpodError):
-    """Another process writes the same experiment into the same storage."""
-
-
-class _Due(NamedTuple):
-    """A file to copy, as it was when it was looked at."""
-
-    key: str
-    mark: tuple[int, int]  # size in bytes, mtime_ns
-    data: bytes | None  # None: its first `size` bytes, which stay as they are
+COMMIT_BACKOFF_MAX_S = 5.0
+"""The same for the journal where others wait for it: after an outage of the storage, decisions resume within this."""
 
 
 class Mirror:
@@ -104,29 +64,21 @@ class Mirror:
         self._urgent = threading.Event()
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
-        self._files = StoredFiles(storage)
-        self._journal_lock = threading.Lock()  # guards the four below, and what the journal's thread does with them
-        self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
-        self._snapshots: set[str] = set()  # in the storage
-        self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
-        self._sealed_to = 0  # the snapshot that a sealed journal goes on with
-        self._copied: dict[str, tuple[int, int]] = {}  # other file -> (size, mtime_ns) when it was copied
-        self._lock = threading.Lock()  # guards the five below
-        self._live: set[str] = set()  # directories of trials that are running
-        self._ended: set[str] = set()  # of those whose files are to be copied now, most because they are complete
-        self._copying: set[str] = set()  # of those that are being copied now
-        self._unknown: set[str] = set()  # of those of which the storage may hold less than is here
+        self._files = FileCopies(directory, storage)
+        self._journal = JournalCopy(
+            directory, storage, self._copy_before_snapshot, self._files.stored.journal_written
+        )
+        self._trials = DueTrials()
         self._closing = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._tell_end: Callable[[], None] = lambda: None
         self._ended_copying = False
         self._broken: FencedError | None = None
-        self._looked_at_live = 0.0
+        self._monotonic: Callable[[], float] = time.monotonic
+        self._looked_at_live = float("-inf")
         self._finishing = threading.Event()
         self._given_up = False
-        self.sealed = False
-        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
         self.errors = 0  # how often the storage did not take what was to be copied
         self._files_thread: threading.Thread | None = None
         self._journal_complete = threading.Event()  # with `commits`: the journal's thread has copied its last
@@ -136,42 +88,59 @@ class Mirror:
         """Where the copy is."""
         return self._storage.uri
 
+    @property
+    def sealed(self) -> bool:
+        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+        return self._journal.sealed
+
+    @property
+    def pieces(self) -> int:
+        """How many objects the journal has in the storage since its latest snapshot: what a restart has to read."""
+        return self._journal.pieces
+
+    # -- from the storage --
+
     def pull(self, *, journal_only: bool = False) -> bool:
         """Bring the directory up to what the storage holds; return True when anything was fetched.
 
         Args:
-            journal_only: leave the files of the trials where they are: enough to read, not to go on.
+            journal_only: leave the files of the trials where they are: enough to read. Whoever goes on has those that
+                are needed brought by `fetch`. What is here of trials goes when the journal was behind.
 
         Raises:
             FencedError: directory and storage hold different histories.
             StorageError: the storage cannot be read.
         """
-        pieces = _pieces(self._storage.list(_JOURNAL))
-        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
-        remote: dict[str, int] = {}
-        seals: set[str] = set()
-        for name, offsets in pieces.segments.items():
-            grown = len(self._storage.read(f"{_JOURNAL}/{name}/{offsets[-1]:012d}"))
-            remote[name] = offsets[-1] + grown
-            if not grown:
-                seals.add(name)
-        local = _local_sizes(folder)
-        numbers = [_number(name) for name in local]
-        oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
-        # Segments older than all that are here are covered by the snapshot that is here.
-        ahead = [name for name, size in remote.items() if size > local.get(name, 0) and _number(name) >= oldest_here]
-        newer = [name for name in pieces.snapshots if _number(name) > newest_here]
-        self._check_history(pieces, local)
-        newest = max(remote, default="")
-        self.sealed = newest in seals and newest_here <= _number(newest)
-        if ahead or newer:
-            self._fetch(pieces, folder, journal_only=journal_only)
-            local = _local_sizes(folder)
-        self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
-        self._snapshots = set(pieces.snapshots)
-        self._pieces = {name: len(offsets) for name, offsets in pieces.segments.items()}
-        self._sealed_to = _number(newest) + 1 if newest in seals else 0
-        return bool(ahead or newer)
+
+        def before() -> None:
+            if journal_only:
+                self._files.forget_trials()
+                self._files.fetch_experiment()
+            else:
+                self._files.fetch_all()
+
+        fetched = self._journal.pull(before)
+        if self._journal.stored:
+            self._files.found_stored()
+        return fetched
+
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Bring those of these files that are not here, before copying has started or for who waits for them.
+
+        Args:
+            keys: paths in the experiment's directory.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+        self._files.fetch(keys)
+
+    @property
+    def snapshot_stored(self) -> bool:
+        """Whether the storage has the latest snapshot that is here, and so all files of what ended before it."""
+        return self._journal.snapshot_stored
+
+    # -- to the storage --
 
     def start(self, report: Callable[[str], None], fenced: Callable[[FencedError], None]) -> None:
         """Start copying. Both functions are called from the copying thread.
@@ -199,47 +168,45 @@ class Mirror:
         if urgent:
             self._urgent.set()
 
-    @property
-    def pieces(self) -> int:
-        """How many objects the journal has in the storage since its latest snapshot: what a restart has to read."""
-        return sum(list(self._pieces.values()))
-
     def trial_started(self, dirname: str) -> None:
         """A trial is running in this directory."""
-        with self._lock:
-            self._live.add(dirname)
+        self._trials.start(dirname)
 
     def trial_ended(self, dirname: str) -> None:
         """The files of this trial are complete."""
-        with self._lock:
-            self._live.discard(dirname)
         self.copy_soon(dirname)
+        self._trials.end(dirname)
 
     def compare_soon(self, dirnames: Iterable[str]) -> None:
         """Copy what the storage does not have of these trials, which an earlier process may have left behind."""
-        with self._lock:
-            self._unknown.update(dirnames)
+        self._trials.add_unknown(dirnames)
         self._wake.set()
 
     def copy_soon(self, dirname: str) -> None:
         """Copy the files of this trial as they are now, although it may be running."""
-        with self._lock:
-            self._ended.add(dirname)
+        self._trials.add(dirname)
         self._wake.set()
+
+    def add_log(self, dirname: str, text: str, *, once: bool = False) -> None:
+        """Add to the log of a trial, here and in the storage; until then its `files_due`.
+
+        Args:
+            dirname: the trial's directory.
+            text: what to add.
+            once: unless it is there already.
+        """
+        self._trials.add_log(LogText(dirname, text, once))
+        self.copy_soon(dirname)
 
     def files_due(self, dirname: str | None = None) -> bool:
         """Whether files that were to be copied at once are not copied yet: of this trial, or of any."""
-        with self._lock:
-            due = self._ended | self._copying
-        return bool(due) if dirname is None else dirname in due
+        return self._trials.waiting(dirname)
 
     def finish(self, ended: Callable[[], None]) -> None:
         """Copy what is left and stop; returns at once. `ended` is called from the copying thread."""
         self._tell_end = ended
-        with self._lock:
-            self._ended |= self._live
-            self._live.clear()
-            self._closing = True
+        self._trials.end_all()
+        self._closing = True
         for event in (self._finishing, self._wake, self._urgent):
             event.set()
 
@@ -269,14 +236,14 @@ class Mirror:
             self._thread.join(timeout_s)
         return self.problem()
 
-    # -- the thread --
+    # -- the threads --
 
     def _run(self) -> None:
         try:
             if self._committed is None:
-                self._repeat(self.copy, self._wake)
+                self._repeat(self.copy, self._wake, BACKOFF_MAX_S)
             else:
-                self._repeat(self._commit, self._urgent)
+                self._repeat(self._commit, self._urgent, COMMIT_BACKOFF_MAX_S)
         finally:
             self._journal_complete.set()
             if self._files_thread is None:
@@ -285,27 +252,17 @@ class Mirror:
 
     def _run_files(self) -> None:
         try:
-            self._repeat(self._copy_files, self._wake)
+            self._repeat(self._copy_files, self._wake, BACKOFF_MAX_S)
         finally:
             self._journal_complete.wait()
             self._ended_copying = True
             self._tell_end()
 
-    def _commit(self, *, everything: bool) -> None:
-        """Copy the journal and tell how far; `everything` changes nothing here."""
-        position = self._requested
-        if position != self._told or everything:
-            self._copy_journal()
-        if position != self._told and self._committed is not None:
-            self._told = position
-            self._committed(position)
-
-    def _repeat(self, copy: Callable[..., None], wake: threading.Event) -> None:
+    def _repeat(self, copy: Callable[..., None], wake: threading.Event, backoff_max_s: float) -> None:
         """Copy again and again, until it was told to finish and has copied everything."""
         failures = 0
         while self._broken is None and not self._given_up:
-            with self._lock:
-                closing = self._closing
+            closing = self._closing
             try:
                 copy(everything=closing)
             except FencedError as error:
@@ -316,8 +273,7 @@ class Mirror:
                 failures += 1
                 self._failed(error, failures)
                 # Not woken up by those who wait: the storage needs the time more than they do.
-                seconds = min(0.25 * 2.0 ** min(failures, 10), BACKOFF_MAX_S) if not closing else 0.5
-                self._pause(seconds, self._finishing)
+                self._pause(_backoff_s(failures, backoff_max_s) if not closing else 0.5, self._finishing)
                 continue
             if failures:
                 self._report(f"{self.uri} is up to date again")
@@ -340,6 +296,8 @@ class Mirror:
         if failures == 1:
             self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
 
+    # -- what they do --
+
     def copy(self, *, everything: bool = True) -> None:
         """Copy what the storage does not hold yet; without `everything`, of running trials only what has grown.
 
@@ -347,297 +305,55 @@ class Mirror:
         """
         self._copy_files(everything=everything, journal_too=True)
 
+    def _commit(self, *, everything: bool) -> None:
+        """Copy the journal and tell how far; `everything` changes nothing here."""
+        position = self._requested
+        if position != self._told or everything:
+            self._journal.copy()
+        if position != self._told and self._committed is not None:
+            self._told = position
+            self._committed(position)
+
     def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
         """Copy the files that are due, and before them the records that they follow from, if not all of these."""
         self._compare_unknown()
-        with self._lock:
-            # Taken out first: what grows while it is copied is put in again, and copied again.
-            ended, live = sorted(self._ended), sorted(self._live)
-            self._copying, self._ended = set(ended), set()
+        taken = self._trials.take()
+        whole = False
         try:
-            due = self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *self._policy_files()])
-            due += self._due_of_trials(ended)
-            if live and not everything and time.monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
-                self._looked_at_live = time.monotonic()
-                due += self._due_of_trials(live, growth=GROWTH)
+            while taken.logs:
+                self._files.add_log(taken.logs[0])
+                del taken.logs[0]
+            due = self._files.due_of_experiment()
+            due += self._files.due_of_trials(taken.due)
+            if taken.live and not everything and self._monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
+                self._looked_at_live = self._monotonic()
+                due += self._files.due_of_trials(taken.live, growth=GROWTH)
             if due or journal_too:
                 self._copy_records_of_files()
-            self._send(due, self._refuse_outdated)
-        except BaseException:
-            with self._lock:
-                self._ended.update(ended)
-            raise
+            self._files.send(due, self._journal.refuse_outdated)
+            whole = True
         finally:
-            with self._lock:
-                self._copying = set()
+            self._trials.copied(taken, whole=whole)
 
     def _copy_records_of_files(self) -> None:
         """Find out, too, that somebody else writes here, before anything of theirs is replaced."""
-        self._copy_journal()
+        self._journal.copy()
+
+    def _copy_before_snapshot(self, refuse_outdated: Callable[[], None]) -> None:
+        """Copy the trials' files as far as a snapshot goes, which says how long they are."""
+        self._files.send(self._files.due_of_trials(self._trials.behind()), refuse_outdated)
 
     def _compare_unknown(self) -> None:
-        with self._lock:
-            unknown = set(self._unknown)
+        unknown = self._trials.unknown()
         if not unknown:
             return
-        stored = self._storage.sizes()
-        for dirname in unknown:
-            for name in self._trial_files(dirname):
-                key = f"{dirname}/{name}"
-                with contextlib.suppress(FileNotFoundError):
-                    status = (self._directory / key).stat()
-                    if stored.get(key) == status.st_size:  # they only grow, so they are the same
-                        self._copied.setdefault(key, (status.st_size, status.st_mtime_ns))
-        with self._lock:
-            self._unknown -= unknown
-            self._ended |= unknown
-
-    def _trial_files(self, dirname: str) -> list[str]:
-        folder = self._directory / dirname
-        names = os.listdir(folder) if folder.is_dir() else []
-        return [*_TRIAL_FILES, *(name for name in names if name.startswith(EVENT_FILE_PREFIX))]
-
-    def _policy_files(self) -> list[str]:
-        """Return the names of the schedulers' policy logs, which stand beside the trials."""
-        names = os.listdir(self._directory) if self._directory.is_dir() else []
-        return sorted(name for name in names if name.startswith(_POLICY_PREFIX) and name.endswith(".txt"))
-
-    def _due_of_trials(self, dirnames: list[str], growth: float = 0.0) -> list[_Due]:
-        return self._due([f"{name}/{file}" for name in dirnames for file in self._trial_files(name)], growth)
-
-    def _due(self, keys: list[str], growth: float = 0.0) -> list[_Due]:
-        """Return which of these files have changed, or grown by that factor, since they were copied."""
-        found = []
-        for key in keys:
-            path = self._directory / key
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                mark = (status.st_size, status.st_mtime_ns)
-                before = self._copied.get(key)
-                if before == mark or (before is not None and growth and status.st_size < before[0] * growth):
-                    continue
-                name = key.rpartition("/")[2]
-                grows = name in _GROWING or name.startswith(EVENT_FILE_PREFIX)
-                found.append(_Due(key, mark, None if grows else path.read_bytes()))
-        return found
-
-    def _send(self, due: list[_Due], refuse_outdated: RefuseOutdated) -> None:
-        def send(file: _Due) -> None:
-            data = file.data
-            if data is None:
-                with contextlib.suppress(FileNotFoundError):
-                    data = _read(self._directory / file.key, 0, file.mark[0])
-            if data is not None:
-                self._files.write(file.key, data, refuse_outdated)
-                self._copied[file.key] = file.mark
-
-        if due:
-            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-                list(executor.map(send, due))
-
-    def _copy_journal(self) -> None:
-        for _ in range(LISTINGS - 1):
-            # A new snapshot removes older files, perhaps between our listing and our reading.
-            with self._journal_lock, contextlib.suppress(FileNotFoundError):
-                return self._copy_listed_journal()
-        with self._journal_lock:
-            return self._copy_listed_journal()
-
-    def _copy_listed_journal(self) -> None:
-        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
-        names = sorted(os.listdir(folder)) if folder.is_dir() else []
-        snapshots = [name for name in names if _SNAPSHOT.fullmatch(name)]
-        for name in snapshots:
-            if name not in self._snapshots:
-                self._seal_before(_number(name))
-                # It says how long the trials' files are, and the records that they follow from go away with it.
-                with self._lock:
-                    dirnames = sorted({*self._ended, *self._copying, *self._live})
-                self._send(self._due_of_trials(dirnames), self._refuse_outdated_here)
-                self._create(f"{_JOURNAL}/{name}", _read(folder / name, 0))
-                self._snapshots.add(name)
-        for name in names:
-            if _SEGMENT.fullmatch(name):
-                sent = self._sent.get(name, 0)
-                data = _whole_records(_read(folder / name, sent), at_start=sent == 0)
-                if data:
-                    self._create(f"{_JOURNAL}/{name}/{sent:012d}", data)
-                    self._refuse_removed(name)
-                    self._files.journal_written()
-                    self._sent[name] = sent + len(data)
-                    self._pieces[name] = self._pieces.get(name, 0) + 1
-        if snapshots:
-            self._forget_before(snapshots[-1])
-
-    def _seal_before(self, number: int) -> None:
-        """End the segments before this one where they end for this process, or find out that they do not."""
-        for each in range(self._newest, number):
-            name = f"{each:08d}.log"
-            self._create(f"{_JOURNAL}/{name}/{self._sent.get(name, 0):012d}", b"")
-            self._refuse_removed(name)
-        self._files.journal_written()
-        self._sealed_to = number
-
-    @property
-    def _newest(self) -> int:
-        """The number of the latest segment or snapshot that is in the storage."""
-        return max(map(_number, (*self._sent, *self._snapshots)), default=1)
-
-    def _refuse_outdated(self) -> None:
-        """Find out whether another process has gone on with the journal from where it ends for this one."""
-        with self._journal_lock:
-            self._refuse_outdated_here()
-
-    def _refuse_outdated_here(self) -> None:
-        newest = self._newest
-        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
-        segment = f"{newest:08d}.log"
-        if self._sealed_to > newest:
-            name = f"{self._sealed_to:08d}.snapshot"
-            key, start = name, 0
+        if self._committed is None:
+            self._files.compare(unknown)
         else:
-            start = self._sent.get(segment, 0)
-            name, key = segment, f"{segment}/{start:012d}"
-        with contextlib.suppress(KeyMissingError):
-            found = self._storage.read(f"{_JOURNAL}/{key}")
-            ours = _read(folder / name, start) if (folder / name).exists() else b""
-            if not found or not ours.startswith(found):  # else the answer to our own was lost
-                raise self._outdated(key)
-        # Looked at last: it is made before what could have been found above is removed.
-        self._refuse_removed(segment)
-
-    def _outdated(self, key: str) -> FencedError:
-        return FencedError(
-            f"another process writes this experiment to {self.uri} (it made {key}); stop one of them, "
-            "or give one another name"
-        )
-
-    def _refuse_removed(self, segment: str) -> None:
-        """Find out whether a segment that has just taken something had been replaced and removed before."""
-        with contextlib.suppress(KeyMissingError):
-            self._storage.read(f"{_JOURNAL}/{segment}{_REMOVED}")
-            raise FencedError(f"another process has gone on with this experiment in {self.uri}; stop one of them")
-
-    def _create(self, key: str, data: bytes) -> None:
-        try:
-            self._storage.write_new(key, data)
-        except KeyExistsError:
-            # Ours when the answer to an earlier try was lost.
-            if self._storage.read(key) != data:
-                raise self._outdated(key) from None
-
-    def _forget_before(self, snapshot: str) -> None:
-        number = _number(snapshot)
-        for name in [name for name in self._snapshots if _number(name) < number]:
-            self._storage.delete(f"{_JOURNAL}/{name}")
-            self._snapshots.discard(name)
-        for name in [name for name in self._sent if _number(name) < number]:
-            self._storage.write(f"{_JOURNAL}/{name}{_REMOVED}", b"")
-            self._storage.delete_tree(f"{_JOURNAL}/{name}")
-            del self._sent[name]
-            self._pieces.pop(name, None)
-
-    # -- fetching --
-
-    def _check_history(self, pieces: _Pieces, local: dict[str, int]) -> None:
-        """Refuse when the same stretch of the journal has different bytes here and there."""
-        folder = self._directory / TRIALPOD_DIR / JOURNAL_DIR
-        for name, offsets in pieces.segments.items():
-            last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
-            if last is None:
-                continue
-            theirs = self._storage.read(f"{_JOURNAL}/{name}/{last:012d}")
-            ours = _read(folder / name, last)[: len(theirs)]
-            # Behind a seal there is nothing, unless the snapshot that it was for is here.
-            beyond = not theirs and max(map(_number, local)) == _number(name)
-            if beyond or not theirs.startswith(ours):
-                raise FencedError(
-                    f"{self._directory} and {self.uri} hold different histories of this experiment; "
-                    f"move {self._directory} away to go on with the one in the storage"
-                )
-
-    def _fetch(self, pieces: _Pieces, folder: Path, *, journal_only: bool) -> None:
-        logger.info("fetching the experiment from %s", self.uri)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = list(_EXPERIMENT_FILES)
-        if not journal_only:
-            keys = (key for key in self._storage.list() if "/checkpoint_" not in key)
-            files += [key for key in keys if key.count("/") == 1 and not key.startswith(TRIALPOD_DIR)]
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-            list(executor.map(self._fetch_file, files))
-        for name in os.listdir(folder):
-            os.unlink(folder / name)
-        for name in pieces.snapshots:
-            (folder / name).write_bytes(self._storage.read(f"{_JOURNAL}/{name}"))
-        for name, offsets in pieces.segments.items():
-            with open(folder / name, "wb") as file:
-                for offset in offsets:
-                    if file.tell() != offset:
-                        raise FencedError(f"{self.uri}: the journal has a gap before byte {offset} of {name}")
-                    file.write(self._storage.read(f"{_JOURNAL}/{name}/{offset:012d}"))
-
-    def _fetch_file(self, key: str) -> None:
-        path = self._directory / key
-        if key.endswith(f"/{TRAINABLE_FILE}") and path.exists():
-            return  # what this start brought: the code may have changed
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.write_bytes(self._files.read(key))
-        except KeyMissingError:
-            return
-        status = path.stat()
-        self._copied[key] = (status.st_size, status.st_mtime_ns)
+            self._files.compare_each(unknown)
+        self._trials.compared(unknown)
 
 
-class _Pieces:
-    """What the storage holds of a journal."""
-
-    def __init__(self) -> None:
-        self.snapshots: list[str] = []
-        self.segments: dict[str, list[int]] = {}
-
-
-def _pieces(keys: list[str]) -> _Pieces:
-    found = _Pieces()
-    for key in sorted(keys):
-        name, _, offset = key.removeprefix(f"{_JOURNAL}/").partition("/")
-        if offset and _SEGMENT.fullmatch(name):
-            found.segments.setdefault(name, []).append(int(offset))
-        elif not offset and _SNAPSHOT.fullmatch(name):
-            found.snapshots.append(name)
-    if found.snapshots:
-        # Older ones are about to be removed, perhaps by a process that died before it got to it.
-        number = _number(found.snapshots[-1])
-        found.snapshots = found.snapshots[-1:]
-        found.segments = {name: offsets for name, offsets in found.segments.items() if _number(name) >= number}
-    return found
-
-
-def _number(name: str) -> int:
-    """Return the number of a segment or snapshot."""
-    return int(name.partition(".")[0])
-
-
-def _local_sizes(folder: Path) -> dict[str, int]:
-    if not folder.is_dir():
-        return {}
-    return {name: (folder / name).stat().st_size for name in os.listdir(folder) if _SEGMENT.fullmatch(name)}
-
-
-def _whole_records(data: bytes, *, at_start: bool) -> bytes:
-    """Cut off a record that is still being written: a crash would replace it by another one."""
-    end = SEGMENT_HEADER_BYTES if at_start else 0
-    if len(data) < end:
-        return b""
-    while len(data) - end >= FRAME.size:
-        length = FRAME.size + FRAME.unpack_from(data, end)[0]
-        if end + length > len(data):
-            break
-        end += length
-    return data[:end]
-
-
-def _read(path: Path, start: int, length: int = -1) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(start)
-        return file.read(length)
+def _backoff_s(failures: int, most_s: float) -> float:
+    """Return how long to leave the storage alone; not the same for everybody, so that not all come back at once."""
+    return min(0.25 * 2.0 ** min(failures, 10), most_s) * random.uniform(0.75, 1.0)

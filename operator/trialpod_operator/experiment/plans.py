@@ -122,6 +122,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         num_samples=request.num_samples,
         max_concurrent=request.max_concurrent,
         time_budget_s=request.time_budget_s,
+        max_trial_hours=request.max_trial_hours,
+        max_gpu_hours=request.max_gpu_hours,
         max_failures=request.max_failures,
         fail_fast=request.fail_fast,
         strict_metric=request.strict_metric,

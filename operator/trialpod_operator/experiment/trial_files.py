@@ -4,7 +4,7 @@ A TensorBoard event file is one of them when the package google-crc32c is instal
 
 They follow from the journal: results go to the journal first and to these files right after. After a crash the files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
-ever missing or there twice.
+ever missing or there twice. Where the files may be in a storage and not here, those that go on are fetched before.
 
 A file that cannot be written ends no experiment: what is due stays buffered and is tried again, a directory that
 somebody removed is made again, and `warn` is told once per trial.
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import storage_error
-from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, trial_dirname
+from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, PARAMS_FILE, trial_dirname
 from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
 from trialpod.storage.trial_log import EventFile, TrialLog
 from trialpod_operator.engine.trial import ERROR, Trial
@@ -37,6 +37,7 @@ class TrialFiles:
         trainable_name: for the names of the trials' directories.
         warn: takes a trial's id, and what is wrong with its files, in one sentence.
         host: for the names of event files.
+        fetch: brings files that are not here, by their paths in `directory`, from where they are kept.
     """
 
     def __init__(
@@ -45,15 +46,18 @@ class TrialFiles:
         trainable_name: str,
         warn: Callable[[str, str], None] = lambda _id, _message: None,
         host: str = "",
+        fetch: Callable[[list[str]], None] = lambda _keys: None,
     ) -> None:
         self._directory = directory
         self._trainable_name = trainable_name
         self._warn = warn
         self._host = host or socket.gethostname()
+        self._fetch = fetch
         self._warned: set[str] = set()
         self._logs: dict[str, TrialLog] = {}
         self._paths: dict[str, Path] = {}  # of those
         self._dirty: set[str] = set()
+        self._unopened: dict[str, tuple[Trial, list[dict[str, Any]]]] = {}  # results of trials whose files cannot be
         self.dirnames: dict[str, str] = {}
         self.resumed: dict[str, Offsets] = {}  # where files that are not open go on
 
@@ -68,6 +72,17 @@ class TrialFiles:
         """Make the directory of a new trial, with its parameters in it."""
         self._open(trial)
 
+    def go_on(self, trials: Iterable[Trial]) -> None:
+        """Open the files of trials that have not ended, as they were at the latest snapshot.
+
+        Raises:
+            StorageError: they cannot be had, read or written.
+        """
+        known = list(trials)
+        self._fetch([key for trial in known for key in self._needed(trial)])
+        for trial in known:
+            self._open(trial)
+
     def attempt_started(self, trial: Trial) -> None:
         """Go on with another process: its pid and host stand in the lines from now on."""
         log = self._logs.get(trial.trial_id)
@@ -78,8 +93,12 @@ class TrialFiles:
         """Add results to the trial's files; buffered until `flush`."""
         self._dirty.add(trial.trial_id)
         log = self._logs.get(trial.trial_id)
+        if log is None:
+            self._unopened.setdefault(trial.trial_id, (trial, []))[1].extend(results)
+            self._open_now(trial.trial_id)
+            return
         try:
-            (log or self._open(trial)).append(results)
+            log.append(results)
         except StorageError as error:
             self._complain(trial.trial_id, error)
 
@@ -95,6 +114,8 @@ class TrialFiles:
 
     def ended(self, trial: Trial) -> None:
         """Complete the files of a trial."""
+        if not self._open_now(trial.trial_id):
+            return
         log = self._logs.get(trial.trial_id)
         if log is None or self._flushed(trial.trial_id, log):
             if log is not None and trial.status == ERROR:
@@ -105,6 +126,8 @@ class TrialFiles:
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
+        for trial_id in list(self._unopened):
+            self._open_now(trial_id)
         self._dirty = {trial_id for trial_id in self._dirty if not self._flushed(trial_id, self._logs.get(trial_id))}
 
     def offsets(self) -> dict[str, Offsets]:
@@ -113,6 +136,9 @@ class TrialFiles:
         Raises:
             StorageError: not everything could be written, so the journal must be kept.
         """
+        for trial_id in list(self._unopened):
+            if not self._open_now(trial_id):
+                raise StorageError(f"the files of trial {trial_id} cannot be had at the moment")
         return self.resumed | {trial_id: log.offsets() for trial_id, log in self._logs.items()}
 
     def close(self) -> None:
@@ -120,6 +146,28 @@ class TrialFiles:
         self.flush()
         self._logs.clear()
         self._dirty.clear()
+
+    def _open_now(self, trial_id: str) -> bool:
+        """Write results that wait for their files; return whether none wait any more."""
+        trial, results = self._unopened.get(trial_id, (None, []))
+        if trial is None:
+            return True
+        try:
+            log = self._open(trial)
+        except StorageError as error:
+            self._complain(trial_id, error)
+            return False
+        del self._unopened[trial_id]
+        try:
+            log.append(results)
+        except StorageError as error:  # they stay in its buffer
+            self._complain(trial_id, error)
+        return True
+
+    def _needed(self, trial: Trial) -> list[str]:
+        """Return the files without which a trial's cannot go on where they were."""
+        names = [name for name, length in self.resumed.get(trial.trial_id, {}).items() if length]
+        return [f"{self.path(trial).name}/{name}" for name in ([*names, PARAMS_FILE] if names else [])]
 
     def _flushed(self, trial_id: str, log: TrialLog | None) -> bool:
         """Flush the files of a trial; return whether all is written."""
@@ -150,8 +198,10 @@ class TrialFiles:
 
     def _open(self, trial: Trial) -> TrialLog:
         path = self.path(trial)
-        offsets = self.resumed.pop(trial.trial_id, {})
+        self._fetch(self._needed(trial))
+        offsets = self.resumed.get(trial.trial_id, {})
         log = TrialLog.resume(path, static_fields(trial), offsets, self._event_file(trial, path, offsets))
+        self.resumed.pop(trial.trial_id, None)
         self._logs[trial.trial_id] = log
         self._paths[trial.trial_id] = path
         for warning in log.warnings:

@@ -33,6 +33,10 @@ def describe_exit(info: ExitInfo) -> AttemptEnd:
             "(os._exit, or a crash at its end?); its log may say more",
         )
     signum = -info.status
+    if signum == signal.SIGTERM:
+        return AttemptEnd(
+            cause="preempted", error="it was ended by SIGTERM from outside before it could save its state"
+        )
     if signum == signal.SIGKILL:
         return AttemptEnd(
             cause="failed",

@@ -4,7 +4,8 @@ A bucket holds up to `burst` tokens and is refilled at a steady rate; a request 
 to wait (the token bucket as an algorithm: RFC 2697's single rate, without colours).
 
 Invariants: memory is bounded by `callers`; what is forgotten first is the caller that was quiet for the longest,
-whose buckets have had the longest time to fill up. A refused request takes nothing.
+whose buckets have had the longest time to fill up. Full buckets are as good as none, and are not kept. A refused
+request takes nothing.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ class RateLimiter:
         requests, bytes_ = self._requests, self._size
         bucket = self._buckets.get(caller)
         if bucket is None:
-            bucket = self._buckets[caller] = [requests.burst, bytes_.burst if bytes_ is not None else 0.0, now]
-            if len(self._buckets) > self._callers:
+            while self._buckets and (
+                len(self._buckets) >= self._callers or self._is_full(next(iter(self._buckets.values())), now)
+            ):
                 self._buckets.popitem(last=False)
+            bucket = self._buckets[caller] = [requests.burst, bytes_.burst if bytes_ is not None else 0.0, now]
         else:
             self._buckets.move_to_end(caller)
         elapsed = max(0.0, now - bucket[2])
@@ -81,3 +84,10 @@ class RateLimiter:
         bucket[0] -= 1.0
         bucket[1] -= min(size, bytes_.burst) if bytes_ is not None else 0.0
         return 0.0
+
+    def _is_full(self, bucket: list[float], now: float) -> bool:
+        elapsed = max(0.0, now - bucket[2])
+        size = self._size
+        return bucket[0] + elapsed * self._requests.per_s >= self._requests.burst and (
+            size is None or bucket[1] + elapsed * size.per_s >= size.burst
+        )

@@ -40,19 +40,19 @@ BUILT_IN = {
         "show the best trial of an experiment: a directory, a URI, or by name in a cluster",
     ),
     "checkpoints": (
-        "trialpod_operator.local.commands.checkpoints:command",
+        "trialpod_operator.cluster.commands.stored:checkpoints_command",
         "list the checkpoints of an experiment or a trial",
     ),
     "explain": (
-        "trialpod_operator.local.commands.explain:command",
+        "trialpod_operator.cluster.commands.stored:explain_command",
         "say why a trial was stopped, paused, retried or told to follow another one",
     ),
     "fsck": (
-        "trialpod_operator.local.commands.fsck:command",
+        "trialpod_operator.cluster.commands.stored:fsck_command",
         "check that nothing of an experiment is lost, damaged or contradictory",
     ),
     "download": (
-        "trialpod_operator.local.commands.download:command",
+        "trialpod_operator.cluster.commands.stored:download_command",
         "copy checkpoints to this machine, verified",
     ),
     "check": (

@@ -5,6 +5,7 @@ standard library's client takes longer to import than a short trial takes to run
 
 Invariants:
 
+* A call ends within its time, also when the server goes on to send a byte now and then.
 * A body has a Content-Length, in both directions; anything else is refused, never guessed.
 * After any error, or an exception out of a signal handler, the connection is closed: half an answer can never be
   taken for the answer to the next request.
@@ -17,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 
 from trialpod.errors import InvalidInputError, TrialpodError
@@ -47,7 +49,7 @@ class Connection:
 
     Args:
         address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
-        timeout_s: seconds that one send or one wait for data may take.
+        timeout_s: seconds that it may take to send a request, and as many that the whole of its answer may take.
         connect_timeout_s: seconds until the connection must stand.
         max_answer_bytes: largest body that is accepted.
         authorization: gives the value of the Authorization header for each request; a token may change over time.
@@ -173,6 +175,7 @@ class Connection:
                 if not _is_dropped(error):
                     raise
                 # A server that refuses a request by its first bytes may answer and close before it has the rest.
+            until = time.monotonic() + timeout
             data = connection.recv(65536)
         except OSError as error:
             if _is_dropped(error):
@@ -184,7 +187,7 @@ class Connection:
             while (end := data.find(b"\r\n\r\n")) < 0:
                 if len(data) > MAX_HEAD_BYTES:
                     raise TransportError(f"{self.address} answered with a head of over {MAX_HEAD_BYTES} bytes")
-                data += self._receive(connection)
+                data += self._receive(connection, until)
             status, length, keep = self._head(data[:end])
             data = data[end + 4 :]
             if status >= 200:
@@ -199,7 +202,7 @@ class Connection:
             chunks = [data]
             missing = length - len(data)
             while missing > 0:
-                chunks.append(self._receive(connection))
+                chunks.append(self._receive(connection, until))
                 missing -= len(chunks[-1])
             data = b"".join(chunks)
         if len(data) > length:
@@ -208,7 +211,11 @@ class Connection:
             self.close()
         return status, data
 
-    def _receive(self, connection: socket.socket) -> bytes:
+    def _receive(self, connection: socket.socket, until: float) -> bytes:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
         data = connection.recv(262144)
         if not data:
             raise TransportError(f"{self.address} closed the connection in the middle of an answer")

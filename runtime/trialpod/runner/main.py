@@ -85,7 +85,8 @@ def run(
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True)
-    watch = PreemptionWatch()
+    # What a pod was ended for stands in the pod.
+    watch = PreemptionWatch(idle_status=None if restart is None else 0)
     if threading.current_thread() is threading.main_thread():
         watch.install()
     client = ReportClient(address, experiment, token_file=token_file, ca_file=ca_file)

@@ -34,9 +34,15 @@ def margin_s(grace_s: float) -> float:
 
 
 class PreemptionWatch:
-    """Turns SIGTERM into `Attempt.preempt`. Make one per process, in the main thread."""
+    """Turns SIGTERM into `Attempt.preempt`. Make one per process, in the main thread.
 
-    def __init__(self) -> None:
+    Args:
+        idle_status: the exit status for a SIGTERM while no attempt runs; None dies of the signal, so that whoever has
+            just given this process an attempt sees that it was taken away.
+    """
+
+    def __init__(self, idle_status: int | None = None) -> None:
+        self._idle_status = idle_status
         self._attempt: Attempt | None = None
         self._pid = os.getpid()
         self._read, self._write = os.pipe()
@@ -59,9 +65,13 @@ class PreemptionWatch:
         self._attempt = None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._attempt is None:
-            raise SystemExit(0)
-        self._attempt.preempt()
+        if self._attempt is not None:
+            self._attempt.preempt()
+        elif self._idle_status is not None:
+            raise SystemExit(self._idle_status)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def _watch(self) -> None:
         while True:

@@ -31,6 +31,7 @@ from trialpod.storage.journal_format import (
     FRAME,
     MAX_RECORD_BYTES,
     SEGMENT_HEADER_BYTES,
+    NewerFormatError,
     decode_snapshot,
     encode_segment_header,
     encode_snapshot,
@@ -300,12 +301,17 @@ class Journal:
             self._load_segment(number, path, last=number == logs[-1])
 
     def _load_snapshot(self, snapshots: list[int], logs: list[int]) -> int:
-        """Take the newest snapshot that is good, and return the number of the first segment to read."""
+        """Take the newest snapshot that is good, and return the number of the first segment to read.
+
+        One of a newer format is good: nothing before it is taken instead.
+        """
         problem: JournalError | None = None
         for number in reversed(snapshots):
             path = self._path(number, "snapshot")
             try:
                 self._snapshot, self._covered = decode_snapshot(self._read(path), path)
+            except NewerFormatError:
+                raise
             except JournalError as error:
                 problem = problem or error
                 # An older state helps only if every segment since is still there.

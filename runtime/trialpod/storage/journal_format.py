@@ -29,6 +29,10 @@ _MASK = 0xFFFFFFFF
 SEGMENT_HEADER_BYTES = _SEGMENT.size + _CHECK.size
 
 
+class NewerFormatError(JournalError):
+    """A file was written by a newer version: what it says may stand in no other one."""
+
+
 def encode_segment_header(first: int) -> bytes:
     """Return the header of a segment whose first record has this number."""
     head = _SEGMENT.pack(_SEGMENT_MAGIC, FORMAT_VERSION, first)
@@ -143,9 +147,9 @@ def _check_header(path: str, magic: bytes, expected: bytes, data: bytes, size: i
 
 def _check_version(path: str, version: int) -> None:
     if not 1 <= version <= FORMAT_VERSION:
-        raise JournalError(
+        raise NewerFormatError(
             f"{path} has journal format {version}; this version of trialpod reads up to {FORMAT_VERSION}. Nothing "
-            "was changed; update trialpod"
+            "was changed; update trialpod to the release that wrote the file, or a later one"
         )
 
 

@@ -18,7 +18,10 @@ from trialpod.storage.s3_http import Answer, ProtocolError, ShortFileError
 
 Kind = Literal["transient", "refused", "permanent"]
 
-_TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
+_CUT_SHORT = 499
+"""What MinIO, ending, answers to the requests that it is at: `ClientDisconnected`, though no client was."""
+
+_TRANSIENT_STATUS = frozenset((408, 425, 429, _CUT_SHORT, 500, 502, 503, 504))
 _TRANSIENT_CODES = frozenset(
     (
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "RequestTimeOut", "OperationAborted",
@@ -135,7 +138,7 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
             "transient",
             StorageUnavailableError(f"{doing}: {endpoint} is not able to right now: {said}"),
             code,
-            ambiguous=answer.status >= 500
+            ambiguous=answer.status >= _CUT_SHORT
             and code not in ("SlowDown", "SlowDownWrite", "XMinioServerNotInitialized"),
             retry_after_s=wait,
         )

@@ -35,7 +35,8 @@ class ExperimentRequest:
 
     The directory ``{storage_path}/{name}`` exists when a backend is given this, with ``tuner.pkl`` and the file that
     `trainable` names inside. With `resume` the backend goes on with the experiment that it finds there, and the
-    budget (`num_samples`, `max_concurrent`, `time_budget_s`, `max_failures`, `fail_fast`) may differ from before.
+    budget (`num_samples`, `max_concurrent`, `time_budget_s`, `max_trial_hours`, `max_gpu_hours`, `max_failures`,
+    `fail_fast`) may differ from before.
     """
 
     name: str
@@ -50,6 +51,8 @@ class ExperimentRequest:
     num_samples: int = 1  # -1 = without limit
     max_concurrent: int | None = None  # None = as many as the resources allow
     time_budget_s: float | None = None
+    max_trial_hours: float | None = None  # of all trials together
+    max_gpu_hours: float | None = None
     seed: int | None = None
     search_alg: Any = None  # None = random and grid search over param_space
     scheduler: TrialScheduler | None = None  # untouched by set_search_properties; None = first in, first out

@@ -258,7 +258,7 @@ class TuneConfig:
             through its grids.
         scheduler: stops and pauses trials by their results, an object or a name; None stops none.
         num_samples: how often the search space is sampled (its grids are walked through as often); -1 samples
-            without end, until `time_budget_s` or a Stopper ends the experiment.
+            without end, until `time_budget_s`, another budget or a Stopper ends the experiment.
         max_concurrent_trials: the most trials that run at once; None or 0 is as many as the resources allow.
         time_budget_s: seconds (or a timedelta) after which the experiment is stopped.
         reuse_actors: run trials one after another in the same processes. A class Trainable must implement
@@ -269,6 +269,11 @@ class TuneConfig:
         seed: makes the default search repeatable. Ray has no such argument; there it is an argument of the
             search algorithm, which works here too.
         chdir_to_trial_dir: trials run in their own directories, as with True; False is not supported.
+        max_trial_hours: hours of all trials together, after which the experiment is stopped as after its
+            `time_budget_s`; what a trial did before it failed or was moved counts. As `spec.maxTrialHours` of a
+            manifest. Ray has no such argument.
+        max_gpu_hours: the same for the GPUs that trials have: an hour of a trial with two counts as two
+            (`spec.maxGpuHours`). Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -287,6 +292,8 @@ class TuneConfig:
     trial_dirname_creator: Callable[[NewTrial], str] | None = None
     chdir_to_trial_dir: bool | None = None
     seed: int | None = None
+    max_trial_hours: float | None = None
+    max_gpu_hours: float | None = None
 
     def __post_init__(self) -> None:
         self.validate()
@@ -304,6 +311,8 @@ class TuneConfig:
         if limit is not None and (not _is_int(limit) or limit < 0):
             refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
         seconds(self.time_budget_s)
+        for argument in ("max_trial_hours", "max_gpu_hours"):
+            _check_hours(where, argument, getattr(self, argument))
         if not isinstance(self.reuse_actors, bool):
             refuse(where, "reuse_actors", self.reuse_actors, "True or False")
         for argument in ("trial_name_creator", "trial_dirname_creator"):
@@ -397,6 +406,13 @@ def seconds(value: float | timedelta | None) -> float | None:
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not number > 0:
         refuse("TuneConfig", "time_budget_s", value, "a positive number of seconds, a timedelta, or None")
     return float(number)
+
+
+def _check_hours(where: str, argument: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        refuse(where, argument, value, "a positive number of hours, or None")
 
 
 def log_files(log_to_file: object) -> tuple[str, str] | None:

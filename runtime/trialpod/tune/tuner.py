@@ -346,6 +346,8 @@ class Tuner:
             num_samples=tuning.num_samples,
             max_concurrent=overrides.max_concurrent or tuning.max_concurrent_trials or None,
             time_budget_s=seconds(tuning.time_budget_s),
+            max_trial_hours=tuning.max_trial_hours,
+            max_gpu_hours=tuning.max_gpu_hours,
             seed=tuning.seed,
             search_alg=made_search_alg(tuning.search_alg),
             # A scheduler learns while it runs; the next `fit` of this Tuner must start with one that has not.

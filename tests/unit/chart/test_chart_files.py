@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -118,11 +120,52 @@ def test_in_its_own_namespace_the_operator_has_its_secret_and_its_lease() -> Non
     assert f"{standby.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
 
 
-def test_the_tables_of_rights_are_those_of_the_chart() -> None:
+@pytest.fixture
+def rights_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """tools/make_rights on copies, in `tmp_path`, of what it reads and writes."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader = SourceFileLoader("make_rights", str(ROOT / "tools/make_rights"))
+    tool: Any = ModuleType(loader.name)
+    tool.__file__ = loader.path
+    loader.exec_module(tool)
+    tool.ROOT = tmp_path
+    for name in ("HELPERS", "RBAC", "LIST", "CHANGELOG"):
+        copied = tmp_path / getattr(tool, name).name
+        copied.write_text(getattr(tool, name).read_text())
+        setattr(tool, name, copied)
+    return tool
+
+
+def test_the_tables_and_the_list_of_rights_are_those_of_the_chart() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools/make_rights", "--check"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, (
+        f"{done.stderr}A new right has to be explained to whoever upgrades: write a line for CHANGELOG.md that names "
+        "it, a comment above the rule, and run tools/make_rights"
+    )
+
+
+def test_a_new_right_gets_into_the_list_only_when_the_changelog_names_it(
+    rights_tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = rights_tool
+    assert tool.keep_list(check=True) == 0
+    helpers = tmp_path / "_helpers.tpl"
+    text = helpers.read_text()
+    wider = re.sub(r"(resources: \[pods\]\n  verbs: \[)", r"\1impersonate, ", text, count=1)
+    assert wider != text
+    helpers.write_text(wider)
+    assert tool.keep_list(check=True) == 1
+    assert tool.keep_list(check=False) == 1
+    told = capsys.readouterr().err
+    assert "new right: operator, in each namespace that it serves: impersonate pods" in told
+    assert "say in CHANGELOG.md what it is for, as `impersonate pods`" in told
+    with (tmp_path / "CHANGELOG.md").open("a") as file:
+        file.write("* The operator may `impersonate pods`, for a test.\n")
+    assert tool.keep_list(check=True) == 1
+    assert tool.keep_list(check=False) == 0
+    assert tool.keep_list(check=True) == 0
 
 
 def test_network_policy_and_trials_agree_on_the_label_of_a_trial() -> None:

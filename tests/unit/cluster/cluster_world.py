@@ -22,7 +22,7 @@ from trialpod_operator.cluster import deletion, experiment_controller, hosted
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.experiment.mirror import FencedError, Mirror
+from trialpod_operator.experiment.mirror import COMMIT_BACKOFF_MAX_S, FencedError, Mirror
 from trialpod_operator.reports.service import ReportService
 
 KEY = "team/digits"
@@ -34,6 +34,7 @@ class InlineMirror(Mirror):
     def start(self, report: Any, fenced: Any) -> None:
         self._report, self._fenced = report, fenced
         self._loop = asyncio.get_running_loop()
+        self._monotonic = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._arm(0.01)
@@ -68,7 +69,7 @@ class InlineMirror(Mirror):
         except (StorageError, OSError) as error:
             self._failures += 1
             self._failed(error, self._failures)
-            self._arm(min(0.25 * 2.0**self._failures, 30.0))
+            self._arm(min(0.25 * 2.0**self._failures, COMMIT_BACKOFF_MAX_S))
             return
         else:
             if self._failures:
@@ -107,6 +108,7 @@ class Operator:
             return await work(key)
 
         self.controller.queue._work = counted
+        self.controller.queue._jitter = lambda: world.jitter.uniform(0.75, 1.25)
         self.errors: list[BaseException] = []
         self.controller.queue._failed = self._failed
 
@@ -141,6 +143,7 @@ class World:
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
         self.random = random.Random(seed)
+        self.jitter = random.Random(seed + 1_000_000)
         self.watch_delay_s = watch_delay_s
         self.began = loop.now()
         self.api = FakeApi()

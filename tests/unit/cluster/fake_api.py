@@ -7,9 +7,9 @@ Each operator has one, with its own latency and faults. Times are those of the r
 from __future__ import annotations
 
 import asyncio
-import copy
 import datetime as dt
 import itertools
+import marshal
 import random
 import re
 from collections import Counter
@@ -37,6 +37,11 @@ PAGE = 3
 def error(method: str, path: str, status: int, reason: str, message: str = "") -> ApiError:
     """Return what the server answers instead of doing it."""
     return ApiError(method, path, status, {"reason": reason, "message": message or reason})
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of what JSON can say, several times as fast as `copy.deepcopy`."""
+    return marshal.loads(marshal.dumps(value))
 
 
 def stamp(now: float) -> str:
@@ -70,7 +75,7 @@ class FakeApi:
 
     def edit(self, item: Object, change: Callable[[Object], None]) -> Object:
         """Change an object as its other owners do (kubelet, scheduler, users)."""
-        fresh = copy.deepcopy(item)
+        fresh = copied(item)
         change(fresh)
         return self._store(fresh["_plural"], item, fresh)
 
@@ -141,7 +146,7 @@ class FakeApi:
         if version is not None and version != item["metadata"]["resourceVersion"]:
             raise error(method, path, 409, "Conflict", "the object has been modified")
         if method == "PUT":
-            fresh = {**copy.deepcopy(body), "_plural": plural}
+            fresh = {**copied(body), "_plural": plural}
             fresh["metadata"] = {**item["metadata"], **fresh["metadata"]}
             return _shown(self._store(plural, item, fresh))
         assert method == "PATCH", method
@@ -149,7 +154,7 @@ class FakeApi:
             fresh = {**item, "status": _merged(item.get("status") or {}, body.get("status"))}
         else:
             fresh = _merged(item, {key: value for key, value in body.items() if key != "status"})
-        return _shown(self._store(plural, item, copy.deepcopy(fresh)))
+        return _shown(self._store(plural, item, copied(fresh)))
 
     def _collection(
         self, method: str, path: str, plural: str, namespace: str, query: Mapping[str, str], body: Any
@@ -169,7 +174,7 @@ class FakeApi:
         return {"items": [_shown(item) for item in found[start:end]], "metadata": token}
 
     def _create(self, method: str, path: str, plural: str, namespace: str, body: Any) -> Object:
-        item: Object = copy.deepcopy(dict(body))
+        item: Object = copied(dict(body))
         metadata = item.setdefault("metadata", {})
         uid = f"uid-{next(self._uids)}"
         metadata.setdefault("name", f"{metadata.get('generateName', '')}{uid}")
@@ -275,6 +280,7 @@ class FakeKube(Kube):
         self._random = random or _seeded()
         self._latency_s = latency_s
         self.requests = 0
+        self.may_act: Callable[[], bool] = lambda: True
         self.faults: list[Fault] = []
         self.lost_answers: Callable[[], bool] = lambda: False
 
@@ -335,7 +341,7 @@ def _seeded() -> random.Random:
 
 
 def _shown(item: Object) -> Object:
-    return copy.deepcopy({key: value for key, value in item.items() if key != "_plural"})
+    return copied({key: value for key, value in item.items() if key != "_plural"})
 
 
 def _merged(target: Any, patch: Any) -> Any:

@@ -96,17 +96,33 @@ TRIALS: dict[str, tuple[Run, dict[str, Any], str]] = {
     "its pod waits": (Run(2), {"waiting": WAITING}, "Progressing"),
     "paused": (suspended(), {}, "Progressing"),
     "completed": (run_to(ends="completed"), {}, "Healthy"),
-    "failed": (run_to(ends="failed", error="boom"), {}, "Degraded"),
+    "failed": (run_to(ends="failed", error="boom"), {}, "Healthy"),
 }
+
+
+def trial(state: str, **before: Any) -> dict[str, Any]:
+    run, more, _ = TRIALS[state]
+    found = list(run.engine.state.trials.values())[-1]
+    return {
+        "metadata": {"generation": 1},
+        "status": trial_status(found, run.settings, NOW, generation=1, **more, **before),
+    }
 
 
 @pytest.mark.parametrize("state", TRIALS)
 def test_a_trial_has_the_health_of_its_conditions(state: str) -> None:
-    run, more, expected = TRIALS[state]
-    trial = list(run.engine.state.trials.values())[-1]
-    status = trial_status(trial, run.settings, NOW, generation=1, **more)
-    health, message = judged({"metadata": {"generation": 1}, "status": status})
-    assert (health, message) == (expected, status["message"])
+    resource = trial(state)
+    expected = TRIALS[state][2]
+    assert judged(resource) == (expected, resource["status"]["message"])
+    assert verdict(resource) == AGREES[expected]
+
+
+def test_a_trial_that_failed_is_not_ready_to_be_any_more_than_that() -> None:
+    failed = trial("failed", previous=trial("running")["status"])
+    assert {each["type"]: each["status"] for each in failed["status"]["conditions"]} == {"Failed": "True"}
+    older = {"type": "Ready", "status": "False", "reason": "Failed", "message": "boom"}
+    failed["status"]["conditions"].insert(0, older)  # as earlier versions wrote it
+    assert judged(failed)[0] == "Healthy"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import email.utils
 import json
 import subprocess
@@ -14,11 +15,12 @@ import pytest
 from api_server import GROUP, ApiServer, Run
 
 from trialpod_operator.api.models import TuneExperimentSpec
-from trialpod_operator.cluster import probe_pod
+from trialpod_operator.cluster import names, probe_pod
 from trialpod_operator.cluster.checks import Checks
 from trialpod_operator.cluster.client import Experiments
+from trialpod_operator.cluster.commands.check import probe_of
 from trialpod_operator.cluster.findings import Finding, clock_finding, quota_finding
-from trialpod_operator.cluster.probe_pod import Probe
+from trialpod_operator.cluster.probe_pod import Probe, build
 
 Json = dict[str, Any]
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -251,3 +253,97 @@ def test_a_quota_that_is_used_up_is_bad() -> None:
 
     assert quota_finding(quota("2")).text == "in use: pods 2 of 5, requests.cpu 500m of 4"
     assert quota_finding(quota("5")).state == "bad"
+
+
+QUEUES = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/localqueues"
+NO_KUEUE = {"code": 404, "reason": "NotFound", "message": "the server could not find the requested resource"}
+
+
+def local_queue(name: str, active: str = "True", message: str = "") -> Json:
+    condition = {"type": "Active", "status": active, "reason": "R", "message": message}
+    status = {"conditions": [condition], "admittedWorkloads": 1, "pendingWorkloads": 2}
+    return {"metadata": {"name": name}, "spec": {"clusterQueue": "everybody"}, "status": status}
+
+
+def manifest_in(folder: Path, queue: str = "", **storage: Any) -> str:
+    spec: Json = {
+        "trainable": {"entrypoint": "train:train"},
+        "searchSpace": {"lr": {"uniform": [0, 1]}},
+        "metric": "loss",
+        "mode": "min",
+        "storage": {"uri": "s3://tune/runs", "credentialsSecret": "minio", **storage},
+    }
+    if queue:
+        spec["template"] = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": queue}}}
+    head = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment", "metadata": {"name": "climb"}}
+    file = folder / "climb.yaml"
+    file.write_text(json.dumps({**head, "spec": spec}))
+    return str(file)
+
+
+def test_the_queues_of_the_namespace_are_told(server: ApiServer, trialpod: Run) -> None:
+    server.routes["GET", QUEUES] = NO_KUEUE
+    older = QUEUES.replace("v1beta2", "v1beta1")
+    server.routes["GET", older] = {"items": [local_queue("gpus"), local_queue("old", "False", "it is stopped")]}
+    text = trialpod("check", "--no-pod")
+    assert "fine   queue gpus: it is active, of the ClusterQueue everybody: 1 admitted, 2 waiting" in text
+    assert "?      queue old: it is not active: it is stopped; only experiments that name it would wait" in text
+
+
+def test_a_cluster_without_kueue_has_no_line_about_queues(server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+    for version in ("v1beta2", "v1beta1"):
+        server.routes["GET", QUEUES.replace("v1beta2", version)] = NO_KUEUE
+    assert "queue" not in trialpod("check", "--no-pod", "-f", manifest_in(tmp_path))
+    text = trialpod("check", "--no-pod", "-n", "team", "-f", manifest_in(tmp_path, "gpus"), status=1)
+    assert (
+        "WRONG  queues: the label kueue.x-k8s.io/queue-name names the queue gpus, and the cluster has no Kueue"
+        in text
+    )
+
+
+def test_a_queue_that_would_take_no_pod_is_wrong(server: ApiServer, trialpod: Run, tmp_path: Path) -> None:
+    stopped = local_queue("gpus", "False", "ClusterQueue everybody is stopped")
+    server.routes["GET", QUEUES] = {"items": [stopped]}
+    text = trialpod("check", "--no-pod", "-f", manifest_in(tmp_path, "gpu"), status=1)
+    assert (
+        "WRONG  queues: the namespace team has no LocalQueue gpu: pods would wait for ever; did you mean gpus?"
+        in text
+    )
+    text = trialpod("check", "--no-pod", "-f", manifest_in(tmp_path, "gpus"), status=1)
+    assert "WRONG  queue gpus: it is not active: ClusterQueue everybody is stopped; pods would wait in it" in text
+    server.routes["GET", QUEUES] = FORBIDDEN
+    text = trialpod("check", "--no-pod", "-f", manifest_in(tmp_path, "gpus"))
+    assert "?      queues: LocalQueues cannot be seen: Forbidden" in text
+
+
+@pytest.mark.parametrize(
+    ("storage", "told", "scoped"),
+    [
+        ({}, "", False),
+        ({"scopedCredentials": {"roleArn": "arn:aws:iam::1:role/r"}}, "", True),
+        ({}, "scoped", True),
+        ({"credentialsSecret": None}, "own", True),
+        ({"credentialsSecret": None, "uri": "s3://others/runs"}, "own", False),
+    ],
+)
+def test_the_storage_of_pods_with_short_lived_keys_is_not_tried_with_a_secret(
+    storage: Json, told: str, scoped: bool
+) -> None:
+    spec = {"storage": {"uri": "s3://tune/runs/a", "credentialsSecret": "minio", **storage}}
+    facts = {names.CREDENTIALS_ANNOTATION: told, names.STORAGE_ANNOTATION: '{"uri": "s3://tune/runs"}'}
+    options = argparse.Namespace(storage=None, secret=None, endpoint=None, image="train:1", gpu=0)
+    made = probe_of(options, spec, facts, "nvidia.com/gpu")
+    assert made.scoped == scoped
+    options.secret = "other"
+    assert not probe_of(options, spec, facts, "nvidia.com/gpu").scoped
+
+
+def test_what_covers_a_storage_that_is_not_tried_is_told(server: ApiServer) -> None:
+    told = {"time": 1_800_000_001.0, "release": "0.1.0", "python": "3.11.9"}
+    found = inside(server, "Succeeded", log=f"trialpod-check {json.dumps(told)}\n", scoped=True)
+    (line,) = [each for each in found if each.name == "storage"]
+    assert line.state == "unknown"
+    assert "before an experiment's first trial, and `trialpod why NAME` tells what is refused" in line.text
+    pod = build(Probe(image="train:1", uri="s3://tune/runs", secret="minio", scoped=True), "check", "team")
+    assert "volumes" not in pod["spec"]
+    assert "CHECK_URI" not in [each["name"] for each in pod["spec"]["containers"][0].get("env", [])]

@@ -396,7 +396,8 @@ def test_a_name_that_is_nowhere_is_told_so(server: ApiServer, trialpod: Run, mon
     assert "did you mean climb?" in trialpod("results", "clim", status=2)
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     text = trialpod("results", "clim", status=2)
-    assert "clim does not exist; if it is the name of an experiment in a cluster: no cluster is known" in text
+    assert "clim does not exist, here or in ./trialpod-results; if it is the name of an experiment" in text
+    assert "in a cluster: no cluster is known" in text
     assert "--kubeconfig FILE" in text
 
 

@@ -243,3 +243,44 @@ def test_unknown_tokens_reach_the_api_server_at_a_bounded_rate() -> None:
         run(reviewer.identify(token(jti=4), "10.0.0.3"))
     assert run(reviewer.identify(token(jti=0), "10.0.0.1")) == POD  # known already
     assert len(api.asked) == 3
+
+
+def test_when_all_pods_come_back_at_once_some_wait_and_the_others_are_told_to_come_one_after_the_other() -> None:
+    api = ApiServer()
+    tokens = [token(jti=number) for number in range(1000)]
+
+    async def work() -> None:
+        api.gate = asyncio.Event()
+        reviewer = api.reviewer(reviews=Rate(per_s=50.0, burst=500.0), waiting=40)
+        calls = [asyncio.ensure_future(reviewer.identify(each, f"10.0.{n}")) for n, each in enumerate(tokens)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(api.asked) == 40
+        api.gate.set()
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert found[:40] == [POD] * 40
+        waits = [each.retry_after_s for each in found[40:] if isinstance(each, ReviewUnavailableError)]
+        assert len(waits) == 960  # nobody is refused: all are to try again
+        assert waits == sorted(waits)
+        assert waits[0] == pytest.approx(1 / 50)
+        assert waits[99] == pytest.approx(2.0)
+        assert waits[-1] == pytest.approx(10.0)
+        left = tokens[40:]
+        while left:  # and each is known in the end, in turns of what may wait
+            api.now += 1.0
+            turn = [reviewer.identify(each, "") for each in left[:40]]
+            assert await asyncio.gather(*turn) == [POD] * len(turn)
+            left = left[40:]
+        assert all(reviewer.cached(each) == POD for each in tokens)
+
+    asyncio.run(work())
+    assert len(api.asked) == 1000
+
+
+def test_tokens_whose_time_is_over_are_forgotten() -> None:
+    api = ApiServer()
+    reviewer = api.reviewer(cache_s=300.0)
+    for number in range(100):
+        run(reviewer.identify(token(jti=number, exp=NOW + 1e6)))
+        api.now += 30.0
+    assert len(reviewer._accepted) == 10

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kstatus import verdict
-from test_argocd_health import EXPERIMENTS, experiment
+from test_argocd_health import EXPERIMENTS, TRIALS, experiment, trial
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,14 +34,18 @@ def judged(resources: list[dict[str, Any]]) -> list[str]:
 
 
 def resource(state: str, **metadata: Any) -> dict[str, Any]:
-    made = experiment(state)
-    head = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment"}
+    return whole("TuneExperiment", experiment(state), **metadata)
+
+
+def whole(kind: str, made: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    head = {"apiVersion": "trialpod.dev/v1alpha1", "kind": kind}
     return {**head, **made, "metadata": {"name": "digits", "namespace": "team", **made["metadata"], **metadata}}
 
 
 def test_every_state_is_what_the_library_says() -> None:
     resources = [resource(state) for state in EXPERIMENTS]
     resources += [resource(state, generation=3) for state in EXPERIMENTS]
+    resources += [whole("TuneTrial", trial(state)) for state in TRIALS]
     resources += [resource("running", deletionTimestamp="2026-01-01T00:00:00Z")]
     resources += [{**resource("running"), "status": {"observedGeneration": -1}}]
     assert judged(resources) == [verdict(each) for each in resources]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import fake_api
 import pytest
@@ -102,6 +103,45 @@ def test_an_operator_that_was_away_at_the_end_keeps_the_logs(play: Play) -> None
         await world.replace_operator()
         await world.until_over()
         assert [text.count("step") for text in world.files("log.txt").values()] == [5, 5, 5]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("hangs_s", [20.0, 1000.0])
+def test_a_log_that_takes_long_holds_up_nothing_else(play: Play, reuse: bool, hangs_s: float) -> None:
+    async def scenario(world: World) -> None:
+        operator = world.operator
+        took: list[float] = []
+        work, request = operator.controller.queue._work, operator.kube.request
+        until_s = world.loop.time() + hangs_s
+
+        async def timed(key: str) -> float | None:
+            began = world.loop.time()
+            try:
+                return await work(key)
+            finally:
+                took.append(world.loop.time() - began)
+
+        async def hanging(method: str, path: str, **more: Any) -> Any:
+            if path.endswith("/log") and "-00000-" in path and world.loop.time() < until_s:
+                await asyncio.sleep(15.0)
+                raise fake_api.error(method, path, 0, "Unreachable", "no answer within 15 s")
+            return await request(method, path, **more)
+
+        operator.controller.queue._work = timed
+        operator.kube.request = hanging  # type: ignore[method-assign]
+        world.pods.behaviour.steps = 5
+        await world.apply(numSamples=6, maxConcurrentTrials=2, reusePods=reuse)
+        status = await world.until_over()
+        assert status["trials"]["terminated"] == 6
+        assert max(took) < 2.0
+        logs = world.files("log.txt")
+        kept = [logs.get(trial["spec"]["trialId"], "").count("step") for trial in world.trials()]
+        assert kept[-1] == 5 or reuse, "its pod is one that ran others before"
+        if hangs_s < 60.0:
+            assert kept == [5] * 6
+        world.check_results()
 
     play(scenario)
 
@@ -269,6 +309,42 @@ def test_an_exploit_whose_pod_is_lost_before_it_asks_goes_on_in_another(play: Pl
         assert world.states() == ["TERMINATED"] * 4
         assert status["failures"] == 0
         world.check_results()
+
+    play(scenario)
+
+
+async def until_one_has_ended(world: World) -> fake_api.Object:
+    await world.apply(numSamples=2, maxConcurrentTrials=1)
+    await until(lambda: world.states()[:1] == ["TERMINATED"])
+    return world.trials()[0]
+
+
+@pytest.mark.parametrize("away_s", [0.0, 5.0])
+def test_the_resource_of_an_ended_trial_comes_back_when_it_was_deleted_as_the_operator_was_replaced(
+    play: Play, away_s: float
+) -> None:
+    async def scenario(world: World) -> None:
+        ended = await until_one_has_ended(world)
+        world.pods.service = None
+        await world.operator.close()
+        world.api.delete(ended)
+        await asyncio.sleep(away_s)
+        world.start_operator()
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 2
+
+    play(scenario)
+
+
+def test_a_replaced_operators_last_word_on_an_ended_trial_is_put_right(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        ended = await until_one_has_ended(world)
+        stale = {"status": {"state": "RUNNING", "iteration": 2}}
+        await world.client.patch(paths.trials("team"), ended["metadata"]["name"], stale, subresource="status")
+        assert world.states()[0] == "RUNNING"
+        await until(lambda: world.states()[0] == "TERMINATED", 5.0, "it is put right")
+        assert world.trials()[0]["status"]["iteration"] == ended["status"]["iteration"]
+        await world.until_over()
 
     play(scenario)
 

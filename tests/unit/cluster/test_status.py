@@ -134,7 +134,7 @@ def test_a_failed_trial_says_its_error() -> None:
     run.end(0, "failed", "ValueError: bad")
     status = _trial(run)
     assert (status["state"], status["message"]) == ("ERROR", "ValueError: bad")
-    assert [each["type"] for each in status["conditions"]] == ["Ready", "Failed"]
+    assert [each["type"] for each in status["conditions"]] == ["Failed"]
     assert status["completionTime"] == at()
 
 

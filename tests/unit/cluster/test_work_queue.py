@@ -104,3 +104,27 @@ def test_the_earlier_of_two_appointments_holds() -> None:
         await log.until(1)
 
     assert run(test).calls == ["a"]
+
+
+def test_a_large_key_rests_after_its_work_and_all_its_news_meanwhile_are_one_piece_of_work() -> None:
+    async def body() -> None:
+        log = Log()
+        queue = WorkQueue(log.work, log.failed, workers=1, rest=lambda key: 0.05 if key == "large" else 0.0)
+        queue.start()
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(20):
+            queue.add("large")
+            await log.until(1)
+            began = loop.time()
+            for _ in range(3):
+                queue.add("large")
+                await asyncio.sleep(0)
+            queue.add("small")
+            await log.until(2)
+            queue.add("small")
+            await log.until(4)
+            assert log.calls == ["large", "small", "small", "large"]
+            assert loop.time() - began >= 0.04
+        await queue.close()
+
+    asyncio.run(body())

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from memory_storage import MemoryStorage
 
 from trialpod.errors import StorageError
+from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
@@ -122,7 +124,7 @@ def test_a_sealed_journal_goes_on_with_a_snapshot(tmp_path: Path, storage: Direc
     mirror.copy()
     first.append(b"lost with its process, which died between seal and snapshot")
     first.write_snapshot(b"after both")
-    mirror._seal_before(2)
+    mirror._journal._seal_before(2)
 
     next_one = Mirror(tmp_path / "next", storage)
     next_one.pull()
@@ -221,6 +223,52 @@ def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Pa
     ]
     Mirror(there, storage).pull()
     assert history(there) == (None, [b"one"])
+
+
+class Clocked(Mirror):
+    """Its pauses pass at once, on a clock of its own; the storage is away until a time of that."""
+
+    def __init__(self, directory: Path, storage: MemoryStorage, outage_s: float) -> None:
+        super().__init__(directory, storage, self._note)
+        self.now = 0.0
+        self.committed_at = 0.0
+        self.pauses: list[float] = []
+
+        def away(name: str, key: str) -> None:
+            if self.now < outage_s:
+                raise StorageUnavailableError("connection refused")
+
+        storage.before = away
+
+    def _pause(self, seconds: float, wake: threading.Event) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+
+    def _note(self, position: int) -> None:
+        self.committed_at = self.now
+        self.abandon()
+
+
+@pytest.mark.parametrize("outage_s", [0.4, 7.0, 60.0, 3600.0])
+def test_what_waits_for_a_commit_waits_at_most_five_seconds_longer_than_an_outage(
+    tmp_path: Path, outage_s: float
+) -> None:
+    journal_of(tmp_path / "here").append(b"one")
+    mirror = Clocked(tmp_path / "here", MemoryStorage(), outage_s)
+    mirror.request(1, urgent=True)
+    mirror._run()
+    assert outage_s <= mirror.committed_at <= outage_s + 5.0
+
+
+def test_experiments_do_not_come_back_in_step_after_an_outage(tmp_path: Path) -> None:
+    pauses = []
+    for name in ("first", "second"):
+        journal_of(tmp_path / name).append(b"one")
+        mirror = Clocked(tmp_path / name, MemoryStorage(), 60.0)
+        mirror.request(1, urgent=True)
+        mirror._run()
+        pauses.append(mirror.pauses[:-1])  # without the one after the copy
+    assert not set(pauses[0]) & set(pauses[1])
 
 
 STEPS = st.lists(st.sampled_from(["append", "snapshot", "copy", "crash", "move"]), max_size=30)

@@ -216,7 +216,7 @@ def test_a_mirror_that_was_behind_when_it_began_replaces_nothing(
     stale = writer("stale")
     right.result("2")
     right.mirror.copy()
-    stale.mirror._files.read(RESULTS)  # files are read after the journal
+    stale.mirror._files.stored.read(RESULTS)  # files are read after the journal
     stale.keep("1")
     with pytest.raises(FencedError):
         stale.mirror.copy()

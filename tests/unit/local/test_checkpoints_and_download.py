@@ -34,8 +34,8 @@ def experiment(tmp_path: Path) -> Path:
 
 def run(module: Any, *arguments: object) -> int:
     parser = argparse.ArgumentParser()
-    module.command.configure(parser)
-    status = module.command.run(parser.parse_args([str(argument) for argument in arguments]))
+    module.configure(parser)
+    status = module.run(parser.parse_args([str(argument) for argument in arguments]))
     assert isinstance(status, int)
     return status
 

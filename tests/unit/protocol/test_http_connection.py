@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,43 @@ def test_an_interim_answer_is_passed_over(tmp_path: Path) -> None:
 def test_nobody_listening_is_a_transport_error(tmp_path: Path) -> None:
     with pytest.raises(TransportError):
         Connection(f"unix:{tmp_path / 'none'}").post("/", b"")
+
+
+@pytest.mark.parametrize(
+    "first", [b"H", b"HTTP/1.1 100 Continue\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"]
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up_after_the_timeout(first: bytes) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    given_up = threading.Event()
+
+    def trickle() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(first)
+            while not given_up.wait(0.02):
+                connection.sendall(b"x")
+
+    thread = threading.Thread(target=trickle, daemon=True)
+    thread.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(TransportError, match=r"did not answer /report within 0.3 s"):
+            Connection("http://{}:{}".format(*listener.getsockname())).post("/report", b"x", timeout_s=0.3)
+        assert time.monotonic() - began < 5.0
+    finally:
+        given_up.set()
+        thread.join(5)
+        listener.close()
+
+
+def test_the_time_of_a_call_begins_anew_with_each_call(tmp_path: Path) -> None:
+    with serving(tmp_path, [ok(b"one"), ok(b"two")]) as address:
+        connection = Connection(address, timeout_s=5.0)
+        assert connection.post("/", b"", timeout_s=0.5) == (200, b"one")
+        time.sleep(0.6)
+        assert connection.post("/", b"", timeout_s=0.5) == (200, b"two")
+        connection.close()
 
 
 def test_a_silent_server_is_given_up_after_the_timeout(tmp_path: Path) -> None:

@@ -63,3 +63,12 @@ def test_a_clock_that_goes_backwards_gives_nothing_away() -> None:
     assert limiter.take("a") == 1.0
     clock.now += 1.0
     assert limiter.take("a") == 0.0
+
+
+def test_callers_whose_buckets_are_full_again_take_no_memory() -> None:
+    clock = Clock()
+    limiter = RateLimiter(Rate(per_s=1.0, burst=3.0), Rate(per_s=10.0, burst=50.0), clock=clock)
+    for number in range(100):
+        limiter.take(number, 40)
+        clock.now += 1.0
+    assert len(limiter._buckets) == 4

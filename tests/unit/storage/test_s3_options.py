@@ -136,6 +136,7 @@ def classify(status, code="", headers=None):
         (403, "AccessDenied", "refused", StorageUnavailableError),
         (403, "RequestTimeTooSkewed", "refused", StorageUnavailableError),
         (503, "SlowDown", "transient", StorageUnavailableError),
+        (499, "ClientDisconnected", "transient", StorageUnavailableError),
         (500, "", "transient", StorageUnavailableError),
         (507, "XMinioStorageFull", "transient", StorageUnavailableError),
         (301, "PermanentRedirect", "permanent", StorageError),
@@ -146,6 +147,11 @@ def test_answers_are_transient_refused_or_permanent(status, code, kind, error):
     failure = classify(status, code)
     assert (failure.kind, type(failure.error)) == (kind, error)
     assert str(failure.error).startswith("cannot x: ")
+
+
+def test_what_a_server_that_ends_was_at_may_have_been_done_all_the_same():
+    assert classify(499, "ClientDisconnected").ambiguous
+    assert not classify(503, "SlowDown").ambiguous
 
 
 def test_the_time_that_a_server_asks_for_is_kept():

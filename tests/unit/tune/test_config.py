@@ -63,6 +63,9 @@ def test_arguments_can_be_positional_in_rays_order() -> None:
         (lambda: TuneConfig(num_samples=-2), "num_samples", "-2"),
         (lambda: TuneConfig(max_concurrent_trials=-1), "max_concurrent_trials", "-1"),
         (lambda: TuneConfig(time_budget_s=0), "time_budget_s", "0"),
+        (lambda: TuneConfig(max_trial_hours=0), "max_trial_hours", "0"),
+        (lambda: TuneConfig(max_gpu_hours=float("inf")), "max_gpu_hours", "inf"),
+        (lambda: TuneConfig(max_gpu_hours="2h"), "max_gpu_hours", "2h"),  # type: ignore[arg-type]
         (lambda: TuneConfig(time_budget_s="2h"), "time_budget_s", "2h"),  # type: ignore[arg-type]
         (lambda: TuneConfig(trial_name_creator="x"), "trial_name_creator", "x"),  # type: ignore[arg-type]
     ],

@@ -51,7 +51,16 @@ def test_fit_hands_everything_to_the_backend(backend: Any, tmp_path: Path) -> No
         tmp_path,
         Saves,
         param_space={"lr": 0.1},
-        tune_config=TuneConfig("min", "loss", num_samples=4, max_concurrent_trials=0, time_budget_s=60, seed=7),
+        tune_config=TuneConfig(
+            "min",
+            "loss",
+            num_samples=4,
+            max_concurrent_trials=0,
+            time_budget_s=60,
+            seed=7,
+            max_trial_hours=12,
+            max_gpu_hours=1.5,
+        ),
         run={
             "stop": stop,
             "failure_config": FailureConfig(max_failures=3),
@@ -66,6 +75,7 @@ def test_fit_hands_everything_to_the_backend(backend: Any, tmp_path: Path) -> No
     assert (request.trainable_name, request.is_class) == ("Saves", True)
     assert (request.metric, request.mode, request.num_samples, request.seed) == ("loss", "min", 4, 7)
     assert (request.max_concurrent, request.time_budget_s) == (None, 60.0)
+    assert (request.max_trial_hours, request.max_gpu_hours) == (12, 1.5)
     assert request.stop == {"loss/train": 1.0}
     assert (request.max_failures, request.fail_fast) == (3, False)
     assert (request.checkpoint_rules.at_end, request.checkpoint_rules.num_to_keep) == (True, 2)

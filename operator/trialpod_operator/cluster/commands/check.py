@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         options.namespace = given["metadata"].get("namespace")
     found: list[Finding] = []
     with asking.connect(options) as api:
-        for finding in _all(Checks(api), options, given.get("spec") or {}):
+        for finding in _all(Checks(api), options, given):
             found.append(finding)
             if not options.json:
                 print(line(finding), flush=True)
@@ -76,9 +76,11 @@ def line(finding: Finding) -> str:
     return f"{text}\n         -> {finding.remedy}" if finding.remedy else text
 
 
-def _all(checks: Checks, options: argparse.Namespace, spec: Mapping[str, Any]) -> Iterator[Finding]:
+def _all(checks: Checks, options: argparse.Namespace, given: Mapping[str, Any]) -> Iterator[Finding]:
     from trialpod_operator.cluster.findings import Finding
+    from trialpod_operator.cluster.queues import queue_of
 
+    spec = given.get("spec") or {}
     yield from checks.server()
     yield from checks.definitions()
     yield from checks.rights(probe=not options.no_pod)
@@ -88,6 +90,7 @@ def _all(checks: Checks, options: argparse.Namespace, spec: Mapping[str, Any]) -
     wants_gpu = bool(options.gpu or (spec.get("resources") or {}).get("gpu"))
     resource = checks.facts.get(names.GPU_ANNOTATION) or "nvidia.com/gpu"
     yield from checks.devices(resource, wanted=wants_gpu)
+    yield from checks.queues(queue_of(spec.get("template") or {}) or queue_of(given))
     if options.no_pod:
         return
     probe = probe_of(options, spec, checks.facts, resource)
@@ -120,6 +123,7 @@ def probe_of(
         uri=str(storage.get("uri") or ""),
         endpoint=options.endpoint or str(storage.get("endpoint") or ""),
         secret=options.secret or str(storage.get("credentialsSecret") or ""),
+        scoped=not options.secret and _is_scoped(storage, default, facts),
         create_bucket=bool(storage.get("createBucket")),
         reports=facts.get(names.REPORTS_ANNOTATION, ""),
         resources=spec.get("resources") or {},
@@ -127,6 +131,15 @@ def probe_of(
         gpu_resource=gpu_resource,
         pod_template=template,
     )
+
+
+def _is_scoped(storage: Mapping[str, Any], default: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
+    """Return whether pods get short-lived keys for a storage, and no Secret."""
+    told = facts.get(names.CREDENTIALS_ANNOTATION, "").split(",")
+    if storage.get("credentialsSecret"):
+        return bool(storage.get("scopedCredentials")) or names.ALWAYS_SCOPED in told
+    below = str(default.get("uri") or "")
+    return names.OWN_KEYS in told and bool(below) and str(storage.get("uri")).startswith(below)
 
 
 def _manifest(file: str) -> Json:

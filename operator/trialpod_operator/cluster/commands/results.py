@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod_operator.cluster.commands import asking
+from trialpod_operator.cluster.commands import meant
 from trialpod_operator.local.commands import best as local_best
 from trialpod_operator.local.commands import results as local_results
 
@@ -26,19 +24,17 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-LOCAL_FOLDER = "trialpod-results"
-
 
 def _configure_results(parser: argparse.ArgumentParser) -> None:
     local_results.configure(parser)
     parser.add_argument("-o", "--output", choices=("table", "json", "csv"), help="form of what is printed")
-    asking.configure_place(parser)
+    meant.configure(parser)
 
 
 def _configure_best(parser: argparse.ArgumentParser) -> None:
     local_best.configure(parser)
     parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), help="form of what is printed")
-    asking.configure_place(parser)
+    meant.configure(parser)
 
 
 def results(options: argparse.Namespace) -> int:
@@ -55,11 +51,6 @@ def best(options: argparse.Namespace) -> int:
     return local_best.run(options) if view is None else local_best.show(view, options)
 
 
-def names_a_place(text: str) -> bool:
-    """Return whether somebody means a directory or a URI, and not the name of an experiment in a cluster."""
-    return "://" in text or "/" in text or os.sep in text or text in (".", "..") or Path(text).exists()
-
-
 def _take_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
     for form in forms:
         if options.output == form:
@@ -70,25 +61,12 @@ def _take_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
 
 def _view(options: argparse.Namespace) -> ExperimentView | None:
     """Return the experiment in a cluster that is meant; None: it is a local one, or in a bucket."""
-    text = options.directory
-    asked = any((options.namespace, options.context, options.kubeconfig))
-    if not asked and names_a_place(text):
+    place = meant.place(options.directory, options)
+    if place is not None:
+        options.directory = place
         return None
-    if not asked and Path(LOCAL_FOLDER, text).is_dir():
-        options.directory = str(Path(LOCAL_FOLDER, text))
-        return None
-    try:
-        api = asking.connect(options)
-    except InvalidInputError as error:
-        if asked:
-            raise
-        raise InvalidInputError(
-            f"{text} does not exist; if it is the name of an experiment in a cluster: {error}"
-        ) from error
-    with api:
-        item = api.get(text)
-        trials = api.trials(text)
-        return whole_view(api, item, trials)
+    with meant.experiment(options.directory, options) as (api, item):
+        return whole_view(api, item, api.trials(options.directory))
 
 
 def whole_view(api: Experiments, item: Json, trials: list[Json]) -> ExperimentView:

@@ -1,4 +1,4 @@
-"""`trialpod checkpoints DIR|URI`: the checkpoints of an experiment or of one trial, and whether they are whole."""
+"""`trialpod checkpoints DIR|URI|NAME`: the checkpoints of an experiment or of a trial, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from trialpod.cli.command import Command
 from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod_operator.local.display.json_lines import strict
 from trialpod_operator.local.display.words import one_line, plural
@@ -75,8 +74,13 @@ def trials(storage: Storage) -> Iterator[tuple[str, Storage]]:
         yield name, storage.sub(name) if name else storage
 
 
-def listed(uri: str, *, verify: bool) -> list[Listed]:
+def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Listed]:
     """Return the checkpoints of the experiment or trial at a directory or URI, by trial and age.
+
+    Args:
+        uri: the directory or URI.
+        verify: read each of them.
+        storage: that of `uri`, when it is open already.
 
     Raises:
         InvalidInputError: there are none.
@@ -86,8 +90,8 @@ def listed(uri: str, *, verify: bool) -> list[Listed]:
     from trialpod.storage.checkpoints import CheckpointStore
 
     found: list[Listed] = []
-    for name, storage in trials(open_storage(uri)):
-        store = CheckpointStore(storage)
+    for name, folder in trials(open_storage(uri) if storage is None else storage):
+        store = CheckpointStore(folder)
         try:
             infos = store.committed()
             found += [Listed(name, info, verified(store, info) if verify else None) for info in infos]
@@ -170,7 +174,9 @@ def data(one: Listed) -> dict[str, Any]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "place", metavar="DIR|URI", help="an experiment's or a trial's directory, or s3://bucket/prefix"
+        "place",
+        metavar="DIR|URI|NAME",
+        help="an experiment's or a trial's directory, or s3://bucket/prefix, or an experiment's name in a cluster",
     )
     parser.add_argument("--json", action="store_true", help="one JSON array")
     parser.add_argument("--verify", action="store_true", help="read every checkpoint and check sizes and checksums")
@@ -178,14 +184,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the checkpoints; exit status 1 when one is damaged."""
-    found = listed(options.place, verify=options.verify)
+    return show(listed(options.place, verify=options.verify), options)
+
+
+def show(found: list[Listed], options: argparse.Namespace) -> int:
+    """Print these checkpoints as the options say; return the exit status."""
     if options.json:
         print(json.dumps(strict([data(one) for one in found]), indent=2))
     else:
         print(table(found))
     return EXIT_DAMAGED if any(one.problem for one in found) else EXIT_FINE
-
-
-command = Command(
-    name="checkpoints", help="list the checkpoints of an experiment or a trial", configure=configure, run=run
-)

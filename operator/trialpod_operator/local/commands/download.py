@@ -1,4 +1,4 @@
-"""`trialpod download URI|DIR DEST`: copies checkpoints to this machine as plain files, verified."""
+"""`trialpod download DIR|URI|NAME DEST`: copies checkpoints to this machine as plain files, verified."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialpod.cli.command import Command
 from trialpod.errors import CheckpointError, InvalidInputError, StorageError, nearest
 from trialpod_operator.local.commands.checkpoints import trials
 from trialpod_operator.local.display.words import one_line, plural
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import CheckpointInfo
+    from trialpod.storage.base import Storage
     from trialpod.storage.checkpoints import CheckpointStore
 
 
@@ -60,7 +60,10 @@ def download(store: CheckpointStore, info: CheckpointInfo, target: Path) -> None
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "place", metavar="DIR|URI", help="an experiment, a trial in it, or one checkpoint (.../checkpoint_000003)"
+        "place",
+        metavar="DIR|URI|NAME",
+        help="an experiment, a trial in it, or one checkpoint (.../checkpoint_000003); or an experiment's name in a "
+        "cluster",
     )
     parser.add_argument("destination", metavar="DEST", help="a folder; one checkpoint's files go directly into it")
 
@@ -68,16 +71,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Copy; exit status 1 when a checkpoint is damaged."""
     from trialpod.storage.base import open_storage
-    from trialpod.storage.checkpoints import CheckpointStore
 
     place, wanted = split(options.place)
-    destination = Path(options.destination)
+    return copy(open_storage(place), place, wanted, Path(options.destination))
+
+
+def copy(whole: Storage, place: str, wanted: str | None, destination: Path) -> int:
+    """Copy what is asked for; return the exit status.
+
+    Args:
+        whole: the storage of an experiment, or of one of its trials.
+        place: what to call it.
+        wanted: the name of one checkpoint of that trial; None: all there are.
+        destination: a folder.
+
+    Raises:
+        InvalidInputError: there are no such checkpoints, or the destination is in use.
+        StorageError: some of them are damaged; the others are copied.
+    """
+    from trialpod.storage.checkpoints import CheckpointStore
+
     if wanted is not None and destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise InvalidInputError(f"{destination} is there already and not an empty folder; name a new folder")
     done = 0
     problems: list[str] = []
     names: list[str] = []
-    for trial, storage in trials(open_storage(place)):
+    for trial, storage in trials(whole):
         if wanted is not None and trial:
             continue
         store = CheckpointStore(storage)
@@ -100,13 +119,10 @@ def run(options: argparse.Namespace) -> int:
             store.close()
     if not done and not problems:
         if wanted is None:
-            raise InvalidInputError(f"{options.place} has no checkpoints")
+            raise InvalidInputError(f"{place} has no checkpoints")
         guess = nearest(wanted, names)
         hint = f"; did you mean {guess}?" if guess else ""
         raise InvalidInputError(f"{place} has no whole {wanted}{hint}")
     if problems:
         raise StorageError("\n".join([f"{plural(len(problems), 'checkpoint')} could not be copied:", *problems]))
     return 0
-
-
-command = Command(name="download", help="copy checkpoints to this machine, verified", configure=configure, run=run)

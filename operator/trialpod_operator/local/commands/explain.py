@@ -1,4 +1,4 @@
-"""`trialpod explain TRIAL [DIR|URI]`: why a trial was stopped, paused, retried or told to follow another one."""
+"""`trialpod explain TRIAL [DIR|URI|NAME]`: why a trial was stopped, paused, retried or told to follow another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.local.display.json_lines import strict
 from trialpod_operator.local.display.words import duration, one_line, plural
@@ -129,31 +128,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trial", metavar="TRIAL", help="a trial's id or name, or the beginning of one")
     parser.add_argument(
         "place",
-        metavar="DIR|URI",
+        metavar="DIR|URI|NAME",
         nargs="?",
-        help="the experiment's directory, or s3://bucket/prefix/name (default: the newest in ./trialpod-results)",
+        help="the experiment's directory, or s3://bucket/prefix/name, or its name in a cluster (default: the newest "
+        "in ./trialpod-results)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print why what was decided."""
-    from trialpod_operator.engine.decisions import decisions
     from trialpod_operator.local.reading import reading
 
     with reading(place_of(options.place)) as experiment:
-        trial = find(experiment, options.trial)
-        kept = decisions(trial)
-        if options.json:
-            print(json.dumps(strict(data(trial, experiment, kept)), indent=2))
-        else:
-            print(text(trial, experiment, kept))
+        return show(experiment, options.trial, options)
+
+
+def show(experiment: ReadExperiment, asked: str, options: argparse.Namespace) -> int:
+    """Print what was decided about a trial of this experiment; return the exit status."""
+    from trialpod_operator.engine.decisions import decisions
+
+    trial = find(experiment, asked)
+    kept = decisions(trial)
+    if options.json:
+        print(json.dumps(strict(data(trial, experiment, kept)), indent=2))
+    else:
+        print(text(trial, experiment, kept))
     return 0
-
-
-command = Command(
-    name="explain",
-    help="say why a trial was stopped, paused, retried or told to follow another one",
-    configure=configure,
-    run=run,
-)

@@ -1,4 +1,4 @@
-"""`trialpod fsck DIR|URI`: whether an experiment is whole, as its journal, files and checkpoints tell."""
+"""`trialpod fsck DIR|URI|NAME`: whether an experiment is whole, as its journal, files and checkpoints tell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trialpod.cli.command import Command
 from trialpod_operator.local.display.json_lines import strict
 from trialpod_operator.local.display.words import one_line, plural
 
@@ -59,7 +58,11 @@ def data(found: Examination) -> dict[str, Any]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("place", metavar="DIR|URI", help="an experiment's directory, or s3://bucket/prefix/name")
+    parser.add_argument(
+        "place",
+        metavar="DIR|URI|NAME",
+        help="an experiment's directory, or s3://bucket/prefix/name, or its name in a cluster",
+    )
     parser.add_argument("--verify", action="store_true", help="read every checkpoint and check sizes and checksums")
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -69,7 +72,11 @@ def run(options: argparse.Namespace) -> int:
     from trialpod.storage.base import open_storage
     from trialpod_operator.experiment.examine import examine
 
-    found = examine(open_storage(options.place.rstrip("/") or "/"), verify=options.verify)
+    return show(examine(open_storage(options.place.rstrip("/") or "/"), verify=options.verify), options)
+
+
+def show(found: Examination, options: argparse.Namespace) -> int:
+    """Print the findings as the options say; return the exit status."""
     if options.json:
         print(json.dumps(strict(data(found)), indent=2))
     else:
@@ -78,11 +85,3 @@ def run(options: argparse.Namespace) -> int:
             print(line(finding))
         print(summary(found))
     return EXIT_WHOLE if found.whole else EXIT_ERRORS
-
-
-command = Command(
-    name="fsck",
-    help="check that nothing of an experiment is lost, damaged or contradictory",
-    configure=configure,
-    run=run,
-)

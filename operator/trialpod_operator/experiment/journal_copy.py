@@ -1,0 +1,272 @@
+"""The copy of an experiment's journal in its storage, of which there is one, whoever writes it.
+
+* The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
+  it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
+  machines the second is stopped by the first object that it finds taken (`FencedError`).
+* A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
+  takes the place of its next growth. So nobody's records are replaced by a snapshot that does not know them. A mark
+  stays where a segment was removed: what is written there again counts nothing, and its writer finds that out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trialpod.errors import TrialpodError
+from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
+from trialpod_operator.experiment.journal_objects import (
+    JOURNAL,
+    REMOVED,
+    SEGMENT,
+    SNAPSHOT,
+    Pieces,
+    local_sizes,
+    number_of,
+    piece_key,
+    read_part,
+    whole_records,
+)
+
+logger = logging.getLogger(__name__)
+
+PARALLEL = 8
+LISTINGS = 10
+"""How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
+
+
+class FencedError(TrialpodError):
+    """Another process writes the same experiment into the same storage."""
+
+
+class JournalCopy:
+    """Keeps the copy of one journal. Its methods may be called from any thread.
+
+    Args:
+        directory: the experiment's.
+        storage: the experiment's place in the storage.
+        before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
+            replaced by it, with what finds out whether another process has gone on.
+        written: told when the storage took something of the journal.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        storage: Storage,
+        before_snapshot: Callable[[Callable[[], None]], None],
+        written: Callable[[], None],
+    ) -> None:
+        self._place = directory
+        self._folder = directory / JOURNAL
+        self._storage = storage
+        self._before_snapshot = before_snapshot
+        self._written = written
+        self._lock = threading.Lock()  # guards all below
+        self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
+        self._snapshots: set[str] = set()  # in the storage
+        self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
+        self._sealed_to = 0  # the snapshot that a sealed journal goes on with
+        self.sealed = False
+        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+
+    @property
+    def pieces(self) -> int:
+        """How many objects the journal has in the storage since its latest snapshot: what a restart has to read."""
+        return sum(list(self._pieces.values()))
+
+    @property
+    def stored(self) -> bool:
+        """Whether the storage had, or has got, anything of it."""
+        return bool(self._sent or self._snapshots)
+
+    @property
+    def snapshot_stored(self) -> bool:
+        """Whether the storage has the latest snapshot that is here, if there is any."""
+        here = (
+            [name for name in os.listdir(self._folder) if SNAPSHOT.fullmatch(name)] if self._folder.is_dir() else []
+        )
+        return not here or max(here) in self._snapshots
+
+    def pull(self, before: Callable[[], None]) -> bool:
+        """Bring the journal up to what the storage holds; return True when anything was fetched.
+
+        Args:
+            before: called before anything of the journal that is here is replaced. When it is not here as a whole
+                because the process died meanwhile, all this happens again at the next start.
+
+        Raises:
+            FencedError: directory and storage hold different histories.
+            StorageError: the storage cannot be read.
+        """
+        pieces = Pieces(self._storage.sizes(JOURNAL))
+        remote, seals = pieces.sizes(), pieces.seals()
+        local = local_sizes(self._folder)
+        numbers = [number_of(name) for name in local]
+        oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
+        # Segments older than all that are here are covered by the snapshot that is here.
+        ahead = [
+            name for name, size in remote.items() if size > local.get(name, 0) and number_of(name) >= oldest_here
+        ]
+        newer = [name for name in pieces.snapshots if number_of(name) > newest_here]
+        self._check_history(pieces, local)
+        newest = max(remote, default="")
+        self.sealed = newest in seals and newest_here <= number_of(newest)
+        if ahead or newer:
+            logger.info("fetching the experiment from %s", self._storage.uri)
+            before()
+            self._fetch(pieces)
+            local = local_sizes(self._folder)
+        with self._lock:
+            self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
+            self._snapshots = set(pieces.snapshots)
+            self._pieces = {name: len(found) for name, found in pieces.segments.items()}
+            self._sealed_to = number_of(newest) + 1 if newest in seals else 0
+        return bool(ahead or newer)
+
+    def copy(self) -> None:
+        """Copy what the storage does not hold yet.
+
+        Raises:
+            FencedError: another process has gone on with the journal.
+            StorageError: the storage does not take it.
+        """
+        for _ in range(LISTINGS - 1):
+            # A new snapshot removes older files, perhaps between our listing and our reading.
+            with self._lock, contextlib.suppress(FileNotFoundError):
+                return self._copy_listed()
+        with self._lock:
+            return self._copy_listed()
+
+    def refuse_outdated(self) -> None:
+        """Find out whether another process has gone on with the journal from where it ends for this one.
+
+        Raises:
+            FencedError: it has.
+        """
+        with self._lock:
+            self._refuse_outdated()
+
+    def _copy_listed(self) -> None:
+        names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
+        snapshots = [name for name in names if SNAPSHOT.fullmatch(name)]
+        for name in snapshots:
+            if name not in self._snapshots:
+                self._seal_before(number_of(name))
+                self._before_snapshot(self._refuse_outdated)
+                self._create(f"{JOURNAL}/{name}", read_part(self._folder / name, 0))
+                self._snapshots.add(name)
+        for name in names:
+            if SEGMENT.fullmatch(name):
+                sent = self._sent.get(name, 0)
+                data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
+                if data:
+                    self._create(piece_key(name, sent), data)
+                    self._refuse_removed(name)
+                    self._written()
+                    self._sent[name] = sent + len(data)
+                    self._pieces[name] = self._pieces.get(name, 0) + 1
+        if snapshots:
+            self._forget_before(snapshots[-1])
+
+    def _seal_before(self, number: int) -> None:
+        """End the segments before this one where they end for this process, or find out that they do not."""
+        for each in range(self._newest, number):
+            name = f"{each:08d}.log"
+            self._create(piece_key(name, self._sent.get(name, 0)), b"")
+            self._refuse_removed(name)
+        self._written()
+        self._sealed_to = number
+
+    @property
+    def _newest(self) -> int:
+        """The number of the latest segment or snapshot that is in the storage."""
+        return max(map(number_of, (*self._sent, *self._snapshots)), default=1)
+
+    def _refuse_outdated(self) -> None:
+        newest = self._newest
+        segment = f"{newest:08d}.log"
+        if self._sealed_to > newest:
+            name, start = f"{self._sealed_to:08d}.snapshot", 0
+            key = f"{JOURNAL}/{name}"
+        else:
+            name, start = segment, self._sent.get(segment, 0)
+            key = piece_key(segment, start)
+        with contextlib.suppress(KeyMissingError):
+            found = self._storage.read(key)
+            ours = read_part(self._folder / name, start) if (self._folder / name).exists() else b""
+            if not found or not ours.startswith(found):  # else the answer to our own was lost
+                raise self._outdated(key)
+        # Looked at last: it is made before what could have been found above is removed.
+        self._refuse_removed(segment)
+
+    def _outdated(self, key: str) -> FencedError:
+        return FencedError(
+            f"another process writes this experiment to {self._storage.uri} (it made {key}); stop one of them, "
+            "or give one another name"
+        )
+
+    def _refuse_removed(self, segment: str) -> None:
+        """Find out whether a segment that has just taken something had been replaced and removed before."""
+        with contextlib.suppress(KeyMissingError):
+            self._storage.read(f"{JOURNAL}/{segment}{REMOVED}")
+            raise FencedError(
+                f"another process has gone on with this experiment in {self._storage.uri}; stop one of them"
+            )
+
+    def _create(self, key: str, data: bytes) -> None:
+        try:
+            self._storage.write_new(key, data)
+        except KeyExistsError:
+            # Ours when the answer to an earlier try was lost.
+            if self._storage.read(key) != data:
+                raise self._outdated(key) from None
+
+    def _forget_before(self, snapshot: str) -> None:
+        number = number_of(snapshot)
+        for name in [name for name in self._snapshots if number_of(name) < number]:
+            self._storage.delete(f"{JOURNAL}/{name}")
+            self._snapshots.discard(name)
+        for name in [name for name in self._sent if number_of(name) < number]:
+            self._storage.write(f"{JOURNAL}/{name}{REMOVED}", b"")
+            self._storage.delete_tree(f"{JOURNAL}/{name}")
+            del self._sent[name]
+            self._pieces.pop(name, None)
+
+    def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
+        """Refuse when the same stretch of the journal has different bytes here and there."""
+        for name, offsets in pieces.segments.items():
+            last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
+            if last is None:
+                continue
+            theirs = self._storage.read(piece_key(name, last))
+            ours = read_part(self._folder / name, last)[: len(theirs)]
+            # Behind a seal there is nothing, unless the snapshot that it was for is here.
+            beyond = not theirs and max(map(number_of, local)) == number_of(name)
+            if beyond or not theirs.startswith(ours):
+                raise FencedError(
+                    f"{self._place} and {self._storage.uri} hold different histories of this experiment; "
+                    f"move {self._place} away to go on with the one in the storage"
+                )
+
+    def _fetch(self, pieces: Pieces) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name in os.listdir(self._folder):
+            os.unlink(self._folder / name)
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+            for name in pieces.snapshots:
+                (self._folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
+            for name, offsets in pieces.segments.items():
+                found = executor.map(self._storage.read, [piece_key(name, offset) for offset in offsets])
+                with open(self._folder / name, "wb") as file:
+                    for offset, data in zip(offsets, found, strict=True):
+                        if file.tell() != offset:
+                            raise FencedError(
+                                f"{self._storage.uri}: the journal has a gap before byte {offset} of {name}"
+                            )
+                        file.write(data)

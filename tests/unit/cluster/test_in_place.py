@@ -1,0 +1,41 @@
+"""Pods that ask for their trial's next attempt: what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from virtual_time import run
+
+from trialpod_operator.cluster.in_place import InPlace
+from trialpod_operator.cluster.run import Run
+
+
+def attempt() -> Run:
+    trial: Any = SimpleNamespace(trial_id="d75de_00002")
+    return Run(trial, attempt=3, pod_attempt=2)
+
+
+def test_a_question_that_comes_twice_has_one_answer() -> None:
+    """The answer to one of them may get lost; the other one must not send the pod away."""
+
+    async def ask_twice() -> None:
+        in_place, given = InPlace(lambda: 0.0), attempt()
+        asked = [asyncio.ensure_future(in_place.wait("d75de_00002", 2)) for _ in range(2)]
+        await asyncio.sleep(0)
+        in_place.started(given)
+        assert await asyncio.gather(*asked) == [given, given]
+
+    run(ask_twice)
+
+
+def test_when_nothing_starts_in_time_every_copy_of_the_question_is_told_so() -> None:
+    async def ask_twice() -> None:
+        in_place, given = InPlace(lambda: 0.0), attempt()
+        in_place.reserve(given)
+        asked = [asyncio.ensure_future(in_place.wait("d75de_00002", 2)) for _ in range(2)]
+        assert await asyncio.gather(*asked) == [None, None]
+        assert in_place.take("d75de_00002", None) is None
+
+    run(ask_twice)

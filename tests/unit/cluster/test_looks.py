@@ -1,0 +1,133 @@
+"""What a look at an experiment costs, and in which order it does things: there may be thousands of attempts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cluster_world import KEY, Play, World
+from virtual_time import until
+
+from trialpod_operator.cluster import complaints, controller, waiting
+from trialpod_operator.cluster.assignments import Assignments
+from trialpod_operator.cluster.pod_work import FORGET_FROM, PodWork
+from trialpod_operator.cluster.run import Run
+from trialpod_operator.cluster.seen import Seen
+from trialpod_operator.cluster.shared import Shared
+
+
+def test_the_first_pods_of_an_experiment_are_made_before_anything_is_written_about_it(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        requests: list[str] = []
+
+        def note(method: str, path: str, _body: Any) -> None:
+            requests.append(f"{method} {path.partition('/namespaces/team/')[2]}")
+
+        world.operator.kube.faults.append(note)
+        await world.apply()
+        await until(lambda: "PATCH tuneexperiments/digits/status" in requests)
+        before = requests[: requests.index("PATCH tuneexperiments/digits/status")]
+        assert before.count("POST pods") == 3
+        assert not any("events" in each or "tunetrials/" in each for each in before)
+        await world.until_over()
+
+    play(scenario)
+
+
+def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = False
+    all_pods, assign = Seen.pods, Assignments.assign
+
+    def pods(self: Seen, key: str) -> Any:
+        assert not answering
+        return all_pods(self, key)
+
+    def noted(self: Assignments, request: Any) -> Any:
+        nonlocal answering
+        answering = True
+        try:
+            return assign(self, request)
+        finally:
+            answering = False
+
+    monkeypatch.setattr(Seen, "pods", pods)
+    monkeypatch.setattr(Assignments, "assign", noted)
+
+    async def scenario(world: World) -> None:
+        await world.apply(numSamples=6)
+        assert (await world.until_over())["trials"]["terminated"] == 6
+
+    play(scenario)
+
+
+def test_of_pods_that_have_begun_no_reason_to_wait_is_looked_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    why_waiting = waiting.why_waiting
+
+    def counted(pod: Any, now: float, *, event: str = "") -> Any:
+        looked.append(pod["metadata"]["name"])
+        return why_waiting(pod, now, event=event)
+
+    monkeypatch.setattr(complaints, "why_waiting", counted)
+
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.step_s = 20, 3.0
+        await world.apply()
+        await world.until_running(3)
+        looked.clear()
+        reconciles = world.operator.reconciles
+        await until(lambda: world.operator.reconciles > reconciles + 5)
+        assert looked == []
+
+    play(scenario)
+
+
+def test_a_large_experiment_rests_between_looks_and_a_small_one_does_not(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        rest = world.operator.controller._rest
+        assert rest(KEY) == 0.0
+        await world.apply(numSamples=40, maxConcurrentTrials=30)
+        await until(lambda: rest(KEY) > 0.0 and world.operator.controller._controllers[KEY].size == 30)
+        assert rest(KEY) == pytest.approx(30 * controller.REST_PER_ATTEMPT_S)
+        assert (await world.until_over())["trials"]["terminated"] == 40
+
+    play(scenario)
+
+
+def test_the_name_of_an_attempts_pod_follows_the_pod_that_it_is_in() -> None:
+    shared = SimpleNamespace(name="digits")
+    run = Run(SimpleNamespace(trial_id="d75de_00001"), 3, 2)  # type: ignore[arg-type]
+
+    def name() -> str:
+        return Shared.pod_name(shared, run)  # type: ignore[arg-type]
+
+    assert name() == name() == "digits-d75de-00001-2"
+    run.pod_trial, run.pod_attempt = "d75de_00000", 1
+    assert name() == "digits-d75de-00000-1"
+    run.make_anew(0.0)
+    assert name() == "digits-d75de-00001-3"
+
+
+def test_what_was_kept_of_pods_that_are_gone_is_forgotten() -> None:
+    seen, made = Seen(), 10 * FORGET_FROM
+    nothing: Any = None
+    owner: Any = SimpleNamespace(namespace="team", name="digits")
+    work = PodWork(owner, nothing, nothing, seen, nothing, lambda: 0.0, nothing)
+    for number in range(made):
+        metadata = {
+            "name": f"p{number}",
+            "namespace": "team",
+            "uid": f"uid-{number}",
+            "labels": {"trialpod.dev/experiment": "digits"},
+        }
+        seen.take_pod({"metadata": metadata}, deleted=False)
+        work._kept.add(f"uid-{number}")
+        work._printed[f"uid-{number}"] = {}
+        if number >= 3:
+            seen.take_pod(
+                {"metadata": {**metadata, "name": f"p{number - 3}", "uid": f"uid-{number - 3}"}}, deleted=True
+            )
+        work.forget_gone()
+        assert {f"uid-{each}" for each in range(max(0, number - 2), number + 1)} <= work._kept & work._printed.keys()
+    assert max(len(work._kept), len(work._printed)) <= FORGET_FROM + 7

@@ -1,0 +1,356 @@
+"""An operator begins in an empty directory: what it reads of the storage, and what becomes of the files there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from memory_storage import MemoryStorage, fail_on
+
+from trialpod.errors import JournalError, StorageError
+from trialpod.protocol.messages import AttemptEnd, TrainableRef
+from trialpod.storage.journal_format import encode_snapshot
+from trialpod.tune.schedulers import FIFOScheduler
+from trialpod.tune.search import BasicVariantGenerator
+from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.engine.actions import Action, StartAttempt
+from trialpod_operator.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    ResultsReceived,
+    RetryRequested,
+    SettingsObserved,
+)
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.mirror import Mirror
+from trialpod_operator.experiment.plan import ExperimentPlan
+
+RUNNING = 3
+JOURNAL = ".trialpod/journal/"
+
+
+class Operator:
+    """One process that hosts the experiment; results of a trial are 1, 2, 3, ..."""
+
+    def __init__(self, storage: MemoryStorage, directory: Path, samples: int) -> None:
+        self.samples = samples
+        self.storage = storage
+        self.directory = directory
+        self.starts: list[Trial] = []
+        self.hosted = HostedExperiment.open(self._plan, directory, storage, time.time)
+        self.host = self.hosted.host
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            name="digits",
+            trainable_name="train",
+            metric="score",
+            num_samples=self.samples,
+            max_concurrent=RUNNING,
+        )
+
+    def _plan(self, _stored: object) -> ExperimentPlan:
+        search = BasicVariantGenerator(random_state=1)
+        search.configure({"x": 1}, self.samples)
+        return ExperimentPlan(
+            settings=self.settings,
+            search=search,
+            scheduler=FIFOScheduler(),
+            stopper=None,
+            trainable=TrainableRef(entrypoint="train:train"),
+        )
+
+    def start(self) -> Operator:
+        self.hosted.start(self._perform, lambda error: None, lambda: None)
+        return self
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, StartAttempt):
+            self.starts.append(action.trial)
+            self.hosted.trial_started(action.trial)
+
+    def trial(self, trial_id: str) -> Trial:
+        return self.host.engine.state.trials[trial_id]
+
+    async def next_start(self) -> Trial:
+        await self.hosted.settle()
+        trial = self.starts.pop(0)
+        self.hosted.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=7))
+        return trial
+
+    def results(self, trial: Trial, count: int) -> None:
+        scores = range(trial.results + 1, trial.results + 1 + count)
+        encoded = [
+            msgspec.Raw(msgspec.msgpack.encode({"score": score, "training_iteration": score})) for score in scores
+        ]
+        self.hosted.apply(
+            ResultsReceived(trial_id=trial.trial_id, attempt=trial.attempt, first=trial.received + 1, results=encoded)
+        )
+
+    def end(self, trial: Trial, cause: str = "completed") -> None:
+        self.hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=AttemptEnd(cause=cause)))
+        self.hosted.trial_ended(trial)
+
+    async def copied(self) -> None:
+        """Everything that was to be copied at once is."""
+        await self.hosted.settle()
+        while not self.hosted.files_stored:  # noqa: ASYNC110 - the mirror's threads tell nobody
+            await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        assert await self.hosted.close(complete=True) == ""
+
+    async def die(self) -> None:
+        await self.copied()
+        await self.hosted.close(complete=False)
+
+
+def scores(storage: MemoryStorage, trial: Trial) -> list[int]:
+    (key,) = (key for key in storage.values if trial.trial_id in key and key.endswith("/result.json"))
+    return [json.loads(line)["score"] for line in storage.values[key].splitlines()]
+
+
+def trial_files(storage: MemoryStorage) -> dict[str, bytes]:
+    return {key: data for key, data in storage.values.items() if not key.startswith(".trialpod/")}
+
+
+def reads(storage: MemoryStorage) -> list[str]:
+    return [key for name, key in storage.calls if name in ("read", "read_range", "get_file")]
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(limited())
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+async def ran(storage: MemoryStorage, directory: Path, ended: int) -> Operator:
+    """Return an operator of an experiment with so many trials that have ended, and three that run."""
+    operator = Operator(storage, directory, ended + RUNNING).start()
+    operator.hosted.apply(SettingsObserved(settings=operator.settings))
+    for number in range(ended + RUNNING):
+        trial = await operator.next_start()
+        operator.results(trial, 2)
+        if number < ended:
+            operator.hosted.keep_log(trial, "printed")
+            operator.end(trial)
+    return operator
+
+
+@pytest.mark.parametrize("how", ["after a snapshot", "from the records"])
+def test_what_a_restart_reads_does_not_grow_with_the_trials_that_have_ended(
+    storage: MemoryStorage, tmp_path: Path, how: str
+) -> None:
+    async def test() -> None:
+        counts = []
+        for ended in (2, 25):
+            storage.values.clear()
+            first = await ran(storage, tmp_path / f"first-{ended}", ended)
+            await (first.close() if how == "after a snapshot" else first.die())
+            files = trial_files(storage)
+            assert len([key for key in files if key.endswith("/result.json")]) >= ended
+
+            storage.calls.clear()
+            second = Operator(storage, tmp_path / f"second-{ended}", ended + RUNNING)
+            found = reads(storage)
+            counts.append(len([key for key in found if not key.startswith(JOURNAL)]))
+            assert len([key for key in found if key.startswith(JOURNAL)]) <= first.hosted._mirror.pieces + 2
+            assert not any(key == "" for name, key in storage.calls if name in ("list", "sizes"))
+            second.start()
+            running = [trial for trial in second.host.engine.state.get_trials() if trial.running]
+            assert len(running) == RUNNING
+            second.results(running[0], 1)
+            await second.copied()
+            await second.close()
+            now = trial_files(storage)
+            changed = {key.split("/")[0] for key in now if now[key] != files.get(key)}
+            assert all(any(trial.trial_id in name for trial in running) for name in changed)
+            assert scores(storage, running[0]) == [1, 2, 3]
+        assert counts[0] == counts[1]
+
+    run(test)
+
+
+def test_trials_that_end_after_a_snapshot_keep_what_they_had_before(storage: MemoryStorage, tmp_path: Path) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "first", 1)
+        first.host.write_snapshot()
+        trial = next(trial for trial in first.host.engine.state.get_trials() if trial.running)
+        first.results(trial, 2)
+        first.end(trial)
+        await first.hosted.settle()
+        await first.hosted.close(complete=False)  # perhaps before its files were copied
+        second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
+        assert second.trial(trial.trial_id).ended
+        await second.close()
+        assert scores(storage, trial) == [1, 2, 3, 4]
+
+    run(test)
+
+
+def test_the_log_of_a_trial_that_ended_before_is_added_to(storage: MemoryStorage, tmp_path: Path) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "first", 1)
+        await first.close()
+        second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
+        ended = next(trial for trial in second.host.engine.state.get_trials() if trial.ended)
+        second.hosted.keep_log(ended, "printed", once=True)  # which the operator before had done
+        second.hosted.keep_log(ended, "and more")
+        assert not second.hosted.log_stored(ended)
+        await second.copied()
+        (log,) = (data for key, data in storage.values.items() if ended.trial_id in key and key.endswith("/log.txt"))
+        assert log == b"printed\nand more\n"
+        await second.close()
+
+    run(test)
+
+
+def test_a_log_that_cannot_be_looked_for_now_is_added_to_later(
+    storage: MemoryStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "first", 1)
+        await first.close()
+        second = Operator(storage, tmp_path / "second", 1 + RUNNING)
+        monkeypatch.setattr(second.hosted._mirror, "_pause", lambda seconds, wake: time.sleep(0.001))
+        second.start()
+        ended = next(trial for trial in second.host.engine.state.get_trials() if trial.ended)
+        await second.copied()
+        refused: list[str] = []
+
+        def fail(name: str, key: str) -> None:
+            if name == "read" and key.endswith("/log.txt") and len(refused) < 3:
+                refused.append(key)
+                raise StorageError("connection refused")
+
+        storage.before = fail
+        for text in ("and more", "and the end"):
+            second.hosted.keep_log(ended, text)
+        await second.copied()
+        (log,) = (data for key, data in storage.values.items() if ended.trial_id in key and key.endswith("/log.txt"))
+        assert log == b"printed\nand more\nand the end\n"
+        assert len(refused) == 3
+        await second.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_failed_trial_that_is_tried_again_after_a_restart_keeps_its_earlier_results(
+    storage: MemoryStorage, tmp_path: Path, reachable: bool
+) -> None:
+    async def test() -> None:
+        first = Operator(storage, tmp_path / "first", 1).start()
+        first.hosted.apply(SettingsObserved(settings=first.settings))
+        failed = await first.next_start()
+        first.results(failed, 2)
+        first.end(failed, "failed")
+        assert first.trial(failed.trial_id).status == "ERROR"
+        await first.close()
+
+        storage.calls.clear()
+        second = Operator(storage, tmp_path / "second", 1).start()
+        assert not [key for key in reads(storage) if "result.json" in key]
+        second.hosted.apply(RetryRequested())
+        again = await second.next_start()
+        if not reachable:
+            storage.before = fail_on("read", "/result.json", times=1_000)
+        second.results(again, 1)
+        before = second.host._journal.snapshot
+        second.host.write_snapshot()
+        # While they cannot be fetched, only the journal has the new results.
+        assert (second.host._journal.snapshot == before) is not reachable
+        storage.before = lambda name, key: None
+        second.results(again, 1)
+        second.end(again)
+        await second.close()
+        assert scores(storage, again) == [1, 2, 3, 4]
+
+    run(test)
+
+
+def test_the_files_of_an_earlier_start_are_not_taken_where_another_operator_went_on(
+    storage: MemoryStorage, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "first", 0)
+        await first.die()
+        second = Operator(storage, tmp_path / "second", RUNNING).start()
+        trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
+        second.results(trial, 3)
+        await second.close()
+
+        third = Operator(storage, tmp_path / "first", RUNNING).start()
+        third.results(third.trial(trial.trial_id), 1)
+        await third.close()
+        assert scores(storage, trial) == [1, 2, 3, 4, 5, 6]
+
+    run(test)
+
+
+def test_an_operator_that_died_while_it_fetched_begins_where_it_was(storage: MemoryStorage, tmp_path: Path) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "first", 1)
+        await first.close()
+        assert Mirror(tmp_path / "second", storage).pull(journal_only=True)  # and then it died
+        second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
+        trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
+        second.results(trial, 1)
+        await second.close()
+        assert scores(storage, trial) == [1, 2, 3]
+
+    run(test)
+
+
+def test_of_a_container_that_was_restarted_only_trials_that_ended_lately_are_compared(
+    storage: MemoryStorage, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "work", 8)
+        first.host.write_snapshot()
+        trial = next(trial for trial in first.host.engine.state.get_trials() if trial.running)
+        first.end(trial)
+        await first.die()
+        storage.calls.clear()
+        again = Operator(storage, tmp_path / "work", 8 + RUNNING).start()
+        await again.copied()
+        assert {key for name, key in storage.calls if name == "sizes" and not key.startswith(".")} == {
+            again.host.files.path(trial).name
+        }
+        await again.close()
+
+    run(test)
+
+
+def test_a_snapshot_of_a_newer_version_in_the_storage_is_refused_and_nothing_is_changed_there(
+    storage: MemoryStorage, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        first = await ran(storage, tmp_path / "first", 1)
+        await first.die()
+        newer = bytearray(encode_snapshot(b"state", 3))
+        newer[8:12] = (2).to_bytes(4, "little")
+        size = len(encode_snapshot(b"", 0)) - 4
+        newer[size : size + 4] = zlib.crc32(newer[:size]).to_bytes(4, "little")
+        storage.values[f"{JOURNAL}00000002.snapshot"] = bytes(newer)
+        before = dict(storage.values)
+        with pytest.raises(JournalError, match=r"format 2; this version of trialpod reads up to 1.*update trialpod"):
+            Operator(storage, tmp_path / "second", 1 + RUNNING)
+        assert storage.values == before
+
+    run(test)
