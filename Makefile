@@ -47,7 +47,7 @@ test-slow: $(VENV)/$(STAMP) test-newest ## The tests that take longer (kills, fa
 test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of Python, on the newest
 	@tools/build_minio >/dev/null
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and not slow" tests/unit tests/contract tests/local
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" tests/unit tests/contract tests/local
 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/test_*_search.py tests/unit/tune/test_search_docs.py

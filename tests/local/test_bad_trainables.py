@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from command_shell import Shell, read_json_lines
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.slow]
 
 BAD_FUNCTIONS = r"""
 import ctypes, os, resource, signal, subprocess, sys, threading, time

@@ -22,7 +22,7 @@ from trialpod.protocol.messages import Assignment, CheckpointRules, StopRule, Tr
 from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints import CheckpointStore
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.slow]
 
 GATE = """
 import os, tempfile, time

@@ -20,7 +20,7 @@ from trialpod_operator.engine.events import AttemptEnded, CheckpointsChanged, Re
 from trialpod_operator.experiment.records import decode_record
 from trialpod_operator.local.reading import ReadExperiment
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.slow]
 
 STARTS = """
 import os, json

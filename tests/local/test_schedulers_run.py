@@ -14,7 +14,7 @@ from trialpod_operator.engine.decisions import Decision, decisions
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.local.reading import ReadExperiment
 
-pytestmark = pytest.mark.local
+pytestmark = [pytest.mark.local, pytest.mark.slow]
 
 EXPERIMENT = Path("storage/exp")
 HEAD = """

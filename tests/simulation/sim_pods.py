@@ -166,7 +166,7 @@ def network_deliver(
 class SimPreemption(PreemptionWatch):
     """SIGTERM as the kernel of a pod delivers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_status: int | None = None) -> None:
         self._attempt = None
         process = PROCESS.get()
         assert process is not None

@@ -24,6 +24,9 @@ class Work:
         self.deleted |= {pod["metadata"]["uid"] for pod in pods}
         return pods
 
+    def forget_gone(self) -> None:
+        pass
+
     def stays(self, _pod: dict[str, Any]) -> bool:
         return False
 

@@ -11,7 +11,7 @@ import virtual_time
 from cluster_world import World
 from test_reconciler_faults import SEEDS, Story
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 
 class ReuseStory(Story):
