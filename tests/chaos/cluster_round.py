@@ -23,6 +23,8 @@ from experiments import Experiment, storage_spec
 from operator_release import Operator
 from testcluster.system import ClusterError
 
+from trialpod.storage.base import KeyMissingError
+
 PLACE = ROOT / "build/chaos-cluster"
 WHOLE_S = 200.0
 """An experiment must be over this long after everything is whole again."""
@@ -190,7 +192,11 @@ def _settled(plan: Plan, namespace: Cluster, experiments: list[Experiment], repo
     def holds() -> bool:
         wrong[:] = outcomes.leftovers(namespace)
         for experiment in experiments:
-            engine, errors = outcomes.history(experiment)
+            try:
+                engine, errors = outcomes.history(experiment)
+            except KeyMissingError as error:
+                wrong.append(f"{experiment.name}: {error}")  # replaced by a snapshot while it was read: once more
+                continue
             wrong.extend(errors)
             wrong.extend(outcomes.wrong_status(experiment, engine))
             wrong.extend(outcomes.wrong_counts(plan, experiment, engine))

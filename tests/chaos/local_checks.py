@@ -61,15 +61,25 @@ class Attempt:
         return [row["stamp"] for row in self.rows]
 
 
-def attempts_of(facts: Iterable[dict[str, Any]]) -> dict[str, list[Attempt]]:
-    """Return each trial's attempts, in order."""
-    grouped: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-    for fact in facts:
-        grouped[fact["trial"], fact["attempt"]].append(fact)
-    found: dict[str, list[Attempt]] = defaultdict(list)
-    for (trial, number), own in sorted(grouped.items()):
+def machines_lost(found: Round) -> list[float]:
+    """Return when the machine was lost with all that was on it."""
+    return [done.at for done in found.done if done.fault.kind == "lose machine"]
+
+
+def attempts_of(found: Round) -> dict[str, list[Attempt]]:
+    """Return each trial's attempts, in order.
+
+    The number of an attempt may be given again when the bucket never heard of the first one.
+    """
+    lost_at = machines_lost(found)
+    grouped: dict[tuple[str, int, int], list[dict[str, Any]]] = defaultdict(list)
+    for fact in found.facts:
+        machine = sum(moment < fact["at"] for moment in lost_at)
+        grouped[fact["trial"], machine, fact["attempt"]].append(fact)
+    attempts: dict[str, list[Attempt]] = defaultdict(list)
+    for (trial, _, number), own in sorted(grouped.items()):
         durable = tuple((fact["at"], fact["durable"]) for fact in own if "durable" in fact)
-        found[trial].append(
+        attempts[trial].append(
             Attempt(
                 trial,
                 number,
@@ -83,7 +93,7 @@ def attempts_of(facts: Iterable[dict[str, Any]]) -> dict[str, list[Attempt]]:
                 tuple(fact for fact in own if "number" in fact),
             )
         )
-    return dict(found)
+    return dict(attempts)
 
 
 def outcome(found: Round) -> dict[int, tuple[dict[str, Any], dict[int, float]]]:
@@ -108,7 +118,7 @@ def violations(found: Round, undisturbed: Round | None) -> list[str]:
         for finding in found.fsck["findings"]
         if finding["severity"] != "note"
     ]
-    attempts = attempts_of(found.facts)
+    attempts = attempts_of(found)
     problems += _counts(found)
     for trial_id, own in attempts.items():
         problems += _durable(found, trial_id, own)
@@ -154,7 +164,7 @@ def _counts(found: Round) -> list[str]:
 def _durable(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
     """Compare result.json with what was reported, attempt for attempt."""
     stamps = [row["stamp"] for row in found.rows.get(trial_id, ())]
-    lost_at = [done.at for done in found.done if done.fault.kind == "lose machine"]
+    lost_at = machines_lost(found)
     at = 0
     for attempt in own:
         count = 0
@@ -178,7 +188,7 @@ def _durable(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
 
 def _steps(found: Round, own: list[Attempt]) -> Iterable[tuple[Attempt, Attempt, int]]:
     """Yield (attempt before, next one, iteration that the next one went on from), but not over a lost machine."""
-    machines = [done.at for done in found.done if done.fault.kind == "lose machine"]
+    machines = machines_lost(found)
     before: Attempt | None = None
     for attempt in own:
         if not attempt.rows:
@@ -188,13 +198,18 @@ def _steps(found: Round, own: list[Attempt]) -> Iterable[tuple[Attempt, Attempt,
         before = attempt
 
 
+def _lost_after(found: Round, when: float) -> bool:
+    """Return whether what was recorded then may be lost with the machine."""
+    return any(moment - LAST_SECONDS <= when <= moment for moment in machines_lost(found))
+
+
 def _progress(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
     problems = []
     if found.plan.algorithm in CHANGES_CONFIGS:
         return []  # it goes on from others' checkpoints; fsck has replayed which
     for before, attempt, start in _steps(found, own):
-        saved = [iteration for one in own if one.number < attempt.number for _, iteration in one.saved]
-        newest = max(saved, default=0)
+        saved = [each for one in own[: own.index(attempt)] for each in one.saved]
+        newest = max((iteration for when, iteration in saved if not _lost_after(found, when)), default=0)
         if start < newest:
             went_on = f"attempt {attempt.number} went on from iteration {start}"
             problems.append(f"trial {trial_id}: {went_on}, though the checkpoint of iteration {newest} was recorded")
@@ -207,7 +222,7 @@ def _progress(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
 
 
 def _ended_twice(found: Round, attempts: dict[str, list[Attempt]]) -> list[str]:
-    machines = [done.at for done in found.done if done.fault.kind == "lose machine"]
+    machines = machines_lost(found)
     problems = []
     for at, event in found.told:
         if event.get("event") != "trial_ended":
@@ -273,7 +288,7 @@ def held_up(attempts: dict[str, list[Attempt]]) -> bool:
 
 def _difference(found: Round, undisturbed: Round) -> list[str]:
     plan = found.plan
-    attempts = attempts_of(found.facts)
+    attempts = attempts_of(found)
     in_order = plan.concurrency == 1 and not held_up(attempts) and not _lost_results(found)
     if plan.algorithm in CHOOSES_AGAIN:
         in_order = in_order and len(found.runs) == 1 and not disrupted(attempts)
@@ -299,7 +314,7 @@ def _difference(found: Round, undisturbed: Round) -> list[str]:
 
 def _lost_results(found: Round) -> bool:
     """Return whether the bucket may not have had what the lost machine decided last."""
-    return any(done.fault.kind == "lose machine" for done in found.done)
+    return bool(machines_lost(found))
 
 
 def costs(found: Round) -> list[tuple[str, int | None, float | None]]:
@@ -308,7 +323,7 @@ def costs(found: Round) -> list[tuple[str, int | None, float | None]]:
     Steps are None where nobody had to go on; seconds are None where no result came after it. What two faults in a row
     have cost counts for the later one.
     """
-    attempts = attempts_of(found.facts)
+    attempts = attempts_of(found)
     reported = [fact["at"] for fact in found.facts if "number" in fact]
     made = []
     for index, done in enumerate(found.done):

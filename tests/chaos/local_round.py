@@ -351,11 +351,11 @@ class Chaos:
         self._to_end.append((done.until, lambda: ballast.unlink(missing_ok=True)))
 
     def _lose_machine(self, fault: Fault) -> None:
-        done = Done(fault, time.monotonic(), 0)
         for pid in self.shell.processes():
             self._signal(pid, signal.SIGKILL)
         if self._wait_until_gone(10.0):
             self.round.problems.append("processes outlive SIGKILL")
+        done = Done(fault, time.monotonic(), 0)  # what a witness wrote before it is of the machine that was lost
         if self.running is not None:
             self._ended()
         for name in ("trialpod-results", "tmp", "home"):

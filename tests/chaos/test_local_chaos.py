@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from local_chaos import Rounds
-from local_checks import violations
-from local_plan import ALGORITHMS, ALL_KINDS, plan_of
-from local_round import Round
+from local_checks import LAST_SECONDS, violations
+from local_plan import ALGORITHMS, ALL_KINDS, Fault, plan_of
+from local_round import Done, Round
 
 
 def test_a_seed_is_always_the_same_plan() -> None:
@@ -28,6 +28,9 @@ def test_without_small_disks_no_plan_fills_one() -> None:
     plans = [plan_of(seed, disks=False) for seed in range(300)]
     assert {plan.place for plan in plans} == {"folder", "bucket"}
     assert all(fault.kind != "fill disk" for plan in plans for fault in plan.faults)
+
+
+LOST = Fault(after=0, delay_s=0.0, kind="lose machine", hold_s=0.0, choice=0.0)
 
 
 class TestARoundInWhichSomethingWentWrong:
@@ -62,6 +65,24 @@ class TestARoundInWhichSomethingWentWrong:
         facts = [report(1), report(2), saved, report(1, attempt=2, number=3)]
         problems = violations(self.made(*facts, rows=[1, 2]), None)
         assert any("though the checkpoint of iteration 2 was recorded" in problem for problem in problems)
+
+    def test_a_lost_machine_may_give_the_number_of_an_attempt_again(self) -> None:
+        durable = {"attempt": 1, "durable": 1, "saved": []}
+        facts = [report(1) | {"stamp": 7}, durable, report(1), report(2), durable]
+        found = self.made(*facts, rows=[1, 2])
+        assert any("told that 1 of its results are durable; 0 are" in problem for problem in violations(found, None))
+        found.done = [Done(LOST, 1.5, 0)]
+        assert violations(found, None) == []
+
+    def test_only_a_checkpoint_of_the_last_seconds_goes_with_the_machine(self) -> None:
+        saved = {"attempt": 1, "durable": 0, "saved": [["checkpoint_000000", 2]]}
+        facts = [report(1), report(2), saved, report(1), report(2, attempt=2, number=1)]
+        found = self.made(*facts, rows=[1, 2])
+        found.done = [Done(LOST, 2.5, 0)]
+        assert violations(found, None) == []
+        found.facts[2]["at"] -= LAST_SECONDS
+        found.facts.sort(key=lambda fact: fact["at"])
+        assert any("the checkpoint of iteration 2 was recorded" in problem for problem in violations(found, None))
 
     def test_a_trial_ran_on_after_its_end_was_recorded(self) -> None:
         end = {"attempt": 1, "end": "completed"}

@@ -91,6 +91,20 @@ def test_what_went_wrong_once_does_not_again(seed: int) -> None:
     holds(plain_plan_of(seed))
 
 
+@pytest.mark.parametrize(
+    ("seed", "fault"),
+    [
+        pytest.param(
+            7000117,
+            Fault("pod vanishes unseen", 6.2, 0.0, 0.2),
+            id="a worker's failure counted whose cause was another that was gone unseen",
+        )
+    ],
+)
+def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, fault: Fault) -> None:
+    holds(plan_of(seed).with_faults((fault,)))
+
+
 def test_a_seed_is_the_same_run_each_time() -> None:
     for seed in (2, 9):
         first, second = simulate(plan_of(seed)), simulate(plan_of(seed))

@@ -5,7 +5,7 @@ the user's runs before all of them ask for their work; and the attempt ends when
 
 Of everything that went wrong in a group only the first cause counts, and it is often another pod's: when a node takes
 a worker away, the head's own code fails of a broken connection. So a disruption of any pod explains every failure
-that comes with it, and a failure that a head tells is believed only after its workers were looked at. Which of
+that comes with it, and a failure of any of them is believed only after all workers were looked at. Which of
 several failures came first nobody can say, because times in pods are in seconds: then the head's is told with the one
 of a worker that looks least like a lost connection.
 
@@ -26,7 +26,7 @@ from trialpod.protocol.messages import AssignmentRequest, AttemptEnd
 from trialpod_operator.cluster.endings import Ending
 
 SETTLE_S = 3.0
-"""So long after a head's failure its workers are looked at: pods show their ends a little late."""
+"""So long after a failure the workers are looked at: pods show their ends a little late."""
 
 _PEER_LOST = re.compile(r"connection|broken ?pipe|reset by peer|nccl|gloo|rendezvous|timed? ?out", re.IGNORECASE)
 
@@ -67,6 +67,7 @@ class Group:
     cause: Ending | None = None  # what ended it, when that was a worker
     beside: list[Ending] = field(default_factory=list)  # failures of workers that were seen after the head's
     told_at: float = 0.0  # when the head's failure was first told; 0 = not yet
+    failed_at: float = 0.0  # when the first failure of any of them was seen; 0 = not yet
     looked: bool = False  # and whether the server was asked about the workers after that
     progress: int = 0  # results that the head had sent when they were last counted
     quiet_since: float = 0.0  # since when there are no more
@@ -112,9 +113,11 @@ class Group:
 
     # -- the end --
 
-    def note(self, evidence: list[Ending]) -> None:
+    def note(self, evidence: list[Ending], now: float) -> None:
         """Take in how workers have ended. A disruption goes before a failure, else the first one stays."""
         for ending in evidence:
+            if ending.counts_as_failure:
+                self.failed_at = self.failed_at or now
             if self.cause is None and self.told_at and ending.counts_as_failure:
                 self.beside += [] if ending in self.beside else [ending]
                 continue  # before the head's or after it
@@ -126,7 +129,7 @@ class Group:
         if end.cause not in ("failed", "preempted"):
             return end
         if self.cause is not None:
-            return self.cause.attempt_end()
+            return self.cause.attempt_end() if self._is_sure(self.cause) else None
         if end.cause == "failed":
             return msgspec.structs.replace(end, error=self._with_workers(end.error)) if self._settled(now) else None
         return end
@@ -136,7 +139,7 @@ class Group:
         if not ending.counts_as_failure and ending.reason != "DeletedByOperator":
             return ending
         if self.cause is not None:
-            return self.cause
+            return self.cause if self._is_sure(self.cause) else None
         if ending.counts_as_failure:
             told = dataclasses.replace(ending, message=self._with_workers(ending.message))
             return told if self._settled(now) else None
@@ -150,7 +153,12 @@ class Group:
     def _settled(self, now: float) -> bool:
         if not self.told_at:
             self.told_at = now
+            self.failed_at = self.failed_at or now
         return self.looked
+
+    def _is_sure(self, cause: Ending) -> bool:
+        """Whether no other worker can explain a worker's failure: one may be gone without having been seen to go."""
+        return self.looked or not cause.counts_as_failure
 
 
 def of_worker(rank: int, ending: Ending, *, begun: bool) -> Ending | None:

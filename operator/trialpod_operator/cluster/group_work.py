@@ -176,7 +176,7 @@ class GroupWork:
             if ending is not None:
                 evidence.append(ending)
         if run.given:
-            group.note(evidence)
+            group.note(evidence, now)
             return None
         if evidence:
             return evidence[0]
@@ -214,11 +214,11 @@ class GroupWork:
         return of_worker(member.rank, ending, begun=run.given) if ending is not None else None
 
     async def look(self, run: Run, now: float) -> None:
-        """Ask the server about workers: after a failure of the head, and where only silence tells."""
+        """Ask the server about workers: after a failure of any pod, and where only silence tells."""
         group = run.group
         if group is None:
             return
-        if group.told_at and not group.looked and now >= group.told_at + SETTLE_S:
+        if group.failed_at and not group.looked and now >= group.failed_at + SETTLE_S:
             for member in group.members:
                 await self._ask(run, member, now)
             group.looked = True
@@ -261,8 +261,8 @@ class GroupWork:
             group = run.group
             if group is None:
                 continue
-            if group.told_at:
-                found.append(group.told_at + SETTLE_S)
+            if group.failed_at:
+                found.append(group.failed_at + SETTLE_S)
             if not run.given and group.waiting_since:
                 found.append(group.waiting_since + group.timeout_s)
         return found

@@ -163,6 +163,9 @@ class HostedExperiment:
         # ended before a stored snapshot it has all.
         behind = self.host.ended_lately if self._mirror.snapshot_stored else trials
         self._mirror.compare_soon(self.host.files.path(trial).name for trial in behind if trial.ended)
+        for trial in trials:
+            if trial.ended and trial.released:
+                self._mirror.remove_soon(self.host.files.path(trial).name, trial.released)
         self._mirror.start(self._tell_trouble, self._tell_fenced)
         self._housekeeper = asyncio.ensure_future(self._keep_house())
 
@@ -419,6 +422,7 @@ class HostedExperiment:
     def trial_ended(self, trial: Trial) -> None:
         """The trial's files are complete."""
         self.last_contact.pop(trial.trial_id, None)
+        self._mirror.remove_soon(self.host.files.path(trial).name, trial.released)
         self._mirror.trial_ended(self.host.files.path(trial).name)
 
 

@@ -11,7 +11,8 @@ Invariants:
 * When all pods come back at once, as after a restart, some wait for their turn, and the others are told to come back
   one after the other.
 * Memory is bounded. Tokens are kept as SHA-256 only, and never appear in a message.
-* No answer from the API server is never taken for a "no": the caller is to try again.
+* No answer from the API server is never taken for a "no": the caller is to try again. One whom the server has known
+  stays known until the token expires: trials report on while the server is away.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -76,7 +77,8 @@ class ReviewUnavailableError(TrialpodError):
 @dataclass(frozen=True, slots=True)
 class _Known:
     identity: PodIdentity | None  # None: no identity, because of `why`
-    until: float  # seconds since the epoch
+    until: float  # seconds since the epoch; then the server is asked again
+    expires: float = 0.0  # until then it holds when the server does not answer
     why: str = ""
 
 
@@ -158,7 +160,12 @@ class TokenReviewer:
                 self._asked[key] = task
                 task.add_done_callback(lambda done: self._answered(key, done))
             # Whoever goes away while waiting must not end the review for the others.
-            known = await asyncio.shield(task)
+            try:
+                known = await asyncio.shield(task)
+            except ReviewUnavailableError:
+                known = self._known_before(key)
+                if known is None:
+                    raise
         if known.identity is None:
             raise NotAuthenticatedError(known.why)
         return known.identity
@@ -213,10 +220,10 @@ class TokenReviewer:
         try:
             identity = _identity(status, self._audience)
         except NotAuthenticatedError as error:
-            known = _Known(None, now + self._refused_s, str(error))
+            known = _Known(None, now + self._refused_s, why=str(error))
             self._remember(self._refused, key, known)
             return known
-        known = _Known(identity, min(expires, now + self._cache_s))
+        known = _Known(identity, min(expires, now + self._cache_s), expires)
         self._remember(self._accepted, key, known)
         return known
 
@@ -225,13 +232,22 @@ class TokenReviewer:
         if not task.cancelled():
             task.exception()  # told to those who wait; if nobody does any more, it is nobody's
 
+    def _known_before(self, key: bytes) -> _Known | None:
+        """Return what the server last said of a token that has not expired; it is asked again in a while."""
+        known, now = self._accepted.get(key), self._clock()
+        if known is None or now >= known.expires:
+            return None
+        self._accepted[key] = replace(known, until=min(known.expires, now + self._refused_s))
+        return known
+
     @staticmethod
     def _recall(cache: OrderedDict[bytes, _Known], key: bytes, now: float) -> _Known | None:
         known = cache.get(key)
         if known is None:
             return None
         if now >= known.until:
-            del cache[key]
+            if now >= known.expires:
+                del cache[key]
             return None
         cache.move_to_end(key)
         return known
@@ -240,8 +256,12 @@ class TokenReviewer:
         cache[key] = known
         cache.move_to_end(key)
         now = self._clock()
-        while cache and (len(cache) > self._size or now >= next(iter(cache.values())).until):
+        while cache and (len(cache) > self._size or now >= _end(next(iter(cache.values())))):
             cache.popitem(last=False)
+
+
+def _end(known: _Known) -> float:
+    return max(known.until, known.expires)
 
 
 def _digest(authorization: bytes) -> bytes:

@@ -181,9 +181,9 @@ def _lean(pod: Mapping[str, Any]) -> Object:
     """Return a pod without the parts that are large and never read here: thousands of them are kept."""
     spec = {name: value for name, value in (pod.get("spec") or {}).items() if name != "tolerations"}
     for part in ("containers", "initContainers"):
-        if part in spec:
+        if spec.get(part):
             spec[part] = [{name: v for name, v in each.items() if name not in _BULKY} for each in spec[part]]
-    if "volumes" in spec:
+    if spec.get("volumes"):
         spec["volumes"] = [each for each in spec["volumes"] if "emptyDir" in each]
     metadata = {name: value for name, value in (pod.get("metadata") or {}).items() if name != "managedFields"}
     return {"metadata": metadata, "spec": spec, "status": pod.get("status") or {}}

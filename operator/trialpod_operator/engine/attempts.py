@@ -55,9 +55,9 @@ def checkpoints_changed(engine: Engine, event: CheckpointsChanged) -> None:
     if trial is None:
         return
     keep_checkpoints(engine, trial, event.committed)
-    if event.unneeded:
-        trial.released = tuple(n for n in event.unneeded if (trial.trial_id, n) not in engine.state.pins)
-    gone = {*event.deleted, *(trial.released if event.unneeded else ())}
+    released = [name for name in event.unneeded if (trial.trial_id, name) not in engine.state.pins]
+    gone = {*event.deleted, *released}
+    trial.released = tuple(name for name in dict.fromkeys((*trial.released, *released)) if name not in event.deleted)
     if gone:
         trial.checkpoints = [c for c in trial.checkpoints if c.name not in gone]
 
@@ -79,7 +79,6 @@ def ended(engine: Engine, event: AttemptEnded, now: float) -> None:
     trial.run_time_s += max(0.0, now - trial.started_at)
     end = event.end
     trial.lost = end.cause == "lost"
-    trial.released = ()
     if trial.decision == "stop" or trial.completion_told or end.cause in ("completed", "stopped"):
         accounting.end_attempt(engine, trial, now, None)
         _complete(engine, trial, end, now)

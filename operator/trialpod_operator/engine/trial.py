@@ -63,7 +63,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     checkpoints: list[CheckpointInfo] = []  # committed and still there, oldest first
     next_checkpoint_index: int = 0
-    released: tuple[str, ...] = ()  # checkpoints that the attempt asked to remove last, and may
+    released: tuple[str, ...] = ()  # checkpoints that the latest attempt may remove, and has not said that it has
 
     failures: int = 0
     disruptions: int = 0

@@ -7,6 +7,7 @@ compared with the later one.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -54,6 +55,8 @@ from trialpod_operator.experiment.suggesting import takes_its_time
 from trialpod_operator.experiment.trial_files import TrialFiles
 
 _THREADS = 8
+_TRIES = 4
+"""The journal of a running experiment is replaced by snapshots now and then, but not so often."""
 _TRIAL_FILES = frozenset({PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE})
 _EXPERIMENT_FILES = ("tuner.pkl", "pbt_global.txt", "pbt_policy_")
 _COPY = "put the experiment back from a copy"
@@ -162,6 +165,12 @@ class _Examiner:
         local = self.storage.local_path("")
         if local is not None:
             return self._read_folder(local)
+        for _ in range(_TRIES):
+            with contextlib.suppress(KeyMissingError):  # a snapshot has replaced what was listed
+                return self._read_copy()
+        return self._read_copy()
+
+    def _read_copy(self) -> _Reading:
         with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
             Mirror(Path(copy), self.storage).pull(journal_only=True)
             return self._read_folder(Path(copy))

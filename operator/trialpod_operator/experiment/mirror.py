@@ -24,11 +24,13 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from trialpod.errors import StorageError
+from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage
+from trialpod.storage.checkpoints import CheckpointStore
 from trialpod_operator.experiment.due_trials import DueTrials
 from trialpod_operator.experiment.file_copies import FileCopies, LogText
 from trialpod_operator.experiment.journal_copy import FencedError, JournalCopy
@@ -69,6 +71,7 @@ class Mirror:
             directory, storage, self._copy_before_snapshot, self._files.stored.journal_written
         )
         self._trials = DueTrials()
+        self._removals: deque[tuple[str, str]] = deque()  # added by the owner, taken by the thread of the files
         self._closing = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -186,6 +189,17 @@ class Mirror:
         """Copy the files of this trial as they are now, although it may be running."""
         self._trials.add(dirname)
         self._wake.set()
+
+    def remove_soon(self, dirname: str, names: Iterable[str]) -> None:
+        """Remove checkpoints from the storage that nobody has any more; until then the trial's `files_due`.
+
+        Args:
+            dirname: the trial's directory.
+            names: of checkpoints that its last attempt might have removed, and perhaps had no time to.
+        """
+        if found := [(dirname, name) for name in names]:
+            self._removals.extend(found)
+            self.copy_soon(dirname)
 
     def add_log(self, dirname: str, text: str, *, once: bool = False) -> None:
         """Add to the log of a trial, here and in the storage; until then its `files_due`.
@@ -323,6 +337,9 @@ class Mirror:
             while taken.logs:
                 self._files.add_log(taken.logs[0])
                 del taken.logs[0]
+            while self._removals:
+                self._remove(*self._removals[0])
+                self._removals.popleft()
             due = self._files.due_of_experiment()
             due += self._files.due_of_trials(taken.due)
             if taken.live and not everything and self._monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
@@ -334,6 +351,12 @@ class Mirror:
             whole = True
         finally:
             self._trials.copied(taken, whole=whole)
+
+    def _remove(self, dirname: str, name: str) -> None:
+        try:
+            CheckpointStore(self._storage.sub(dirname)).delete(name)
+        except CheckpointError as error:
+            logger.warning("%s of %s is left in %s: %s", name, dirname, self.uri, error)
 
     def _copy_records_of_files(self) -> None:
         """Find out, too, that somebody else writes here, before anything of theirs is replaced."""

@@ -327,6 +327,9 @@ class LocalShell:
         # Of trials that ended in the last second before a kill the storage may have less than this folder.
         trials = self._host.engine.state.get_trials()
         self._mirror.compare_soon(self._host.files.path(trial).name for trial in trials if trial.ended)
+        for trial in trials:
+            if trial.ended:
+                self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
 
     async def _finish_mirror(self) -> None:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""
@@ -424,6 +427,7 @@ class LocalShell:
                 if self._mirror is not None:
                     self._mirror.trial_started(self._host.files.path(trial).name)
             case TrialEnded(trial=trial) if self._mirror is not None:
+                self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
                 self._mirror.trial_ended(self._host.files.path(trial).name)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)

@@ -109,6 +109,7 @@ class AttemptLink:
         self._bytes = 0
         self._announcements: list[_Announcement] = []
         self._deleted: list[str] = []
+        self._deleted_due = False  # they are worth a report of their own
         self._unneeded: list[str] = []  # checkpoints that no answer has been given about
         self._told: Callable[[list[str], list[str]], None] | None = None
         self._held: int | None = None  # neither this result nor later ones are sent yet
@@ -184,7 +185,13 @@ class AttemptLink:
         """Queue the names of checkpoints that were removed."""
         with self._lock:
             self._deleted += names
+            self._deleted_due = True
             self._rouse()
+
+    def deleted_as_allowed(self, names: list[str]) -> None:
+        """Say with the next report that these checkpoints were removed, which the server has forgotten before."""
+        with self._lock:
+            self._deleted += names
 
     def ask_to_delete(self, names: list[str], told: Callable[[list[str], list[str]], None]) -> None:
         """Say that these checkpoints are no longer needed.
@@ -387,6 +394,7 @@ class AttemptLink:
             for item in announced:
                 item.received = True
             del self._deleted[:deleted]
+            self._deleted_due = self._deleted_due and bool(self._deleted)
             del self._unneeded[: len(request.unneeded_checkpoints)]
             self._received = min(answer.received, self._last)
             self._next = max(self._next, self._received + 1)
@@ -459,7 +467,7 @@ class AttemptLink:
     def _pending(self) -> bool:
         return (
             self._next <= (self._last if self._held is None else self._held - 1)
-            or bool(self._deleted)
+            or (self._deleted_due and bool(self._deleted))
             or bool(self._unneeded)
             or any(not item.received for item in self._announcements)
         )

@@ -198,7 +198,7 @@ class Attempt:
                 rules=assignment.checkpoint_rules,
                 known=assignment.checkpoints,
                 announce=link.announce,
-                deleted=link.deleted,
+                deleted=link.deleted_as_allowed if assignment.asks_to_delete else link.deleted,
                 check=link.check,
                 ask=link.ask_to_delete if assignment.asks_to_delete else None,
             )

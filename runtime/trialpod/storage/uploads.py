@@ -215,7 +215,8 @@ class CheckpointWriter:
                         return
                     deletable = self._deletable[:]
                 if deletable:
-                    self._remove(deletable)
+                    if removed := self._remove(deletable):
+                        self._deleted(removed)
                     with self._changed:
                         self._deletable = [name for name in self._deletable if name not in deletable]
                         self._changed.notify_all()

@@ -104,6 +104,25 @@ def test_a_worker_out_of_memory_is_the_trials_failure_once(play: Play, rank: int
     play(scenario)
 
 
+@pytest.mark.parametrize("hangs", [0.0, 1.0])
+def test_a_worker_that_is_gone_unseen_explains_the_failure_of_another(play: Play, hangs: float) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, hangs
+        await world.apply(numSamples=1, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(4.0)
+        world.operator.watch.lose = lambda plural, _item: plural == "pods"
+        world.pods.vanish(pods_of(world, 2)[0])
+        world.operator.watch.lose = lambda _plural, _item: False
+        world.pods.kill(pods_of(world, 1)[0], 1, "Error")
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert world.states() == ["TERMINATED"]
+        world.check_results()
+
+    play(scenario)
+
+
 def test_what_a_worker_died_of_is_told(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20

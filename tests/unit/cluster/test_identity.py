@@ -200,6 +200,31 @@ def test_an_api_server_that_does_not_answer_is_no_refusal_and_is_asked_again() -
     assert run(reviewer.identify(token())) == POD
 
 
+def test_who_was_known_stays_known_while_the_api_server_is_away_until_the_token_expires() -> None:
+    api = ApiServer()
+    reviewer = api.reviewer()
+
+    async def test() -> None:
+        assert await reviewer.identify(token()) == POD
+        api.answer = OSError("connection refused")
+        api.now += 1800.0
+        for _ in range(3):
+            assert await reviewer.identify(token()) == POD
+        assert len(api.asked) == 2  # not with each request
+        with pytest.raises(ReviewUnavailableError):
+            await reviewer.identify(token(signature=b"b3RoZXI"))
+        api.answer = status(authenticated=False)
+        api.now += 11.0
+        with pytest.raises(NotAuthenticatedError):
+            await reviewer.identify(token())
+        api.answer = OSError("connection refused")
+        api.now += 1800.0
+        with pytest.raises(NotAuthenticatedError, match="expired"):
+            await reviewer.identify(token())
+
+    run(test())
+
+
 def test_a_review_that_hangs_ends_with_its_timeout() -> None:
     api = ApiServer()
 
@@ -281,6 +306,6 @@ def test_tokens_whose_time_is_over_are_forgotten() -> None:
     api = ApiServer()
     reviewer = api.reviewer(cache_s=300.0)
     for number in range(100):
-        run(reviewer.identify(token(jti=number, exp=NOW + 1e6)))
+        run(reviewer.identify(token(jti=number, exp=api.now + 300.0)))
         api.now += 30.0
     assert len(reviewer._accepted) == 10

@@ -99,6 +99,12 @@ def test_the_last_state_of_a_pod_that_is_gone_is_remembered() -> None:
     assert seen.vanished("another") is None
 
 
+def test_a_pod_with_empty_fields_is_taken_in() -> None:
+    seen = Seen()
+    spec = {"containers": None, "initContainers": None, "volumes": None}
+    assert seen.take_pod({**pod(), "spec": spec}, deleted=False) == KEY
+
+
 def test_a_trial_that_has_ended_takes_less_than_two_kilobytes() -> None:
     seen = Seen()
     number = 300

@@ -286,8 +286,13 @@ class Experiment(RuleBasedStateMachine):
         released = self.engine.answer(trial_id, attempt).deletable
         pinned = {name for holder, name in self.engine.state.pins if holder == trial_id}
         if unneeded:
-            assert set(released) == set(unneeded) - pinned
+            assert set(released) >= set(unneeded) - pinned
+            assert not set(released) & pinned
         assert not {item.name for item in trial.checkpoints} & set(released)
+        if unneeded and damage:
+            removed = events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, deleted=released)
+            self.apply(removed)
+            assert not trial.released
         if damage:
             self.gone.add((trial_id, info.name))
             self.apply(events.CheckpointDamaged(trial_id=trial_id, name=info.name))

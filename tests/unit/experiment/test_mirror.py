@@ -51,6 +51,27 @@ def test_another_machine_goes_on_with_what_was_copied(tmp_path: Path, storage: D
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
 
 
+def test_checkpoints_that_an_attempt_could_not_remove_are_removed(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StorageUnavailableError("the storage is away")
+
+    journal_of(tmp_path / "here")
+    for name in ("checkpoint_000001", "checkpoint_000002"):
+        storage.write(f"trial_0/{name}/model", b"x")
+    mirror = Mirror(tmp_path / "here", storage)
+    mirror.remove_soon("trial_0", ["checkpoint_000001", "checkpoint_000000"])
+    with monkeypatch.context() as patch:
+        patch.setattr("trialpod_operator.experiment.mirror.CheckpointStore", away)
+        with pytest.raises(StorageUnavailableError):
+            mirror.copy()
+    assert mirror.files_due("trial_0")
+    mirror.copy()
+    assert not mirror.files_due()
+    assert storage.list("trial_0") == ["trial_0/checkpoint_000002/model"]
+
+
 def test_growth_is_added_and_nothing_is_rewritten(tmp_path: Path, storage: DirectoryStorage) -> None:
     journal = journal_of(tmp_path / "here")
     mirror = Mirror(tmp_path / "here", storage)

@@ -212,6 +212,17 @@ def test_names_of_deleted_checkpoints_are_repeated_until_answered() -> None:
     assert [r.deleted_checkpoints for r in server.requests] == [["checkpoint_000000"]] * 2 + [[]]
 
 
+def test_what_was_removed_as_it_was_allowed_waits_for_the_next_report() -> None:
+    link, server, _ = linked()
+    link.deleted_as_allowed(["checkpoint_000000"])
+    assert server.requests == []
+    link.publish(encoded(1))
+    link.wait_decision()
+    link.deleted_as_allowed(["checkpoint_000001"])
+    link.finish(AttemptEnd(cause="completed"))
+    assert [r.deleted_checkpoints for r in server.requests] == [["checkpoint_000000"], ["checkpoint_000001"]]
+
+
 def test_the_end_goes_with_the_last_batch_and_waits_until_all_is_durable() -> None:
     link, server, clock = linked(ReportAnswer(received=2, durable=0), ReportAnswer(received=2, durable=2))
     link.publish(encoded(1))

@@ -1,0 +1,42 @@
+"""The examination of an experiment that runs, in storage that changes under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trialpod.storage.base import KeyMissingError
+from trialpod.storage.directory import DirectoryStorage
+from trialpod_operator.experiment import examine as module
+from trialpod_operator.experiment.examine import _Examiner
+from trialpod_operator.experiment.mirror import Mirror
+
+
+class Remote(DirectoryStorage):
+    """Storage that can only be read by copying from it."""
+
+    def local_path(self, key: str) -> Path | None:
+        return None
+
+
+@pytest.mark.parametrize(("failures", "read"), [(0, True), (2, True), (100, False)])
+def test_a_journal_that_a_snapshot_replaces_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, read: bool
+) -> None:
+    pulls: list[Mirror] = []
+
+    def pull(self: Mirror, **_: object) -> None:
+        pulls.append(self)
+        if len(pulls) <= failures:
+            raise KeyMissingError("cannot read the journal: there is no such object")
+
+    monkeypatch.setattr(module.Mirror, "pull", pull)
+    examiner = _Examiner(Remote(tmp_path), verify=False)
+    if read:
+        with pytest.raises(Exception, match="experiment"):
+            examiner._read()  # of an empty folder
+        assert len(pulls) == failures + 1
+    else:
+        with pytest.raises(KeyMissingError):
+            examiner._read()
