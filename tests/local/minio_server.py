@@ -134,6 +134,7 @@ class MinioServer:
         self._lock = threading.RLock()
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._clients: list[S3Client] = []  # that it gave away; their connections are closed with it
 
     @property
     def endpoint(self) -> str:
@@ -151,6 +152,8 @@ class MinioServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        for client in self._clients:
+            client.close()
 
     def start(self) -> MinioServer:
         """Start it, and wait until it answers for real."""
@@ -240,7 +243,9 @@ class MinioServer:
 
     def client(self, bucket: str, *, keys: FixedKeys | None = None, **changes: object) -> S3Client:
         """Return a client with the server's root keys, or others."""
-        return S3Client(bucket, self.options(**changes).resolved({}), credentials=keys or self.keys)
+        made = S3Client(bucket, self.options(**changes).resolved({}), credentials=keys or self.keys)
+        self._clients.append(made)
+        return made
 
     def storage(self, uri: str, *, keys: FixedKeys | None = None, **changes: object) -> S3Storage:
         """Open a storage with the server's root keys, or others; its bucket is made."""
