@@ -183,6 +183,8 @@ class Bench:
             files=after.files,
             reconcile_p50_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_seconds", 0.5),
             reconcile_p99_s=quantile(before.metrics, after.metrics, "trialpod_reconcile_seconds", 0.99),
+            durable_p50_s=quantile(before.metrics, after.metrics, "trialpod_result_durable_seconds", 0.5),
+            durable_p999_s=quantile(before.metrics, after.metrics, "trialpod_result_durable_seconds", 0.999),
             decision_p50_s=at(decisions, 0.5),
             decision_p99_s=at(decisions, 0.99),
             end_to_next_pod_p50_s=at(to_next, 0.5),

@@ -20,6 +20,7 @@
 | StartError/ContainerCannotRun, memory limit | failure | failed | OOMKilled |
 | StartError/ContainerCannotRun otherwise: the node's runtime | disruption | preempted | that reason |
 | ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
+| Pending for ever: its node lost its sandbox after making a container | disruption | lost | SandboxLost |
 | deleted by somebody else, and not over before | disruption | preempted | PodDeleted |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
@@ -138,7 +139,7 @@ def read_ending(
     terminated = container_state(pod, name).get("terminated")
     over = terminated is not None or status_of(pod).get("phase") in ("Failed", "Succeeded")
     if not (over or vanished or gone):
-        return None
+        return None if deleted_by_us or said_end else _never_starting(pod)
     exit_code = terminated.get("exitCode") if terminated is not None else None
     if said_end:
         return Ending(
@@ -202,6 +203,25 @@ def _disrupted(pod: Pod, exit_code: int | None) -> Ending | None:
         words = _in_words(target.get("message"))
         return _disruption(reason, f"the pod was preempted by Kueue{words}", exit_code=exit_code)
     return None
+
+
+def _never_starting(pod: Pod) -> Ending | None:
+    """Return the ending of a pod whose node will never start it.
+
+    A kubelet makes a pod that is not to be restarted no second sandbox once it has made a container for it, even one
+    that was not started yet: when its node restarts in between, the pod stays Pending (kubernetes/kubernetes#118321).
+    """
+    status = status_of(pod)
+    if status.get("phase") != "Pending" or (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return None
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    if not any(each.get("containerID") for each in containers):
+        return None
+    if (condition(pod, "PodReadyToStartContainers") or {}).get("status") != "False":
+        return None
+    node = (pod.get("spec") or {}).get("nodeName") or "its node"
+    message = f"{node} lost the pod before its container had started, and leaves it so; another is tried"
+    return _disruption("SandboxLost", message, cause="lost")
 
 
 def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Ending | None:

@@ -81,4 +81,4 @@ class InPlace:
                 self._reserved.pop(trial_id, None)
             if not asking.future.done():
                 asking.future.set_result(None)
-            return None
+            return asking.future.result()  # the attempt may have started in this very moment

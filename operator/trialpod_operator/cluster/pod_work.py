@@ -86,6 +86,14 @@ class Logs(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """A log that is on its way, of a pod in that phase."""
+
+    phase: str
+    task: asyncio.Task[str]
+
+
 class PodWork:
     """Acts at the API server for one experiment.
 
@@ -125,9 +133,7 @@ class PodWork:
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be had in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
-        self._reading: dict[
-            str, tuple[tuple[str, str], asyncio.Task[str]]
-        ] = {}  # by the same: from when on, its phase
+        self._reading: dict[str, dict[str, _Reading]] = {}  # by the same, then by from when on; "" = all of it
         self._no_queues_until = 0.0
 
     async def create_trial(self, trial: Trial) -> bool:
@@ -319,7 +325,8 @@ class PodWork:
         self._missed &= present
         self._printed = {uid: each for uid, each in self._printed.items() if uid in present}
         self._no_log_since = {uid: each for uid, each in self._no_log_since.items() if uid in present}
-        self._reading = {uid: each for uid, each in self._reading.items() if uid in present or not each[1].done()}
+        for uid in self._reading.keys() - present:
+            self._stop_reading(uid, lambda _since, known: known.task.done())
 
     def stays(self, pod: Object) -> bool:
         """Return whether the manifest wants a finished pod to stay."""
@@ -389,6 +396,7 @@ class PodWork:
                 found = [Section(trial_id, 0, text)]  # it ended before it had work
             self._keep_sections(pod, trials, found)
             self._kept.add(uid)
+            self._stop_reading(uid, lambda _since, _known: True)
         concerned = [trials[each] for each in self._printed.get(uid, ()) if each in trials]
         return all(self._logs.log_stored(trial) for trial in concerned)
 
@@ -419,23 +427,21 @@ class PodWork:
         containers = [each["name"] for each in pod["spec"].get("containers") or []]
         container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
         name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
-        which = since, str((pod.get("status") or {}).get("phase"))  # a pod that has ended prints no more
-        known = self._reading.get(uid)
-        if known is not None and known[0] == which:
-            reading = known[1]
-        else:
-            self._stop_reading(uid)
-            reading = asyncio.ensure_future(
-                self._kube.pod_log(self._owner.namespace, name, container, LOG_BYTES, since)
-            )
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask any more
-            self._reading[uid] = which, reading
-            await asyncio.wait({reading}, timeout=LOG_WAIT_S)
-        if not reading.done():
+        phase = str((pod.get("status") or {}).get("phase"))  # a pod that has ended prints no more
+        # Its latest part may be asked for, and then all of it: both stay at hand until they are there.
+        self._stop_reading(uid, lambda each, known: known.phase != phase or each not in ("", since))
+        readings = self._reading.setdefault(uid, {})
+        known = readings.get(since)
+        if known is None:
+            asked = self._kube.pod_log(self._owner.namespace, name, container, LOG_BYTES, since)
+            known = readings[since] = _Reading(phase, asyncio.ensure_future(asked))
+            # Nobody may ask any more.
+            known.task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
+        if not known.task.done():
             raise ApiError("GET", f"{paths.pods(self._owner.namespace)}/{name}/log", 0, {"message": "it takes long"})
-        if self._reading.get(uid) == (which, reading):
-            del self._reading[uid]
-        return reading.result()
+        self._stop_reading(uid, lambda _since, each: each is known)
+        return known.task.result()
 
     def _gives_up(self, pod: Object, error: ApiError) -> bool:
         """Return whether a log that cannot be had is asked for no more."""
@@ -444,13 +450,15 @@ class PodWork:
         if error.temporary and self._clock() - since < LOG_PATIENCE_S:
             return False
         logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
-        self._stop_reading(metadata.get("uid", ""))
+        self._stop_reading(metadata.get("uid", ""), lambda _since, _known: True)
         return True
 
-    def _stop_reading(self, uid: str) -> None:
-        known = self._reading.pop(uid, None)
-        if known is not None:
-            known[1].cancel()
+    def _stop_reading(self, uid: str, which: Callable[[str, _Reading], bool]) -> None:
+        readings = self._reading.get(uid, {})
+        for since in [since for since, known in readings.items() if which(since, known)]:
+            readings.pop(since).task.cancel()
+        if not readings:
+            self._reading.pop(uid, None)
 
     async def _keep(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
         """Put what a pod printed into its trial's files; return False when that has to be tried again."""

@@ -121,6 +121,22 @@ class FakePods:
         self._stop_task(pod)
         self._exit(pod, code, reason)
 
+    def lose_sandbox(self, pod: Object) -> None:
+        """The pod's node restarts when it has made the container and not started it: the kubelet leaves it so."""
+        self._stop_task(pod)
+
+        def mark(each: Object) -> None:
+            each["spec"]["nodeName"] = "node-1"
+            made = {"containerID": "containerd://bc32", "started": False, "state": {"waiting": {}}}
+            each["status"]["phase"] = "Pending"
+            each["status"]["containerStatuses"] = [{"name": names.CONTAINER, **made}]
+            each["status"]["conditions"] = [
+                {"type": kind, "status": status, "lastTransitionTime": stamp(self.api.now())}
+                for kind, status in (("PodScheduled", "True"), ("PodReadyToStartContainers", "False"))
+            ]
+
+        self.api.edit(self.api.get("pods", pod["metadata"]["name"]) or pod, mark)
+
     def vanish(self, pod: Object) -> None:
         """The pod is gone without a trace, as after a forced deletion."""
         self._stop_task(pod)

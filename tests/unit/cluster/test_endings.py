@@ -34,6 +34,26 @@ def _init(state: dict[str, Any], restart: str | None = None) -> dict[str, Any]:
     return live_pod(phase="Failed", status=status, state=waiting, initContainers=[container])
 
 
+def _sandbox(
+    ready: str,
+    container: str = "",
+    init: dict[str, Any] | None = None,
+    phase: str = "Pending",
+    metadata: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A pod before its start, as kubelets of 1.30 to 1.34 show it: whether its sandbox is there, and containers."""
+    waiting: dict[str, Any] = {"waiting": {} if container else {"reason": "ContainerCreating"}}
+    trial = {"name": "trial", "image": "i", "restartCount": 0, "started": False, "state": waiting}
+    status = {
+        "conditions": [{"type": "PodReadyToStartContainers", "status": ready, "lastTransitionTime": at(-90)}],
+        "containerStatuses": [{**trial, **({"containerID": container} if container else {})}],
+        "initContainerStatuses": [] if init is None else [{"name": "fetch", "image": "f", **init}],
+    }
+    return live_pod(phase=phase, status=status, metadata=metadata)
+
+
+_MADE = "containerd://bc32"
+
 ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
     (
         "scheduler preemption",
@@ -224,6 +244,20 @@ ROWS: list[tuple[str, dict[str, Any], str, str, str]] = [
         "lost track",
     ),
     (
+        "its node restarted between making and starting its container",
+        _sandbox("False", _MADE),
+        "disruption",
+        "SandboxLost",
+        "node-1 lost the pod",
+    ),
+    (
+        "its node restarted after an init container",
+        _sandbox("False", init={"containerID": "containerd://4f2b", "state": terminated(0, "Completed")}),
+        "disruption",
+        "SandboxLost",
+        "another is tried",
+    ),
+    (
         "lost by the container runtime, with its shim",
         live_pod(phase="Failed", state=terminated(255)),
         "disruption",
@@ -310,7 +344,10 @@ def test_the_table_of_endings(pod: dict[str, Any], kind: str, reason: str, words
     assert (end.error, end.retry) == (ending.message, ending.retry)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+OVER = [row for row in ROWS if row[3] != "SandboxLost"]
+
+
+@pytest.mark.parametrize("row", OVER, ids=[row[0] for row in OVER])
 def test_the_attempts_own_word_goes_first_and_then_that_we_deleted_the_pod(row: tuple[Any, ...]) -> None:
     said = read_ending(row[1], said_end=True, deleted_by_us=True)
     assert said is not None
@@ -333,12 +370,21 @@ def test_the_attempts_own_word_goes_first_and_then_that_we_deleted_the_pod(row: 
             status={"conditions": [target("DisruptionTarget", "EvictionByEvictionAPI", "")]},
         ),
         live_pod(phase="Unknown", state={"running": {}}),
+        _sandbox("False"),
+        _sandbox("True", _MADE),
+        _sandbox("False", _MADE, metadata=dict(_DELETED)),
+        _sandbox("False", _MADE, phase="Running"),
         {},
     ],
 )
 def test_what_still_runs_has_no_ending(pod: dict[str, Any]) -> None:
     assert read_ending(pod) is None
     assert read_ending(pod, said_end=True) is None
+
+
+def test_a_pod_that_never_starts_and_is_on_its_way_out_is_waited_for() -> None:
+    assert read_ending(_sandbox("False", _MADE), deleted_by_us=True) is None
+    assert read_ending(_sandbox("False", _MADE), said_end=True) is None
 
 
 def test_a_disruption_that_was_called_off_explains_nothing() -> None:

@@ -62,6 +62,20 @@ def test_pods_that_do_not_come_to_run_together_are_all_tried_again_later(play: P
     play(scenario)
 
 
+@pytest.mark.parametrize("end", ["-1", "-1-w1"])
+def test_a_pod_of_a_trial_that_its_node_never_starts_makes_all_begin_again(play: Play, end: str) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.held.add(end)
+        await world.apply(numSamples=1, workers={"replicas": 2, "startTimeout": "1h"})
+        await until(lambda: len(world.api.all("pods")) == 3)
+        world.pods.lose_sandbox(next(pod for pod in world.api.all("pods") if pod["metadata"]["name"].endswith(end)))
+        status = await world.until_over(300.0)
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert world.states() == ["TERMINATED"]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("hangs", [0.0, 1.0])
 @pytest.mark.parametrize("how", ["delete", "vanish", "preempt"])

@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from virtual_time import run
 
 from trialpod_operator.cluster.in_place import InPlace
@@ -39,3 +40,19 @@ def test_when_nothing_starts_in_time_every_copy_of_the_question_is_told_so() -> 
         assert in_place.take("d75de_00002", None) is None
 
     run(ask_twice)
+
+
+def test_an_attempt_that_starts_at_the_last_moment_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod counts as bound to it: sent away, the attempt would wait for it in vain."""
+
+    async def ask() -> None:
+        in_place, given = InPlace(lambda: 0.0), attempt()
+
+        async def late(waiting: asyncio.Future[Run | None], _seconds: float) -> None:
+            in_place.started(given)
+            raise TimeoutError
+
+        monkeypatch.setattr(asyncio, "wait_for", late)
+        assert await in_place.wait("d75de_00002", 2) is given
+
+    run(ask)

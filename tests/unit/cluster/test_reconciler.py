@@ -399,6 +399,28 @@ def test_a_pod_that_is_deleted_before_it_began_is_made_again(play: Play, seen: b
     play(scenario)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_pod_that_its_node_never_starts_is_given_up_for_another(play: Play, replaced: bool) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.starts = False
+        await world.apply()
+        await until(lambda: len(world.api.all("pods")) == 3)
+        pod = world.api.all("pods")[0]
+        if replaced:
+            await world.operator.close()
+        world.pods.lose_sandbox(pod)
+        if replaced:
+            await world.replace_operator(1.0)
+        world.pods.behaviour.starts = True
+        status = await world.until_over(120.0)
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        assert world.states() == ["TERMINATED"] * 3
+        assert pod["metadata"]["uid"] not in {each["metadata"]["uid"] for each in world.api.all("pods")}
+        world.check_results()
+
+    play(scenario)
+
+
 def test_a_running_pod_whose_end_was_not_seen_is_asked_about(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 10

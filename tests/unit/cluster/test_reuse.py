@@ -203,3 +203,25 @@ def test_groups_and_other_experiments_get_a_pod_for_each_attempt(run: Run) -> No
         assert pods_made(world) == 4
 
     run(scenario)
+
+
+@pytest.mark.parametrize("slow", [{"all"}, {"all", "latest"}])
+def test_the_log_of_a_pod_of_the_operator_before_is_had_although_it_takes_long(run: Run, slow: set[str]) -> None:
+    """Its latest part is asked for, and then all of it: neither may make the other begin anew for ever."""
+
+    async def scenario(world: World) -> None:
+        await begin(world)
+        await asyncio.sleep(12.0)
+        operator = await world.replace_operator(1.0)
+        request = operator.kube.request
+
+        async def late(method: str, path: str, **more: Any) -> Any:
+            if path.endswith("/log") and ("latest" if "sinceTime" in more["query"] else "all") in slow:
+                await asyncio.sleep(3.0)
+            return await request(method, path, **more)
+
+        operator.kube.request = late  # type: ignore[method-assign]
+        await world.until_over()
+        check_logs(world, 5)
+
+    run(scenario)
