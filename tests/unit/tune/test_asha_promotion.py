@@ -54,6 +54,21 @@ def test_a_trial_that_would_be_promoted_at_once_does_not_pause() -> None:
     assert running(simulated) == [2]
 
 
+def test_a_trial_that_was_lost_before_it_had_paused_pauses_again_and_is_not_promoted() -> None:
+    simulated = experiment(9)
+    simulated.play([Step(0, metrics={"score": 0.1})])
+    lost = simulated.trials[0]
+    lost.status, lost.iteration = "PENDING", 0
+    simulated.play([Step(1, metrics={"score": 0.9})])
+    assert running(simulated) == [0]
+    assert [horizon.at for horizon in simulated.scheduler.horizons(lost)] == [1.0]
+    simulated.play([Step(0, metrics={"score": 0.1})])
+    assert running(simulated) == [2]
+    simulated.play([Step(2, metrics={"score": 0.3})])
+    assert running(simulated) == [1]
+    assert "1: 3 reached, 1 promoted" in simulated.scheduler.debug_string()
+
+
 def test_higher_rungs_come_first_and_max_t_ends_a_trial() -> None:
     simulated = experiment(9, reduction_factor=2, max_t=4)
     for number, score in enumerate((0.1, 0.9)):

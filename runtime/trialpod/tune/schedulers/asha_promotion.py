@@ -15,6 +15,7 @@ Invariants:
 * A trial that arrives at a rung and would be promoted at once goes on without a pause.
 * A trial that jumped over rungs counts in all of them, and as promoted from all but the last.
 * NaN is never promoted.
+* A trial that was lost after it was told to pause comes back to its rung, and pauses there: that is no promotion.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ class PromotionASHAScheduler(MetricScheduler):
             self._ended.add(trial_id)
             self._explain("max_t", time, value, max_t=self._max_t)
             return self.STOP
-        if not fresh:
-            return self.CONTINUE
         number = reached - 1
+        if not fresh and not (self._comes_back(trial_id) and number == self._next[trial_id] - 1):
+            return self.CONTINUE
         self._waiting[trial_id] = number
         if self._candidate(None) == trial_id:
             self._go_on(trial_id)
@@ -146,7 +147,7 @@ class PromotionASHAScheduler(MetricScheduler):
             self._go_on(promoted)
             return paused[promoted]
         for trial in tune_controller.pending_trials():
-            self._go_on(trial.trial_id)
+            self._waiting.pop(trial.trial_id, None)  # it was lost before it had paused
             return trial
         return None
 
@@ -155,6 +156,8 @@ class PromotionASHAScheduler(MetricScheduler):
         number = self._next.get(trial.trial_id)
         if number is None:
             return [Horizon("training_iteration", EVERY_RESULT)]
+        if self._comes_back(trial.trial_id):
+            number -= 1
         return [Horizon(self.time_attr, float([*self._milestones, self._max_t][number]))]
 
     def debug_string(self) -> str:
@@ -206,6 +209,11 @@ class PromotionASHAScheduler(MetricScheduler):
                     return trial_id
         return None
 
+    def _comes_back(self, trial_id: str) -> bool:
+        """Return whether a trial runs that is to pause at a rung where it was before."""
+        number = self._next[trial_id] - 1
+        return number >= 0 and trial_id not in self._waiting and not self._rungs[number].was_promoted(trial_id)
+
     def _go_on(self, trial_id: str) -> None:
         """Note that a trial that waited at a rung runs on from it."""
         number = self._waiting.pop(trial_id, None)
@@ -224,6 +232,9 @@ class _Rung:
     @property
     def count(self) -> int:
         return len(self._entries)
+
+    def was_promoted(self, trial_id: str) -> bool:
+        return trial_id in self._promoted
 
     @property
     def promoted_count(self) -> int:
