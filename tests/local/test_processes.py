@@ -267,6 +267,23 @@ def test_a_fork_server_that_cannot_start_is_an_error_that_says_so() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("kills", [2, 5])
+def test_a_fork_server_that_is_killed_while_it_starts_is_started_again(kills: int) -> None:
+    async def work(pool: ProcessPool) -> None:
+        assert (await spawn(pool, "exit", "0", key="before").exited).status == 0
+        for number in range(kills):
+            pid = pool.zygote_pid
+            os.kill(pid, signal.SIGKILL)
+            if number < 4:  # then it is given up for a while
+                while pool.zygote_pid in (pid, 0):
+                    await asyncio.sleep(0.001)
+        ends = [await spawn(pool, "exit", "0", key=f"after-{number}").exited for number in range(3)]
+        assert [end.status for end in ends[1:]] == [0, 0]
+        assert ends[0].lost or ends[0].status == 0
+
+    with_pool(work)
+
+
 def test_a_log_that_cannot_be_opened_fails_the_trial_not_the_fork_server(tmp_path: Path) -> None:
     async def work(pool: ProcessPool) -> None:
         assert (await spawn(pool, "exit", "0", log_path=str(tmp_path / "no" / "log")).exited).status == 1

@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 _GONE_WAIT_S = 5.0
 """How long the parent waits for a killed process to be gone."""
 
+_STARTS = 3
+"""So often in a row a fork server that has worked is started again when it dies before it is ready."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExitInfo:
@@ -150,6 +153,8 @@ class ProcessPool:
         self._ref: TrainableRef | None = None
         self._preloaded: asyncio.Future[str] | None = None
         self._broken = ""
+        self._worked = False  # a fork server was ready once, so it can run here
+        self._failed_starts = 0  # in a row
         self._closing = False
         self._gone = asyncio.Event()
         self._restart: asyncio.Task[None] | None = None
@@ -211,6 +216,11 @@ class ProcessPool:
         loop = asyncio.get_running_loop()
         process = Process(key, loop.create_future(), on_exit)
         self._processes[key] = process
+        if self._broken and self._worked and not self._closing:
+            # What ended it before may be over; whoever retries this attempt does so ever more rarely.
+            self._broken, self._failed_starts = "", 0
+            self._gone.clear()
+            self._restart = loop.create_task(self._launch())
         if self._broken or self._closing:
             problem = self._broken or "the process pool is closed"
             loop.call_soon(self._finish, ExitInfo(key=key, pid=0, status=1, problem=problem, lost=True))
@@ -310,6 +320,7 @@ class ProcessPool:
                 self._preloaded.set_result(event.problem)
         elif isinstance(event, Ready) and self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
+            self._worked, self._failed_starts = True, 0
 
     def _on_lost(self) -> None:
         self._transport = None
@@ -329,7 +340,10 @@ class ProcessPool:
         await _kill_groups([process.pid for process in lost if process.pid])
         problem = "the process pool was closed" if self._closing else f"its parent, the fork server, ended: {how}"
         restart = not self._closing and self._ready.done()
-        if not self._ready.done():
+        if not self._ready.done() and self._worked and self._failed_starts < _STARTS and not self._closing:
+            self._failed_starts += 1
+            restart = True
+        elif not self._ready.done():
             self._broken = (
                 f"the fork server cannot start: {how}; its output says why "
                 f"(try: {sys.executable} -c 'import trialpod.runner.zygote')"
