@@ -115,6 +115,16 @@ def kill_and_delete(operator: Operator, leader: dict[str, Any]) -> None:
     kill_process(operator, leader)
 
 
+def test_one_that_stands_by_leaves_at_once(pair: Operator) -> None:
+    both_ready(pair)
+    (waiting,) = set(names(pair)) - {holder(pair)}
+    began = time.time()
+    pair.cluster.kubectl("delete", "pod", waiting, "--timeout=40s", timeout=45)
+    assert time.time() - began < 15.0
+    both_ready(pair)
+    assert holder(pair) != waiting
+
+
 @pytest.mark.parametrize(
     ("fault", "within_s"),
     [(delete_pod, 20.0), (kill_process, 20.0), (kill_and_delete, 35.0), (stop_leader, 45.0)],

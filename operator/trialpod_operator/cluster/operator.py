@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -84,14 +85,27 @@ class _Process:
         self._closed = False
 
     async def run(self) -> int:
-        await self._probes.start(self._options.host, self._options.probe_port)
-        self._tasks.append(asyncio.ensure_future(self._beat()))
-        await self._authority.begin()
         mark = Mark(self._kube, self._options.own_namespace, self._options.identity)
-        if self._options.standby:
-            await mark.take_away()
-        self._waiting = True
-        await self._lease.acquire()
+        stop = asyncio.Event()
+        waiting = asyncio.ensure_future(self._until_leading(mark))
+        told: list[int] = []
+
+        def end(number: int) -> None:
+            told.append(number)
+            waiting.cancel()
+            stop.set()
+
+        # Until kopf listens for them: the first process of a container hears no signal that it does not ask for, and
+        # would stand by, or even take over, while its pod is being deleted.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if not told:
+                raise
+            logger.info("told to end before it was at work")
+            return 0
         logger.info("this operator is at work: %s", self._options.identity)
         self._kube.may_act = self._lease.may_act
         # While this process waited, the one at work may have made new certificates.
@@ -104,7 +118,6 @@ class _Process:
         self._controller.start()
         self._tasks.append(asyncio.ensure_future(self._renew_certificates()))
         self._tasks.append(asyncio.ensure_future(self._trim()))
-        stop = asyncio.Event()
         keeping.add_done_callback(lambda _: stop.set())
         try:
             await kopf.operator(
@@ -122,7 +135,16 @@ class _Process:
                 raise
             # It waits for everybody's tasks in the end, and raises what they do: the Lease was the reason, not they.
             logger.info("while this operator ended: %s: %s", type(error).__name__, error)
-        return 1 if stop.is_set() else 0
+        return 1 if stop.is_set() and not told else 0
+
+    async def _until_leading(self, mark: Mark) -> None:
+        await self._probes.start(self._options.host, self._options.probe_port)
+        self._tasks.append(asyncio.ensure_future(self._beat()))
+        await self._authority.begin()
+        if self._options.standby:
+            await mark.take_away()
+        self._waiting = True
+        await self._lease.acquire()
 
     async def close(self) -> None:
         if self._closed:
