@@ -34,7 +34,7 @@ def seeds() -> list[Plan] | None:
 
 
 WHOLE_MINUTES = 25.0
-"""A session of this length has time for every kind of fault, and has failed when one never happened."""
+"""A run of this length has time for every kind of fault, and has failed when one never happened."""
 
 
 def never(reports: list[Report]) -> list[str]:

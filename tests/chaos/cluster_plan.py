@@ -1,7 +1,7 @@
 """The plan of a round of chaos in the cluster: experiments, and faults at moments after all of them train.
 
 A plan follows from its seed alone. Seeds that follow each other share a deal: the rounds of `DEAL` seeds, from a
-multiple of it on, have every kind of fault between them, so that a session of two deals has met each of them.
+multiple of it on, have every kind of fault between them, so that a run of two deals has met each of them.
 """
 
 from __future__ import annotations

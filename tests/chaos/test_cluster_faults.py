@@ -1,4 +1,4 @@
-"""Faults of the chaos in the cluster end when they should, and a session knows what it has not done."""
+"""Faults of the chaos in the cluster end when they should, and a run knows what it has not done."""
 
 from __future__ import annotations
 
