@@ -12,6 +12,7 @@ from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.cluster import names, queues
 from trialpod_operator.cluster.pod_reading import foreign
 from trialpod_operator.cluster.probe_pod import Probe
+from trialpod_operator.cluster.remote_view import condition, is_true
 
 State = Literal["ok", "bad", "unknown"]
 
@@ -137,7 +138,7 @@ def queue_findings(found: Sequence[Mapping[str, Any]] | None, queue: str, namesp
         text = f"the namespace {namespace} has no LocalQueue {queue}: pods would wait for ever; {there}"
         yield Finding("queues", "bad", text, queues.remedy("doesn't exist", queue))
     for name, item in known.items():
-        active = _condition(item, "Active")
+        active = condition(item, "Active")
         owner = (item.get("spec") or {}).get("clusterQueue")
         if active.get("status") != "False":
             yield Finding(f"queue {name}", "ok", f"it is active, of the ClusterQueue {owner}: {queues.numbers(item)}")
@@ -150,15 +151,9 @@ def queue_findings(found: Sequence[Mapping[str, Any]] | None, queue: str, namesp
             yield Finding(f"queue {name}", "unknown", f"{text}; only experiments that name it would wait")
 
 
-def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found = (item.get("status") or {}).get("conditions") or ()
-    return next((each for each in found if each.get("type") == kind), {})
-
-
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod is ready."""
-    found = (pod.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in found)
+    return is_true(pod, "Ready")
 
 
 def served(pod: Mapping[str, Any]) -> list[str]:

@@ -422,8 +422,7 @@ class HostedExperiment:
     def trial_ended(self, trial: Trial) -> None:
         """The trial's files are complete."""
         self.last_contact.pop(trial.trial_id, None)
-        self._mirror.remove_soon(self.host.files.path(trial).name, trial.released)
-        self._mirror.trial_ended(self.host.files.path(trial).name)
+        self._mirror.trial_ended(self.host.files.path(trial).name, trial.released)
 
 
 def _meets(horizon: Horizon, result: dict[str, Any]) -> bool:

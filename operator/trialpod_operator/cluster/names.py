@@ -49,8 +49,10 @@ STORAGE_ANNOTATION = f"{GROUP}/default-storage"
 REPORTS_ANNOTATION = f"{GROUP}/reports"
 GPU_ANNOTATION = f"{GROUP}/gpu-resource"
 CREDENTIALS_ANNOTATION = f"{GROUP}/credentials"
-OWN_KEYS, ALWAYS_SCOPED = "own", "scoped"
 """On the ConfigMap with the certificates, and on the Lease: what the operator is, for clients to compare."""
+
+OWN_KEYS, ALWAYS_SCOPED = "own", "scoped"
+"""What `CREDENTIALS_ANNOTATION` says of the keys that pods get (`credentials_fact`)."""
 
 STORAGE_FINALIZER = f"{GROUP}/storage"
 """On an experiment whose stored data is to be deleted with it."""

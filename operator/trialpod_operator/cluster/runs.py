@@ -62,13 +62,7 @@ class Runs:
     """Keeps the pods of one experiment as its engine wants them.
 
     Args:
-        key: "namespace/name".
-        experiment: returns the manifest that holds now.
-        hosted: the experiment's engine.
-        work: acts at the API server.
-        seen: what the watches have shown.
-        clock: seconds since the epoch.
-        wake: asks for a reconcile soon.
+        key, experiment, hosted, work, seen, clock, wake: as in `Shared`.
         on_ending: told of every ending that was read from a pod.
     """
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import (
@@ -35,6 +35,8 @@ from trialpod_operator.experiment.journal_objects import read_part
 from trialpod_operator.experiment.stored_files import RefuseOutdated, StoredFiles
 
 PARALLEL = 8
+
+T = TypeVar("T")
 
 _GROWING = (RESULT_FILE, PROGRESS_FILE, LOG_FILE)
 _TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
@@ -102,9 +104,7 @@ class FileCopies:
                 self.stored.write(file.key, data, refuse_outdated)
                 self._copied[file.key] = file.mark
 
-        if due:
-            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-                list(executor.map(send, due))
+        _each(send, due)
 
     def compare(self, dirnames: Iterable[str]) -> None:
         """Take files of these trials that are as long in the storage as here for copied: they only grow."""
@@ -119,10 +119,7 @@ class FileCopies:
             names = [name for name in self._trial_files(dirname) if _grows(name)]
             self._compare(dirname, self._storage.sizes(dirname), names)
 
-        here = [name for name in dirnames if (self._directory / name).is_dir()]
-        if here:
-            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-                list(executor.map(compare, here))
+        _each(compare, [name for name in dirnames if (self._directory / name).is_dir()])
 
     def _compare(self, dirname: str, stored: dict[str, int], names: list[str]) -> None:
         for key in (f"{dirname}/{name}" for name in names):
@@ -193,9 +190,7 @@ class FileCopies:
         self._copied.clear()
 
     def _fetch(self, keys: list[str]) -> None:
-        if keys:
-            with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
-                list(executor.map(self._fetch_file, keys))
+        _each(self._fetch_file, keys)
 
     def _fetch_file(self, key: str) -> None:
         try:
@@ -232,6 +227,13 @@ class FileCopies:
         flags = os.O_APPEND if here else os.O_CREAT | os.O_EXCL
         with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "wb") as file:
             file.write(data)
+
+
+def _each(work: Callable[[T], None], items: list[T]) -> None:
+    """Do it with each of them, several at a time; raise the first error when all are done."""
+    if items:
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+            list(executor.map(work, items))
 
 
 def _grows(name: str) -> bool:

@@ -175,8 +175,14 @@ class Mirror:
         """A trial is running in this directory."""
         self._trials.start(dirname)
 
-    def trial_ended(self, dirname: str) -> None:
-        """The files of this trial are complete."""
+    def trial_ended(self, dirname: str, left: Iterable[str] = ()) -> None:
+        """The files of this trial are complete.
+
+        Args:
+            dirname: the trial's directory.
+            left: checkpoints that are to be removed, as in `remove_soon`.
+        """
+        self.remove_soon(dirname, left)
         self.copy_soon(dirname)
         self._trials.end(dirname)
 

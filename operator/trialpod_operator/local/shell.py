@@ -328,7 +328,7 @@ class LocalShell:
         trials = self._host.engine.state.get_trials()
         self._mirror.compare_soon(self._host.files.path(trial).name for trial in trials if trial.ended)
         for trial in trials:
-            if trial.ended:
+            if trial.ended and trial.released:
                 self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
 
     async def _finish_mirror(self) -> None:
@@ -427,8 +427,7 @@ class LocalShell:
                 if self._mirror is not None:
                     self._mirror.trial_started(self._host.files.path(trial).name)
             case TrialEnded(trial=trial) if self._mirror is not None:
-                self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
-                self._mirror.trial_ended(self._host.files.path(trial).name)
+                self._mirror.trial_ended(self._host.files.path(trial).name, trial.released)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)
             case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
