@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import struct
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -325,3 +327,42 @@ def test_run_gives_a_script_its_bucket(work: Shell, server: MinioServer) -> None
     assert starts(work) == [0]
     complete(server.storage(f"{uri}/search"), 1)
     work.assert_whole(f"{uri}/search")
+
+
+def test_what_a_killed_trial_leaves_in_the_temporary_folder_goes_with_the_run(
+    work: Shell, server: MinioServer
+) -> None:
+    server.storage("s3://runs/left")
+    with tempfile.TemporaryDirectory(prefix="tp") as temporary:  # a short path: it holds a socket
+        work.env["TMPDIR"] = temporary
+        work.write(
+            "killed.py",
+            """
+            import json, os, pathlib, signal
+            from trialpod import tune
+
+            class Train(tune.Trainable):
+                def step(self):
+                    if self.iteration == 2:
+                        with open(os.environ["GATES"] + "/left", "w") as left:
+                            left.write(json.dumps(os.listdir(os.environ["TMPDIR"])))
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return {"score": 1.0}
+                def save_checkpoint(self, folder):
+                    pathlib.Path(folder, "weights").write_bytes(bytes(1000))
+                def load_checkpoint(self, folder):
+                    pass
+            """,
+        )
+        work.manifest(
+            trainable={"entrypoint": "killed:Train"},
+            metric="score",
+            mode="max",
+            numSamples=1,
+            checkpoint={"frequency": 1},
+        )
+        ended = work.run("run", "experiment.yaml", "--storage", "s3://runs/left", "-q")
+        assert ended.returncode == 1, ended.stdout + ended.stderr
+        left = json.loads((work.folder / "gates" / "left").read_text())
+        assert any(name.startswith("trialpod-checkpoints-") for name in left)
+        assert os.listdir(temporary) == []

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,7 +26,7 @@ import msgspec
 
 from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, ReportAnswer
 from trialpod.storage.layout import LOG_FILE
-from trialpod.storage.scratch import RUN_PREFIX, Scratch
+from trialpod.storage.scratch import RUN_PREFIX, Scratch, remove_left_behind
 from trialpod.tune.callback_list import CallbackError
 from trialpod_operator.engine.actions import (
     Action,
@@ -251,6 +252,7 @@ class LocalShell:
                         self._end_callbacks()
             finally:
                 await pool.close()
+                remove_left_behind(tempfile.gettempdir())  # of trials that were killed
                 await server.close()
                 if hasattr(self, "_host"):
                     self._host.close()
