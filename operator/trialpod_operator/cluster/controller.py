@@ -22,6 +22,7 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.cluster.steady_clock import steady
 from trialpod_operator.cluster.storage_access import NAMESPACE
+from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.reports.service import NotReadyError
 
@@ -66,7 +67,7 @@ class Services:
         namespace, name = key.split("/")
         selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER},{names.EXPERIMENT_LABEL}={name}"
         before = self.seen.uids(key)  # what comes while the list is made may be newer than it
-        found = await asyncio.gather(
+        found = await together(
             self.kube.list(paths.trials(namespace), selector), self.kube.list(paths.pods(namespace), selector)
         )
         self.seen.drop(key, before - {str(item["metadata"]["uid"]) for items in found for item in items})

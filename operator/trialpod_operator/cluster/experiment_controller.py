@@ -44,6 +44,7 @@ from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.seen import Object
 from trialpod_operator.cluster.status_writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
+from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.waiting import QUEUE_LABEL
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
@@ -349,7 +350,7 @@ class ExperimentController:
             # Whoever opens an experiment takes its journal over, and somebody else may be at work with it by now.
             raise NotReadyError("it is not opened before the Lease is renewed")
         # No pod begins without the authority.
-        await asyncio.gather(services.publish_authority(self._namespace), self._refresh_secret(experiment))
+        await together(services.publish_authority(self._namespace), self._refresh_secret(experiment))
         place = self._place(experiment)
         issuer = self._issuer_for(experiment, place)
         if issuer is not None and not only_stored and not self._services.seen.has_trials(self.key):

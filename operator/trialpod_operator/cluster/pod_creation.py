@@ -6,11 +6,10 @@ its TuneTrial is there to own it. Where the server refuses one, it is asked for 
 
 from __future__ import annotations
 
-import asyncio
-
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.run import Run
 from trialpod_operator.cluster.shared import Shared
+from trialpod_operator.cluster.together import together
 from trialpod_operator.engine.trial import Trial
 
 MOST_CREATED = 24
@@ -55,7 +54,7 @@ class PodCreation:
         self.more = len(missing) + len(trials) > MOST_CREATED
         waiting = [self._create(run) for run in missing[:MOST_CREATED]]
         waiting += [self._shared.work.create_trial(trial) for trial in trials[: max(0, MOST_CREATED - len(waiting))]]
-        results = await asyncio.gather(*waiting)
+        results = await together(*waiting)
         if all(results):
             self._shared.work.refusals.clear()
 
@@ -92,7 +91,7 @@ class PodCreation:
                 return False
             run.pod_uid, run.created_at = uid, self._shared.clock()
         ranks = self._shared.groups.missing(run)
-        uids = await asyncio.gather(*(self._create_worker(run, rank) for rank in ranks))
+        uids = await together(*(self._create_worker(run, rank) for rank in ranks))
         return all(uids)
 
     async def _create_worker(self, run: Run, rank: int) -> bool:

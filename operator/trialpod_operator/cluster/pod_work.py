@@ -25,6 +25,7 @@ from trialpod_operator.cluster.refusals import why_refused
 from trialpod_operator.cluster.run import made_for
 from trialpod_operator.cluster.seen import Object, Seen
 from trialpod_operator.cluster.template import TemplateError
+from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.trial_resources import build_trial
 from trialpod_operator.cluster.waiting import Waiting
 from trialpod_operator.engine.trial import Trial
@@ -294,7 +295,7 @@ class PodWork:
             pods: that have ended.
             trials: the engine's, by id.
         """
-        kept = await asyncio.gather(*(self._keep(pod, trials) for pod in pods))
+        kept = await together(*(self._keep(pod, trials) for pod in pods))
         done = [pod for pod, is_kept in zip(pods, kept, strict=True) if is_kept]
         ready = [pod for pod in done if not self.stays(pod)]
         for pod in done:

@@ -25,6 +25,7 @@ from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.pod_work import PodWork
 from trialpod_operator.cluster.run import ASK_AGAIN_S, MadeFor, Run, is_leaving, labelled_for, made_for
 from trialpod_operator.cluster.seen import Object, Seen
+from trialpod_operator.cluster.together import together
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.starts import exhausted
 from trialpod_operator.engine.trial import Trial
@@ -187,8 +188,8 @@ class Reuse:
             elif idle.run is not None and not _is_current(idle, runs):
                 idle.run, idle.until = None, now + IDLE_S
         asking = [idle for idle in self._idle.values() if idle.asked]
-        await asyncio.gather(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
-        await asyncio.gather(*(self._bind(idle, runs) for idle in asking if idle.run is not None))
+        await together(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
+        await together(*(self._bind(idle, runs) for idle in asking if idle.run is not None))
         most = spare()  # as it is now: others have come and gone meanwhile
         waiting = sorted((idle for idle in self._idle.values() if idle.run is None), key=lambda idle: idle.until)
         excess = len(waiting) - most if most is not None else 0
