@@ -4,8 +4,9 @@
   it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
   machines the second is stopped by the first object that it finds taken (`FencedError`).
 * A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
-  takes the place of its next growth. So nobody's records are replaced by a snapshot that does not know them. A mark
-  stays where a segment was removed: what is written there again counts nothing, and its writer finds that out.
+  takes the place of its next growth. What comes behind the snapshot is copied after it. So nobody's records are
+  replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
+  again counts nothing, and its writer finds that out.
 """
 
 from __future__ import annotations
@@ -164,6 +165,8 @@ class JournalCopy:
         for name in names:
             if SEGMENT.fullmatch(name):
                 sent = self._sent.get(name, 0)
+                if number_of(name) > self._newest:
+                    raise FileNotFoundError(f"the snapshot before {name} was not there yet")  # nor its seal
                 data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
                 if data:
                     self._create(piece_key(name, sent), data)

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{8,})\.(log|snapshot)", re.ASCII)
 _MASK = 0xFFFFFFFF
+_NEW = ".tmp"
+"""Behind the name of a file that is not complete."""
 
 
 class _Segment(NamedTuple):
@@ -56,8 +58,7 @@ class _Segment(NamedTuple):
 class Journal:
     """A journal in a folder of its own. Make one with `Journal.open`.
 
-    `append`, `rotate` and `write_snapshot` belong to one thread, except that `write_snapshot` with a segment number
-    may run in another one, as `sync` may.
+    `append` and `write_snapshot` belong to one thread; `sync` may run in another one.
     """
 
     def __init__(self, directory: Path, *, read_only: bool) -> None:
@@ -66,7 +67,7 @@ class Journal:
         self._read_only = read_only
         self._snapshot: bytes | None = None
         self._covered = 0  # records that the snapshot stands for
-        self._closed: list[_Segment] = []  # since the snapshot; only ever changed in place, see write_snapshot
+        self._closed: list[_Segment] = []  # since the snapshot, where a later one was lost
         self._current: _Segment | None = None
         self._end = 0  # of the last whole record in the current segment
         self._contents: dict[int, bytes] = {}  # kept by readers: the writer may remove the files
@@ -175,65 +176,41 @@ class Journal:
                 self._synced = position
             return position
 
-    def rotate(self) -> int:
-        """Start a new segment and return its number.
+    def write_snapshot(self, data: bytes) -> None:
+        """Replace all records by `data` and go on in a new segment. If this fails, all is as before.
 
-        A state taken now may be given to ``write_snapshot(data, number)`` later, from another thread.
-        """
-        self.sync()
-        assert self._current is not None
-        number = self._current.number + 1
-        path = self._path(number, "log")
-        try:
-            fd = self._create_segment(number)
-        except OSError as error:
-            # A leftover would start with the wrong record number once more records go to the old segment.
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass
-            except OSError as second:
-                self._broken = f"{path} is half made and cannot be removed ({second.strerror})"
-            raise storage_error(error, "cannot start the journal segment", path, SEGMENT_HEADER_BYTES) from error
-        with self._lock:
-            old, self._fd = self._fd, fd
-            os.close(old)
-        self._closed.append(self._current._replace(end=self._end))
-        self._current = _Segment(number, self._position + 1)
-        self._end = SEGMENT_HEADER_BYTES
-        return number
-
-    def write_snapshot(self, data: bytes, segment: int | None = None) -> None:
-        """Replace all records before a segment by `data`. If this fails, snapshot and records are as before.
+        The snapshot is there before its segment: whoever copies the journal meanwhile never finds records behind a
+        segment that has not ended for good.
 
         Args:
-            data: the state after those records.
-            segment: what `rotate` returned when the state was taken; None takes it as of now.
+            data: the state after the last record.
 
         Raises:
             StorageError: it could not be written.
         """
-        if self._fd < 0 or self._broken:
-            raise self._unusable()
-        number = self.rotate() if segment is None else segment
-        first = self._first_record(number)
-        path = self._path(number, "snapshot")
-        blob = encode_snapshot(data, first - 1)
-        temporary = path + ".tmp"
+        self.sync()
+        assert self._current is not None
+        number, first = self._current.number + 1, self._position + 1
+        path, segment = self._path(number, "snapshot"), self._path(number, "log")
+        blob = encode_snapshot(data, self._position)
+        fd = -1
         try:
-            with open(temporary, "wb") as file:
-                file.write(blob)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
+            _write_synced(path + _NEW, blob)
+            fd = self._create_segment(segment + _NEW)
+            os.rename(path + _NEW, path)
+            os.rename(segment + _NEW, segment)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            if fd >= 0:
+                os.close(fd)
+            self._take_back_snapshot(path, path + _NEW, segment + _NEW)
             raise storage_error(error, "cannot write the snapshot", path, len(blob)) from error
+        with self._lock:
+            old, self._fd = self._fd, fd
+            os.close(old)
+        self._snapshot, self._covered = data, self._position
+        self._closed.clear()
+        self._current, self._end = _Segment(number, first), SEGMENT_HEADER_BYTES
         sync_path(self._directory)
-        self._snapshot, self._covered = data, first - 1
-        # In place and at the front only: the appending thread may add a segment at the end meanwhile.
-        del self._closed[: sum(segment.number < number for segment in self._closed)]
         self._remove_before(number)
 
     def close(self) -> None:
@@ -245,12 +222,6 @@ class Journal:
 
     def _path(self, number: int, suffix: str) -> str:
         return os.path.join(self._directory, f"{number:08d}.{suffix}")
-
-    def _first_record(self, number: int) -> int:
-        for segment in (*self._closed, *([self._current] if self._current else [])):
-            if segment.number == number:
-                return segment.first
-        raise StorageError(f"the journal {self._directory} has no segment {number} to take a snapshot at")
 
     def _unusable(self) -> StorageError:
         if self._read_only:
@@ -357,7 +328,8 @@ class Journal:
             if self._current is None:
                 self._current = _Segment(self._next_number(), self._position + 1)
             if self._end == 0:
-                self._fd = self._create_segment(self._current.number)
+                self._fd = self._create_segment(self._path(self._current.number, "log"))
+                sync_path(self._directory)
                 self._end = SEGMENT_HEADER_BYTES
             else:
                 path = self._path(self._current.number, "log")
@@ -367,7 +339,7 @@ class Journal:
                 # What the last process wrote may still be in memory only.
                 os.fsync(self._fd)
             for name in os.listdir(self._directory):
-                if name.endswith(".snapshot.tmp"):
+                if name.endswith(_NEW):
                     os.unlink(os.path.join(self._directory, name))
         except OSError as error:
             self.close()
@@ -380,20 +352,11 @@ class Journal:
     def _next_number(self) -> int:
         return max(self._listing()["snapshot"], default=1)
 
-    def _create_segment(self, number: int) -> int:
-        path = self._path(number, "log")
+    def _create_segment(self, path: str) -> int:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
-            header = encode_segment_header(self._position + 1)
-            written = 0
-            while written < len(header):
-                written += os.write(fd, header[written:])
+            _write_all(fd, encode_segment_header(self._position + 1))
             os.fsync(fd)
-            folder = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
         except OSError:
             os.close(fd)
             raise
@@ -405,6 +368,18 @@ class Journal:
         except OSError as error:
             self._broken = f"a part of a record could not be removed ({error.strerror})"
 
+    def _take_back_snapshot(self, path: str, *unfinished: str) -> None:
+        for each in unfinished:
+            with contextlib.suppress(OSError):
+                os.unlink(each)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            # It would hide what is appended from now on.
+            self._broken = f"{path} has no segment and cannot be removed ({error.strerror})"
+
     def _remove_before(self, number: int) -> None:
         for suffix, numbers in self._listing().items():
             for old in numbers:
@@ -413,3 +388,15 @@ class Journal:
                         os.unlink(self._path(old, suffix))
                     except OSError as error:
                         logger.warning("could not remove %s: %s", self._path(old, suffix), error)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _write_synced(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

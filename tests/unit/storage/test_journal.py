@@ -28,6 +28,16 @@ def read(directory, read_only=True):
         journal.close()
 
 
+def next_segment(journal, directory):
+    """Begin another segment, as after a snapshot that was lost before the older segments were removed."""
+    older = {path: path.read_bytes() for path in directory.iterdir()}
+    journal.write_snapshot(b"")
+    (snapshot,) = set(directory.glob("*.snapshot")) - set(older)
+    snapshot.unlink()
+    for path, data in older.items():
+        path.write_bytes(data)
+
+
 def test_records_come_back_in_order_after_reopening(tmp_path):
     write(tmp_path, [b"a", b"", b"c" * 100_000])
     write(tmp_path, [b"d"])
@@ -67,23 +77,11 @@ def test_a_snapshot_replaces_the_records_and_files_before_it(tmp_path):
     assert read(tmp_path) == (b"state 2", [])
 
 
-def test_a_state_taken_at_a_rotation_may_be_written_while_records_go_on(tmp_path):
-    journal = Journal.open(tmp_path)
-    journal.append(b"before")
-    segment = journal.rotate()
-    journal.append(b"after")
-    journal.write_snapshot(b"state", segment)
-    journal.append(b"later")
-    assert list(journal.records()) == [b"after", b"later"]
-    journal.close()
-    assert read(tmp_path) == (b"state", [b"after", b"later"])
-
-
-def test_rotations_without_a_snapshot_lose_nothing(tmp_path):
+def test_segments_whose_snapshot_was_lost_lose_nothing(tmp_path):
     journal = Journal.open(tmp_path)
     for record in (b"a", b"b", b"c"):
         journal.append(record)
-        journal.rotate()
+        next_segment(journal, tmp_path)
     journal.close()
     assert read(tmp_path) == (None, [b"a", b"b", b"c"])
 
@@ -92,7 +90,7 @@ def test_the_last_segment_cut_at_any_byte_yields_a_prefix_and_takes_new_records(
     records = [b"one", b"", b"three" * 5, b"4"]
     journal = Journal.open(tmp_path / "whole")
     journal.append(b"zero")
-    journal.rotate()
+    next_segment(journal, tmp_path / "whole")
     ends = []
     for record in records:
         journal.append(record)
@@ -146,7 +144,7 @@ def test_damage_before_the_end_says_where_and_changes_nothing(tmp_path):
 def test_a_torn_end_in_a_segment_that_is_not_the_last_is_damage(tmp_path):
     journal = Journal.open(tmp_path)
     journal.append(b"a")
-    journal.rotate()
+    next_segment(journal, tmp_path)
     journal.close()
     path = tmp_path / "00000001.log"
     path.write_bytes(path.read_bytes()[:-1])
@@ -158,7 +156,7 @@ def test_a_missing_segment_is_named(tmp_path):
     journal = Journal.open(tmp_path)
     for _ in range(3):
         journal.append(b"a")
-        journal.rotate()
+        next_segment(journal, tmp_path)
     journal.close()
     (tmp_path / "00000002.log").unlink()
     with pytest.raises(JournalError, match=r"00000002.log is missing"):
@@ -272,11 +270,42 @@ def test_a_closed_journal_says_so(tmp_path):
             use()
 
 
-def test_a_snapshot_at_an_unknown_segment_is_refused(tmp_path):
+def test_a_segment_is_there_only_behind_its_snapshot(tmp_path, monkeypatch):
+    """Who copies the files meanwhile would else copy records behind a segment that may still grow elsewhere."""
     journal = Journal.open(tmp_path)
-    with pytest.raises(StorageError, match="no segment 7"):
-        journal.write_snapshot(b"s", 7)
+    journal.append(b"a")
+    seen = []
+    real = os.rename
+
+    def rename(source, target):
+        seen.append(sorted(name for name in os.listdir(tmp_path) if not name.endswith(".tmp")))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    journal.write_snapshot(b"state")
     journal.close()
+    assert seen == [["00000001.log"], ["00000001.log", "00000002.snapshot"]]
+
+
+@pytest.mark.parametrize("fails", ["00000002.snapshot", "00000002.log"])
+def test_a_snapshot_that_fails_changes_nothing(tmp_path, monkeypatch, fails):
+    journal = Journal.open(tmp_path)
+    journal.append(b"a")
+    real = os.rename
+
+    def rename(source, target):
+        if os.fspath(target).endswith(fails):
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(StorageError, match="cannot write the snapshot"):
+        journal.write_snapshot(b"state")
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["00000001.log"]
+    journal.append(b"b")
+    journal.close()
+    assert read(tmp_path) == (None, [b"a", b"b"])
 
 
 def test_an_append_that_meets_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
