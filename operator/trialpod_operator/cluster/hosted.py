@@ -54,7 +54,9 @@ CLOSE_WITHIN_S = 10.0
 """How long a settled experiment is held open for its last snapshot, while its storage takes nothing."""
 
 MOST_PIECES = 400
-"""Objects of the journal after which a snapshot replaces them: a restart reads them all."""
+PIECES_FOR_EACH_RUNNING = 2
+"""Objects of the journal after which a snapshot replaces them, at least, and for each trial that runs: a restart
+reads them all, as it reads two files of each of these trials."""
 
 MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
 
@@ -384,7 +386,7 @@ class HostedExperiment:
             self._count_errors()
             try:
                 self.host.flush()
-                if self._mirror.pieces > MOST_PIECES:
+                if self._mirror.pieces > self._most_pieces and self._mirror.catch_up():
                     self.host.write_snapshot()
                     self._mirror.request(self.host.position, urgent=True)
                 if self._clock() - last_tick >= TICK_S and self.host.engine.state.running:
@@ -392,6 +394,10 @@ class HostedExperiment:
                     self.apply(TimerFired())
             except Exception as error:  # noqa: BLE001 - it breaks the experiment, which is then opened anew
                 self._break(error)
+
+    @property
+    def _most_pieces(self) -> int:
+        return max(MOST_PIECES, PIECES_FOR_EACH_RUNNING * len(self.host.engine.state.running))
 
     def _count_errors(self) -> None:
         errors = self._mirror.errors

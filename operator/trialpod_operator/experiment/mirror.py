@@ -7,7 +7,8 @@ copied from here: the attempts put them into the storage by themselves.
 * The other files are replaced, each after the records that it follows from were copied, and only in the version that
   is known here (`file_copies`). So no process that was replaced puts back what they were before.
 * A snapshot comes after the files of all trials that may lag behind: of what ended before a stored snapshot, the
-  storage has everything. So a restart need not read it, nor compare.
+  storage has everything. So a restart need not read it, nor compare. What `catch_up` has copied just before, the
+  journal need not wait for.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
   quarter, and at its end; over a trial's life that is at most five times their size.
 * What cannot be copied now is copied later. Nothing here ever stops training.
@@ -45,6 +46,8 @@ GROWTH = 1.25
 BACKOFF_MAX_S = 30.0
 COMMIT_BACKOFF_MAX_S = 5.0
 """The same for the journal where others wait for it: after an outage of the storage, decisions resume within this."""
+
+_NO, _ASKED, _DONE = "no", "asked", "done"
 
 
 class Mirror:
@@ -85,6 +88,7 @@ class Mirror:
         self.errors = 0  # how often the storage did not take what was to be copied
         self._files_thread: threading.Thread | None = None
         self._journal_complete = threading.Event()  # with `commits`: the journal's thread has copied its last
+        self._catching_up = _NO  # the owner sets "asked" and "no", the thread of the files "done"
 
     @property
     def uri(self) -> str:
@@ -218,6 +222,21 @@ class Mirror:
         self._trials.add_log(LogText(dirname, text, once))
         self.copy_soon(dirname)
 
+    def catch_up(self) -> bool:
+        """Have the files of all trials copied; to be called again until it returns True, which it does once then.
+
+        A snapshot that is written now holds the journal up for those only that have changed since.
+        """
+        if self._files_thread is None:
+            return True
+        done = self._catching_up == _DONE
+        if done:
+            self._catching_up = _NO
+        elif self._catching_up == _NO:
+            self._catching_up = _ASKED
+            self._wake.set()
+        return done
+
     def files_due(self, dirname: str | None = None) -> bool:
         """Whether files that were to be copied at once are not copied yet: of this trial, or of any."""
         return self._trials.waiting(dirname)
@@ -347,14 +366,18 @@ class Mirror:
                 self._remove(*self._removals[0])
                 self._removals.popleft()
             due = self._files.due_of_experiment()
-            due += self._files.due_of_trials(taken.due)
-            if taken.live and not everything and self._monotonic() - self._looked_at_live >= LIVE_INTERVAL_S:
+            catching_up = self._catching_up == _ASKED
+            due += self._files.due_of_trials(self._trials.behind() if catching_up else taken.due)
+            look = self._monotonic() - self._looked_at_live >= LIVE_INTERVAL_S
+            if taken.live and look and not catching_up and not everything:
                 self._looked_at_live = self._monotonic()
                 due += self._files.due_of_trials(taken.live, growth=GROWTH)
             if due or journal_too:
                 self._copy_records_of_files()
             self._files.send(due, self._journal.refuse_outdated)
             whole = True
+            if catching_up:
+                self._catching_up = _DONE
         finally:
             self._trials.copied(taken, whole=whole)
 

@@ -1,6 +1,7 @@
 """The copy of an experiment in its storage, with a folder in the role of the storage."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,58 @@ def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, stora
     assert Mirror(there, storage).pull()
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
     assert (there / "trial_0" / "events.out.tfevents.1700000000.box").read_bytes() == b"events"
+
+
+def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up(
+    tmp_path: Path, storage: DirectoryStorage
+) -> None:
+    here, written = tmp_path / "here", list[str]()
+    journal = journal_of(here)
+    journal.append(b"one")
+    for number in range(2):
+        (here / f"trial_{number}").mkdir()
+        (here / f"trial_{number}" / "result.json").write_text('{"loss": 1}\n')
+    told = threading.Event()
+    mirror = Mirror(here, Recorded(storage, written), committed=lambda _: told.set())
+    for number in range(2):
+        mirror.trial_started(f"trial_{number}")
+    mirror.start(lambda _: None, lambda _: None)
+    assert not mirror.catch_up()
+    deadline = time.monotonic() + 10.0
+    while not mirror.catch_up():
+        assert time.monotonic() < deadline, written
+        told.wait(0.005)
+    assert sorted(written) == ["trial_0/result.json", "trial_1/result.json"]
+    assert not mirror.catch_up()  # it is for one snapshot
+
+    written.clear()
+    (here / "trial_1" / "result.json").write_text('{"loss": 1}\n{"loss": 2}\n')
+    journal.write_snapshot(b"state after one")
+    mirror.request(1, urgent=True)
+    assert told.wait(10.0)
+    assert [key for key in written if key.endswith(".json")] == ["trial_1/result.json"]
+    assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
+    mirror.abandon()
+
+
+def test_records_behind_a_snapshot_are_not_copied_before_it(tmp_path: Path, storage: DirectoryStorage) -> None:
+    journal = journal_of(tmp_path / "here")
+    journal.append(b"one")
+    mirror = Mirror(tmp_path / "here", storage)
+    mirror.copy()
+    journal.write_snapshot(b"state after one")
+    journal.append(b"two")
+    snapshot = tmp_path / "here" / TRIALPOD_DIR / JOURNAL_DIR / "00000002.snapshot"
+    data = snapshot.read_bytes()
+    snapshot.unlink()  # a listing that was begun before it was there
+    before = stored_journal(storage)
+    with pytest.raises(FileNotFoundError, match=r"00000002\.log"):
+        mirror.copy()
+    assert stored_journal(storage) == before
+    snapshot.write_bytes(data)
+    mirror.copy()
+    assert Mirror(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (b"state after one", [b"two"])
 
 
 def test_the_code_that_a_start_brings_is_not_replaced_by_the_code_in_the_storage(
