@@ -7,6 +7,8 @@ are applied beside it, one after the other; at its full size the operator is kil
 plane is real, and so are the operator, the bucket and the protocol; nodes and pods are kwok's, and `attempts` speaks
 for the pods. Needs what the test cluster needs (docs/cluster-tests.md): Linux, root, Go.
 
+The trials of the large one take `--seconds` each, a quarter more or less (`--spread 0`: all the same).
+
 Whatever the scale, it takes ten times `--seconds` and about four minutes. What has not finished in time is stopped,
 so that all ends within `--minutes`; the exit status is 3 then, and 1 when something went wrong.
 
@@ -89,7 +91,7 @@ class Bench:
         self.arguments = arguments
         self.running = max(4, round(RUNNING * arguments.scale))
         self.total = self.running + max(8, round(FINISHED * arguments.scale))
-        self.attempts = Attempts({LARGE: Work(RESULTS, arguments.seconds), SMALL: SMALL_WORK})
+        self.attempts = Attempts({LARGE: Work(RESULTS, arguments.seconds, arguments.spread), SMALL: SMALL_WORK})
         self.requests = Requests()
         self.counted: Counter[str] = Counter()
         self.counted_in_all: Counter[str] = Counter()
@@ -394,6 +396,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="1 = 1,000 running and 10,000 finished trials")
     parser.add_argument("--seconds", type=float, default=100.0, help="how long a trial of the large experiment takes")
+    parser.add_argument("--spread", type=float, default=0.25, help="by which part of that they take more or less")
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
     parser.add_argument("--minutes", type=float, default=25.0, help="what is left after so long is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")

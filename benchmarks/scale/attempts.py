@@ -49,10 +49,18 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt does: so many results in so many seconds, evenly."""
+    """What an attempt does: so many results in so many seconds, evenly.
+
+    Attributes:
+        results: how many.
+        seconds: how long it takes.
+        spread: by so much of `seconds` it takes more or less, by chance. Without that all trials that were begun
+            together end together, and what is measured is a burst of a thousand pods.
+    """
 
     results: int
     seconds: float
+    spread: float = 0.0
 
 
 @dataclass
@@ -191,10 +199,11 @@ class Attempts:
         seen.to_assignment.append(time.monotonic() - self._known.get(uid, time.monotonic()))
         report = path(f"{NAMESPACE}/{name}", "report")
         began = time.monotonic()
+        seconds = work.seconds * random.uniform(1.0 - work.spread, 1.0 + work.spread)
         horizons = given.horizons
         cause: Any = "completed"
         for number in range(1, work.results + 1):
-            until = began + work.seconds * number / work.results
+            until = began + seconds * number / work.results
             while (left := until - time.monotonic()) > 0:
                 await asyncio.sleep(min(left, given.heartbeat_s))
                 if until - time.monotonic() > 0.5:
