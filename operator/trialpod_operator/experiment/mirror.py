@@ -47,6 +47,10 @@ BACKOFF_MAX_S = 30.0
 COMMIT_BACKOFF_MAX_S = 5.0
 """The same for the journal where others wait for it: after an outage of the storage, decisions resume within this."""
 
+FEW = 50
+PASSES = 6
+"""Files are caught up with when only so many had changed since the last pass, and after so many passes."""
+
 _NO, _ASKED, _DONE = "no", "asked", "done"
 
 
@@ -88,6 +92,7 @@ class Mirror:
         self.errors = 0  # how often the storage did not take what was to be copied
         self._files_thread: threading.Thread | None = None
         self._journal_complete = threading.Event()  # with `commits`: the journal's thread has copied its last
+        self._passes = 0  # of the thread of the files
         self._catching_up = _NO  # the owner sets "asked" and "no", the thread of the files "done"
 
     @property
@@ -377,9 +382,16 @@ class Mirror:
             self._files.send(due, self._journal.refuse_outdated)
             whole = True
             if catching_up:
-                self._catching_up = _DONE
+                self._note_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
+
+    def _note_pass(self, copied: int) -> None:
+        self._passes += 1
+        if copied <= FEW or self._passes >= PASSES:
+            self._passes, self._catching_up = 0, _DONE
+        else:
+            self._wake.set()  # much may have changed while so many were copied
 
     def _remove(self, dirname: str, name: str) -> None:
         try:

@@ -380,8 +380,36 @@ def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up
     journal.write_snapshot(b"state after one")
     mirror.request(1, urgent=True)
     assert told.wait(10.0)
-    assert [key for key in written if key.endswith(".json")] == ["trial_1/result.json"]
+    assert {key for key in written if key.endswith(".json")} == {"trial_1/result.json"}
     assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
+    mirror.abandon()
+
+
+def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trialpod_operator.experiment.mirror.FEW", 0)
+    journal_of(tmp_path / "here").append(b"one")
+    result = tmp_path / "here" / "trial_0" / "result.json"
+    result.parent.mkdir()
+    result.write_text("1\n")
+    written = list[str]()
+
+    class Busy(Recorded):
+        def write(self, key: str, data: bytes) -> None:
+            super().write(key, data)
+            if len(data) < 6:
+                result.write_bytes(data + b"2\n")
+
+    mirror = Mirror(tmp_path / "here", Busy(storage, written), committed=lambda _: None)
+    mirror.trial_started("trial_0")
+    mirror.start(lambda _: None, lambda _: None)
+    deadline, again = time.monotonic() + 10.0, threading.Event()
+    while not mirror.catch_up():
+        assert time.monotonic() < deadline, written
+        again.wait(0.005)
+    assert storage.read("trial_0/result.json") == b"1\n2\n2\n"
+    assert written == ["trial_0/result.json"] * 3
     mirror.abandon()
 
 
