@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import shutil
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +40,7 @@ from trialpod_operator.cluster.measured_account import Account, AccountView
 from trialpod_operator.cluster.pod_work import PodWork
 from trialpod_operator.cluster.pods import GPU, ObjectRef, grace_seconds
 from trialpod_operator.cluster.runs import Runs
+from trialpod_operator.cluster.scrap import scrap
 from trialpod_operator.cluster.seen import Object
 from trialpod_operator.cluster.status_writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
@@ -364,7 +364,7 @@ class ExperimentController:
             return self._plan(experiment, place, stored)
 
         def opening() -> HostedExperiment:
-            shutil.rmtree(directory, ignore_errors=True)  # the storage has all that counts
+            scrap(directory)  # the storage has all that counts
             storage = open_storage(place.uri, patient)
             return HostedExperiment.open(plan, directory, storage, services.clock)
 
@@ -548,7 +548,7 @@ class ExperimentController:
 
     def remove_files(self) -> None:
         """Remove what this experiment has on the operator's disk."""
-        shutil.rmtree(self._work_dir, ignore_errors=True)
+        scrap(self._work_dir)
         storage_access.remove_secret(self._secret_dir)
 
 

@@ -1,0 +1,41 @@
+"""Folders that go at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from trialpod_operator.cluster.scrap import scrap
+
+
+def _wait() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "trialpod-scrap":
+            thread.join(10.0)
+
+
+def _folder(path: Path) -> Path:
+    (path / "trial").mkdir(parents=True)
+    (path / "trial" / "result.json").write_text("{}")
+    return path
+
+
+def test_a_folder_is_gone_at_once_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "one")
+    _folder(tmp_path / "other")
+    scrap(folder)
+    assert not folder.exists()
+    _wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_what_a_process_had_no_time_to_remove_goes_with_the_next(tmp_path: Path) -> None:
+    _folder(tmp_path / ".removed-0")
+    scrap(_folder(tmp_path / "one"))
+    _wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    scrap(tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []
