@@ -294,6 +294,7 @@ class SimPods(FakePods):
                     experiment=experiment,
                     on_end=ends.append,
                     restart=(lambda: asked.append(True)) if restarts else None,
+                    again=before is not None,
                 )
                 if asked and not terminated.is_set():
                     process.on_exit = lambda status: world.env(begin, process)

@@ -92,17 +92,30 @@ def test_what_went_wrong_once_does_not_again(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "fault"),
+    ("seed", "faults"),
     [
         pytest.param(
             7000117,
-            Fault("pod vanishes unseen", 6.2, 0.0, 0.2),
+            [Fault("pod vanishes unseen", 6.2, 0.0, 0.2)],
             id="a worker's failure counted whose cause was another that was gone unseen",
-        )
+        ),
+        pytest.param(1795312099, None, id="the pods of a group that was over meanwhile were given the next attempt"),
+        pytest.param(
+            1795312527,
+            None,
+            id="a late copy of a pod's first question began an attempt before its own was over",
+        ),
+        pytest.param(
+            1795313177, None, id="after a clock was set forward a new operator said that there was no such experiment"
+        ),
+        pytest.param(
+            1795313328, None, id="more samples were forgotten when the storage was away as they were asked for"
+        ),
     ],
 )
-def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, fault: Fault) -> None:
-    holds(plan_of(seed).with_faults((fault,)))
+def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, faults: list[Fault] | None) -> None:
+    plan = plan_of(seed)
+    holds(plan if faults is None else plan.with_faults(tuple(faults)))
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:

@@ -50,6 +50,10 @@ class Assignments:
             if request.afresh and not stays and (current is None or not self._shared.reuse.is_bound(current)):
                 return self._hold(self._give_in_turn(self._shared.reuse, which, current, request))
         if run is not None and run.made_for == which and run.trial.running:
+            if run.follows_in_place and not run.given and not request.again:
+                # A copy of the pod's first question, or a pod that has never had work: it may still report on that.
+                self._shared.hosted.prove()
+                return AssignmentAnswer(reason="the trial goes on in a pod that has ended the attempt before")
             if run.group is None or run.given:
                 return self._give(run, request)
             return self._hold(self._give_together(run, request))
@@ -202,12 +206,12 @@ class Assignments:
         if not self.begin_group(run):
             self._shared.wake()  # its timeout counts from now
             await group.wait(TOGETHER_S)
-        if self._shared.runs.get(run.trial.trial_id) is not run or not run.trial.running:
-            self._shared.hosted.prove()
-            return AssignmentAnswer(reason="the attempt was over before all pods of the trial ran")
         committed = self._shared.hosted.committed()  # here, not of whoever has taken over meanwhile
         if committed is not None:
             await committed
+        if self._shared.runs.get(run.trial.trial_id) is not run or not run.trial.running:
+            self._shared.hosted.prove()
+            return AssignmentAnswer(reason="the attempt was over before all pods of the trial ran")
         if not run.given:
             raise NotReadyError("other pods of the trial do not run yet")
         return self._give(run, request)

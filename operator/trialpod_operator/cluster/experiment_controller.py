@@ -239,7 +239,8 @@ class ExperimentController:
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
         if problem is None and self._issuer is not None and self.open:
             problem = self._issuer.problem
-        next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem)
+        refused = problem is not None and problem is self._refused
+        next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem, refused=refused)
         return _soonest(again, next_write, self._time_to_live(item))
 
     async def close(self) -> None:

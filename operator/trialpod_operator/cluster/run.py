@@ -57,6 +57,11 @@ class Run:
         """Whether it goes on in a pod that was made for another attempt."""
         return self.made_for != (self.trial.trial_id, self.attempt)
 
+    @property
+    def follows_in_place(self) -> bool:
+        """Whether it goes on in a pod of an earlier attempt of its trial."""
+        return self.takes_over and not self.pod_trial
+
     def make_anew(self, now: float) -> None:
         """Its pod is gone, or will not ask; the attempt has not begun and gets a pod of its own."""
         if not self.takes_over:

@@ -146,8 +146,18 @@ class StatusWriter:
         hosted: HostedExperiment | None,
         runs: Runs | None,
         problem: Problem | None,
+        *,
+        refused: bool = False,
     ) -> float | None:
-        """Write what has changed; return in how many seconds there will be more to write."""
+        """Write what has changed; return in how many seconds there will be more to write.
+
+        Args:
+            experiment: what the spec asks for, as far as it can be read.
+            hosted: the experiment while it is open.
+            runs: its runs.
+            problem: why it does not go on.
+            refused: the problem is in the spec itself: it is not tried again before that changes.
+        """
         now = self._services.clock()
         if hosted is None and problem is None:
             return None  # finished, and written down as such
@@ -159,7 +169,7 @@ class StatusWriter:
             return EXPERIMENT_S  # it is over, and says so once its files are stored
         if now - self._written_at < EXPERIMENT_S and problem is None:
             return EXPERIMENT_S - (now - self._written_at) if all_written else 0.0
-        await self._write_experiment(experiment, hosted, runs, problem, now)
+        await self._write_experiment(experiment, hosted, runs, problem, now, refused=refused)
         await self._post()
         if not all_written:
             return 0.0
@@ -186,19 +196,21 @@ class StatusWriter:
         runs: Runs | None,
         problem: Problem | None,
         now: float,
+        *,
+        refused: bool = False,
     ) -> None:
         waits = runs.waits(now) if runs is not None else []
         named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
         if problem is None and hosted is not None and hosted.trouble:
             problem = Problem(reason="StorageUnavailable", message=hosted.trouble)
-        elif problem is None and runs is not None and (refused := runs.refusals.why) is not None:
-            problem = _refusal(refused) if not hosted_started(hosted) else None
+        elif problem is None and runs is not None and (why := runs.refusals.why) is not None:
+            problem = _refusal(why) if not hosted_started(hosted) else None
         engine = hosted.host.engine if hosted is not None else None
         remote = hosted.plan.remote if hosted is not None else None
         status = experiment_status(
             engine,
             name=self._name,
-            generation=self._generation,
+            generation=self._generation if hosted is not None or refused else self._not_gone_on,
             now=now,
             previous=self._status,
             waiting=summarize(named, now, self._status.get("waiting")),
@@ -211,7 +223,7 @@ class StatusWriter:
             if problem is None:
                 return  # nothing is said that is not committed
             status = experiment_status(
-                None, name=self._name, generation=self._generation, now=now, previous=self._status, problem=problem
+                None, name=self._name, generation=self._not_gone_on, now=now, previous=self._status, problem=problem
             )
             hosted = None
         if hosted is None:  # what an earlier look found stays, until the engine says something else
@@ -231,6 +243,16 @@ class StatusWriter:
         self._services.seen.take_experiment(patched or self._item, deleted=patched is None)
         if patched is None:
             self._services.add(self._key)
+
+    @property
+    def _not_gone_on(self) -> int:
+        """The generation that is told of an experiment that is to go on and cannot now.
+
+        One that was over before its spec changed would be over for the new spec, too, if that were told as observed.
+        """
+        if self._status.get("completionTime"):
+            return int(self._status.get("observedGeneration") or self._generation)
+        return self._generation
 
     def _progressed(self, runs: Runs, now: float) -> set[str]:
         """Return the running trials whose progress is to be written now."""

@@ -168,11 +168,12 @@ class JournalCopy:
                 if number_of(name) > self._newest:
                     raise FileNotFoundError(f"the snapshot before {name} was not there yet")  # nor its seal
                 data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
-                if data:
-                    self._create(piece_key(name, sent), data)
+                while data:
+                    taken = self._create(piece_key(name, sent), data)
                     self._refuse_removed(name)
                     self._written()
-                    self._sent[name] = sent + len(data)
+                    sent, data = sent + taken, data[taken:]
+                    self._sent[name] = sent
                     self._pieces[name] = self._pieces.get(name, 0) + 1
         if snapshots:
             self._forget_before(snapshots[-1])
@@ -222,13 +223,17 @@ class JournalCopy:
                 f"another process has gone on with this experiment in {self._storage.uri}; stop one of them"
             )
 
-    def _create(self, key: str, data: bytes) -> None:
+    def _create(self, key: str, data: bytes) -> int:
+        """Make an object that nobody has made before; return how many of these bytes it holds."""
         try:
             self._storage.write_new(key, data)
         except KeyExistsError:
-            # Ours when the answer to an earlier try was lost.
-            if self._storage.read(key) != data:
+            # Ours when an earlier try ended without an answer, or something after it failed; there is more by now.
+            found = self._storage.read(key)
+            if found != data and not (found and data.startswith(found)):
                 raise self._outdated(key) from None
+            return len(found)
+        return len(data)
 
     def _forget_before(self, snapshot: str) -> None:
         number = number_of(snapshot)

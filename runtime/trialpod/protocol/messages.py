@@ -169,6 +169,7 @@ class AssignmentRequest(Message):
     newest: int = 0
     release: str = ""  # of its trialpod
     afresh: bool = False  # a fresh process runs each trial, and a line in the output names it
+    again: bool = False  # an attempt has ended in this process, or in one before it with the same identity
 
 
 class AssignmentAnswer(Message):

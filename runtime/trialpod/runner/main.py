@@ -61,6 +61,7 @@ def run(
     node_ip: str = "",
     on_end: Callable[[AttemptEnd], None] | None = None,
     restart: Callable[[], None] | None = None,
+    again: bool = False,
 ) -> int:
     """Run attempts until there is no more work.
 
@@ -78,6 +79,7 @@ def run(
         restart: puts a fresh process in the place of this one, which calls `run` with the same runner; used when the
             trial is to follow another one and cannot do so in place, and with reuse for the next trial, unless a
             class takes a new config. None: this process ends, and whoever started it starts another.
+        again: whether `restart` has put this process in the place of another one.
 
     Returns:
         The exit status: 0 when every attempt has said how it ended, or there was no work; else 1.
@@ -103,6 +105,7 @@ def run(
         request.node_ip = node_ip
     request.rank = rank_of(os.environ)
     request.afresh = restart is not None
+    request.again = again
     try:
         while True:
             assignment = process.client.assignment(request).assignment
@@ -110,6 +113,7 @@ def run(
                 process.discard_kept()
                 return 0
             goes_on = process.carry_out(assignment)
+            request.again = True
             if not goes_on:
                 return 0
             if restart is not None and goes_on == "afresh":

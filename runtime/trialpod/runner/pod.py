@@ -81,13 +81,15 @@ def main() -> int:
         adopt_orphans()
     again, ask_again = os.pipe()
     os.set_blocking(again, False)
+    follows = False
     while True:
         child = os.fork()
         if child == 0:
-            _run(found, message, init, ask_again)
+            _run(found, message, init, ask_again, follows)
         code, stopped = _watch(child, signals)
         if stopped or not _asked(again):
             return _status(code, message)
+        follows = True
         _end_orphans()
 
 
@@ -172,7 +174,7 @@ def _prepare_folders() -> None:
         os.environ["HOME"] = home
 
 
-def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int) -> NoReturn:
+def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, follows: bool) -> NoReturn:
     """Be the process that runs the attempts."""
     status = 1
     try:
@@ -195,6 +197,7 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int) 
             node_ip=found.node_ip,
             on_end=message.ended,
             restart=lambda: _ask(ask_again),
+            again=follows,
         )
         if message.failed:
             status = status or 1  # the operator knows already; this is for who looks at the pod

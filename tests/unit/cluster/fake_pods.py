@@ -260,9 +260,9 @@ class FakePods:
         env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
         runner, experiment = str(env[names.RUNNER_VARIABLE]), str(env[names.EXPERIMENT_VARIABLE])
+        rank = int(env.get(names.RANK_VARIABLE) or 0)
+        request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank, afresh=True)
         while True:
-            rank = int(env.get(names.RANK_VARIABLE) or 0)
-            request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank, afresh=True)
             answer = await self._call(experiment, "assignment", request, caller, AssignmentAnswer)
             if answer.assignment is None:
                 return 0
@@ -272,6 +272,7 @@ class FakePods:
                 return await self._worker(pod, answer.assignment)
             if not await self._attempt(pod, experiment, answer.assignment, caller):
                 return 0
+            request.again = True
             if self._terminated[pod["metadata"]["uid"]].is_set():
                 return 0
             if not self.behaviour.comes_back:

@@ -209,6 +209,29 @@ def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, s
     Mirror(here, storage).copy()  # does not know what is there already
 
 
+def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = journal_of(tmp_path / "here")
+    journal.append(b"one")
+    mirror = Mirror(tmp_path / "here", storage)
+    real = DirectoryStorage.read
+
+    def fails(self: DirectoryStorage, key: str) -> bytes:
+        if key.endswith(".removed"):
+            raise StorageUnavailableError("not now")
+        return real(self, key)
+
+    monkeypatch.setattr(DirectoryStorage, "read", fails)
+    with pytest.raises(StorageUnavailableError):
+        mirror.copy()
+    monkeypatch.undo()
+    journal.append(b"two")
+    mirror.copy()
+    assert Mirror(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (None, [b"one", b"two"])
+
+
 class Outage(DirectoryStorage):
     """A folder that cannot be reached for the first so many writes."""
 
