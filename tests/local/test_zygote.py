@@ -105,6 +105,13 @@ def test_it_leads_its_own_process_group_and_survives_ctrl_c(server: Server) -> N
     assert isinstance(server.until_exits(1)[-1], Exited)
 
 
+def test_when_its_parent_has_ended_before_it_began_it_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    server = Server()
+    server.control.close()
+    assert server.process.wait(30) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_commands_sent_before_it_replaces_itself_are_not_lost(server: Server) -> None:
     trials = [trial("exit", str(index), key=str(index)) for index in range(20)]
     server.send(preload("thread"), *trials)

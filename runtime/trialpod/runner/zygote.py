@@ -292,7 +292,8 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(arguments.again)
     else:
-        zygote.send(Ready(pid=os.getpid()))
+        with contextlib.suppress(ConnectionError):  # the parent has ended meanwhile, as `run` finds out
+            zygote.send(Ready(pid=os.getpid()))
     zygote.run()
     zygote_child.flush()
     # Not through the interpreter's shutdown: what the user's module registered there belongs to trials.
