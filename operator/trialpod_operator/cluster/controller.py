@@ -153,7 +153,7 @@ class Controller:
             authority=authority,
         )
         self._controllers: dict[str, ExperimentController] = {}
-        self._started_at = math.inf  # when this process began to work, by the clock; not yet
+        self._started_at = math.inf  # when this process began to work, in the time of its loop; not yet
 
     @property
     def open_count(self) -> int:
