@@ -50,7 +50,7 @@ from trialpod.storage.journal import Journal
 from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
-from trialpod_operator.cluster import deletion, experiment_controller, names, work_queue
+from trialpod_operator.cluster import deletion, experiment_controller, names, scrap, work_queue
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.kube import NEVER_HELD_BACK, ApiError
@@ -436,7 +436,7 @@ class SimWorld:
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, uploads, mirror, journal_copy, suggesting, snapshots, parallel, checkpoint_upload,
-    checkpoints, due_trials, attempt_module, preemption, runner_main, tree_copy,
+    checkpoints, due_trials, attempt_module, preemption, runner_main, scrap, tree_copy,
 )  # fmt: skip
 
 _BEGIN_SESSION = session_module.Session.__init__

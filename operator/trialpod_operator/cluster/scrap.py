@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -29,8 +30,8 @@ def scrap(folder: Path) -> None:
             break
         except FileNotFoundError:
             return
-        except OSError:
-            if not place.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     threading.Thread(target=_remove_all, args=(folder.parent,), name="trialpod-scrap", daemon=True).start()
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from pathlib import Path
+
+import pytest
 
 from trialpod_operator.cluster.scrap import scrap
 
@@ -38,4 +42,22 @@ def test_what_a_process_had_no_time_to_remove_goes_with_the_next(tmp_path: Path)
 
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     scrap(tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_emptied_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread removes the folder whose place was wanted between the attempt to take that and the next one."""
+    folder, taken = _folder(tmp_path / "one"), _folder(tmp_path / ".removed-0")
+    real = os.rename
+
+    def rename(source: Path, target: Path) -> None:
+        try:
+            real(source, target)
+        finally:
+            if target == taken and taken.exists():
+                shutil.rmtree(taken)
+
+    monkeypatch.setattr(os, "rename", rename)
+    scrap(folder)
+    _wait()
     assert list(tmp_path.iterdir()) == []
