@@ -229,7 +229,10 @@ def _logs_kept(namespaces: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         while not over.wait(0.5):
             for node in layout.NODES:
                 for namespace in namespaces:
-                    for path in (node.state / "pod-logs").glob(f"{namespace}_*/*/*.log"):
+                    found: list[Path] = []
+                    with contextlib.suppress(OSError):  # a pod's folder goes while it is listed
+                        found = list((node.state / "pod-logs").glob(f"{namespace}_*/*/*.log"))
+                    for path in found:
                         name = f"{path.parts[-3].split('_')[1]}-{path.parts[-3].rpartition('_')[2][:6]}-{path.name}"
                         if name not in held:
                             with contextlib.suppress(OSError):
