@@ -162,7 +162,8 @@ class _Rules:
 
     def _asks_for_gpus(self) -> bool:
         asked: list[Any] = [self._get("resources"), self._get("workers", "resources")]
-        for container in self._get("template", "spec", "containers") or []:
+        containers = self._get("template", "spec", "containers")
+        for container in containers if isinstance(containers, list) else []:
             resources = container.get("resources") if isinstance(container, dict) else None
             if isinstance(resources, dict):
                 asked += [resources.get("requests"), resources.get("limits")]

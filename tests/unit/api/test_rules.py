@@ -84,6 +84,7 @@ def test_a_budget_of_gpu_hours_without_gpus_is_a_warning() -> None:
     assert warned(resources={"nvidia.com/gpu": 1}) == []
     container = {"name": "trial", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}
     assert warned(template={"spec": {"containers": [container]}}) == []
+    assert warned(template={"spec": {"containers": True}}) == ["spec.maxGpuHours"]  # told elsewhere to be no list
 
 
 def test_samples_without_limit_are_no_warning_beside_a_budget_of_hours() -> None:
