@@ -11,7 +11,7 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
-	format bench bench-scale chaos-cluster docs soak chaos minio clean
+	format bench bench-scale chaos-cluster docs sbom soak chaos minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ test-addons: cluster ## Run the cluster tests that need other projects' programs
 
 docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstrings, to build/api
 	$(BIN)/python tools/make_api_docs
+
+sbom: $(VENV)/$(STAMP) ## List what an image contains (CycloneDX, versions and licences) in build/sbom: EXTRAS=operator
+	@tools/make_sbom $(or $(EXTRAS),operator)
 
 soak: $(VENV)/$(STAMP) ## Simulate the whole system with new faults for SOAK_MINUTES=30; SOAK_SEED=n replays one
 	@PYTHONHASHSEED=0 $(BIN)/python tests/simulation/soak.py
