@@ -15,6 +15,7 @@ VALUES = {
     "admissionPolicy.serviceAccounts": ["default", "trainer"],
     "admissionPolicy.priorityClasses": ["batch"],
     "admissionPolicy.imagePrefixes": ["docker.io/trialpod/", "registry.example/"],
+    "admissionPolicy.budgets": {"maxTrialHours": 500, "maxGpuHours": 40.5},
 }
 
 
@@ -41,7 +42,8 @@ def judged(cluster: Cluster) -> Iterator[Cluster]:
 
 def tried(cluster: Cluster, *, pod: dict[str, Any] | None = None, **spec: Any) -> str:
     """Return what the API server says to an experiment with this template (it is not kept)."""
-    document = manifest(cluster, "judged", **({"template": {"spec": pod}} if pod is not None else {}), **spec)
+    spec = {"maxTrialHours": 500, **({"template": {"spec": pod}} if pod is not None else {}), **spec}
+    document = manifest(cluster, "judged", **{key: value for key, value in spec.items() if value is not None})
     return cluster.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(document), check=False)
 
 
@@ -90,6 +92,32 @@ def test_a_template_that_asks_for_more_is_refused_with_the_field_and_the_remedy(
 def test_the_image_of_the_experiment_counts_too(judged: Cluster) -> None:
     assert "images begin with" in tried(judged, image="evil.example/x:1")
     assert "created (server dry run)" in tried(judged, image="registry.example/x:1")
+
+
+GPU = {"resources": {"nvidia.com/gpu": 1}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"maxTrialHours": None}, "spec.maxTrialHours: give each experiment a budget of 500 at most, or ask for"),
+        ({"maxTrialHours": 501}, "spec.maxTrialHours: give each experiment a budget of 500"),
+        (GPU, "spec.maxGpuHours: give each experiment a budget of 40.5 at most"),
+        ({**GPU, "maxGpuHours": 41}, "spec.maxGpuHours"),
+        ({"pod": trial(resources={"limits": {"nvidia.com/mig-1g.5gb": 1}})}, "spec.maxGpuHours"),
+    ],
+    ids=json.dumps,
+)
+def test_an_experiment_without_a_budget_or_with_a_larger_one_is_refused(
+    judged: Cluster, spec: dict[str, Any], words: str
+) -> None:
+    said = tried(judged, **spec)
+    assert words in said, said
+
+
+def test_a_budget_within_the_limits_passes(judged: Cluster) -> None:
+    assert "created (server dry run)" in tried(judged, maxTrialHours=0.5)
+    assert "created (server dry run)" in tried(judged, **GPU, maxGpuHours=40)
 
 
 @pytest.mark.parametrize(
