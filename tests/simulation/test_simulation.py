@@ -108,6 +108,7 @@ def test_what_went_wrong_once_does_not_again(seed: int) -> None:
         pytest.param(
             1795313177, None, id="after a clock was set forward a new operator said that there was no such experiment"
         ),
+        pytest.param(1795318946, None, id="an operator that was stopped sent its successor's pod away"),
         pytest.param(
             1795313328, None, id="more samples were forgotten when the storage was away as they were asked for"
         ),

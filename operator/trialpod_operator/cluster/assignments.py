@@ -2,7 +2,7 @@
 
 Invariants: an attempt begins with the first pod that is given it, and is given to the same pod again and again. The
 pods of a group get theirs together. Who is told that there is no work gets that answer from the operator that is in
-office, never from one that was replaced (`HostedExperiment.prove`).
+office, never from one that was replaced: the report service has it proven (`HostedExperiment.prove`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Assignments:
         if run is not None and run.made_for == which and run.trial.running:
             if run.follows_in_place and not run.given and not request.again:
                 # A copy of the pod's first question, or a pod that has never had work: it may still report on that.
-                self._shared.hosted.prove()
                 return AssignmentAnswer(reason="the trial goes on in a pod that has ended the attempt before")
             if run.group is None or run.given:
                 return self._give(run, request)
@@ -180,7 +179,6 @@ class Assignments:
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
         run = await self._shared.in_place.wait(trial_id, pod_attempt)
         if run is None or self._shared.runs.get(trial_id) is not run or not run.trial.running:
-            self._shared.hosted.prove()
             return AssignmentAnswer(reason="the trial goes on later, in another pod")
         return self._give(run, request)
 
@@ -189,7 +187,6 @@ class Assignments:
     ) -> AssignmentAnswer:
         run = await reuse.ask(which, run)
         if run is None:
-            self._shared.hosted.prove()
             return AssignmentAnswer(reason="there is no more work for this pod")
         current = self._shared.runs.get(run.trial.trial_id) is run and run.trial.running
         if not current or run.trial.attempt != run.attempt or run.made_for != which:
@@ -210,7 +207,6 @@ class Assignments:
         if committed is not None:
             await committed
         if self._shared.runs.get(run.trial.trial_id) is not run or not run.trial.running:
-            self._shared.hosted.prove()
             return AssignmentAnswer(reason="the attempt was over before all pods of the trial ran")
         if not run.given:
             raise NotReadyError("other pods of the trial do not run yet")

@@ -257,7 +257,7 @@ class ReportService:
             return refuse(426, why)
         answer = experiment.assign(request)
         if isinstance(answer, AssignmentAnswer):
-            committed = experiment.committed()
+            committed = _committed(experiment, answer)
             if committed is None:
                 return 200, _encoder.encode(answer)
             return self._assign_when(answer, committed)
@@ -266,7 +266,7 @@ class ReportService:
     async def _assign_later(self, experiment: Experiment, answer: Awaitable[AssignmentAnswer]) -> Reply:
         try:
             found = await answer
-            committed = experiment.committed()
+            committed = _committed(experiment, found)
         except NotReadyError as error:
             return refuse(503, str(error))
         return await self._assign_when(found, committed)
@@ -275,6 +275,13 @@ class ReportService:
         if committed is not None and (refusal := await _outcome(committed)) is not None:
             return refusal
         return 200, _encoder.encode(answer)
+
+
+def _committed(experiment: Experiment, answer: AssignmentAnswer) -> Awaitable[None] | None:
+    """Return what an answer has to wait for; one without work ends a process, and waits for a proof, too."""
+    if answer.assignment is None and isinstance(experiment, Shared):
+        experiment.prove()
+    return experiment.committed()
 
 
 def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
