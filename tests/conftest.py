@@ -9,10 +9,15 @@ Tests in tests/cluster need a real cluster, so they run only when they are asked
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("trialpod", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
