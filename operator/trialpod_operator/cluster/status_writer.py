@@ -26,6 +26,7 @@ from trialpod_operator.cluster.pod_reading import condition, seconds
 from trialpod_operator.cluster.pod_work import node_of
 from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
+from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.waiting import Waiting, summarize
 from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued
 from trialpod_operator.engine.trial import ERROR, Trial
@@ -329,10 +330,7 @@ class StatusWriter:
                 if patched is None:  # gone without a watch having told; it is made again
                     runs.changed.add(trial_id)
 
-        results = await asyncio.gather(*(write(*plan) for plan in plans), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        await together(*(write(*plan) for plan in plans))
         self._at_once = min(MOST_AT_ONCE, max(LEAST_AT_ONCE, 2 * (len(plans) - len(late))))
         return not late and len(plans) < at_once
 

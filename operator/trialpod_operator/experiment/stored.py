@@ -14,6 +14,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.tree_copy import write_synced
 from trialpod_operator.api.cel import BUDGET_FIELDS
 
 FORMAT_VERSION = 1
@@ -71,16 +72,13 @@ def write_stored(directory: Path, stored: dict[str, Any]) -> None:
     """
     folder = directory / TRIALPOD_DIR
     temporary = folder / f"{EXPERIMENT_FILE}.tmp"
-    text = json.dumps({"version": FORMAT_VERSION, **stored}, indent=2, default=repr) + "\n"
+    data = (json.dumps({"version": FORMAT_VERSION, **stored}, indent=2, default=repr) + "\n").encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(os.fspath(temporary), data)
         os.replace(temporary, folder / EXPERIMENT_FILE)
     except OSError as error:
-        raise storage_error(error, "cannot write", folder / EXPERIMENT_FILE, len(text)) from error
+        raise storage_error(error, "cannot write", folder / EXPERIMENT_FILE, len(data)) from error
 
 
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

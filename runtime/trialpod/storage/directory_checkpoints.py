@@ -26,7 +26,16 @@ from trialpod.storage.base import Storage, storage_error
 from trialpod.storage.checkpoints import CheckpointStore, Progress, refuse_other, scalars
 from trialpod.storage.layout import MANIFEST_FILE, STAGING_PREFIX, checkpoint_index, checkpoint_name
 from trialpod.storage.manifest import Manifest
-from trialpod.storage.tree_copy import FileEntry, checksum_file, copy_tree, own_links, survey, sync_path, sync_tree
+from trialpod.storage.tree_copy import (
+    FileEntry,
+    checksum_file,
+    copy_tree,
+    own_links,
+    survey,
+    sync_path,
+    sync_tree,
+    write_synced,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -272,10 +281,7 @@ class DirectoryCheckpoints(CheckpointStore):
         path = os.path.join(staging, MANIFEST_FILE)
         temporary = path + ".tmp"
         try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(temporary, data)
             os.rename(temporary, path)
         except OSError as error:
             raise storage_error(error, "cannot write", path, len(data)) from error

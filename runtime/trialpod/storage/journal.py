@@ -39,7 +39,7 @@ from trialpod.storage.journal_format import (
     read_segment_header,
     scan,
 )
-from trialpod.storage.tree_copy import sync_path
+from trialpod.storage.tree_copy import sync_path, write_synced
 
 logger = logging.getLogger(__name__)
 
@@ -145,11 +145,7 @@ class Journal:
         low = position & _MASK
         frame = FRAME.pack(len(record), low, frame_check(len(record), low, record)) + record
         try:
-            written = os.write(self._fd, frame)
-            if written != len(frame):
-                # A full disk takes a part. Asking for the rest gets the reason, or the space that is free again.
-                while written < len(frame):
-                    written += os.write(self._fd, frame[written:])
+            _write_all(self._fd, frame)
         except OSError as error:
             self._take_back()
             raise storage_error(error, "cannot append to the journal in", self._directory, len(frame)) from error
@@ -195,7 +191,7 @@ class Journal:
         blob = encode_snapshot(data, self._position)
         fd = -1
         try:
-            _write_synced(path + _NEW, blob)
+            write_synced(path + _NEW, blob)
             fd = self._create_segment(segment + _NEW)
             os.rename(path + _NEW, path)
             os.rename(segment + _NEW, segment)
@@ -344,6 +340,9 @@ class Journal:
         except OSError as error:
             self.close()
             raise storage_error(error, "cannot open the journal in", self._directory) from error
+        except StorageError:
+            self.close()
+            raise
         self._synced = self._position
         start = (self._closed[0] if self._closed else self._current).number
         if os.path.exists(self._path(start, "snapshot")):
@@ -391,12 +390,6 @@ class Journal:
 
 
 def _write_all(fd: int, data: bytes) -> None:
+    # A full disk takes a part. Asking for the rest gets the reason, or the space that is free again.
     while data:
         data = data[os.write(fd, data) :]
-
-
-def _write_synced(path: str, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -367,6 +367,18 @@ def _sync(root: str, paths: Sequence[str]) -> None:
         sync_path(os.path.join(root, path))
 
 
+def write_synced(path: str, data: bytes) -> None:
+    """Write a file and bring it to the disk; its name is not there before its folder is synced.
+
+    Raises:
+        OSError: as the system says it.
+    """
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_path(path: str) -> None:
     """Bring a file, or a folder's list of names, to the disk."""
     try:

@@ -30,6 +30,14 @@ def history(directory: Path) -> tuple[bytes | None, list[bytes]]:
     return journal.snapshot, list(journal.records())
 
 
+def wait_until_caught_up(mirror: Mirror) -> None:
+    """Ask until the files are brought up to date, which tells nobody."""
+    deadline, again = time.monotonic() + 10.0, threading.Event()
+    while not mirror.catch_up():
+        assert time.monotonic() < deadline, "the files are not brought up to date"
+        again.wait(0.005)
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> DirectoryStorage:
     return DirectoryStorage(tmp_path / "storage")
@@ -391,10 +399,7 @@ def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up
         mirror.trial_started(f"trial_{number}")
     mirror.start(lambda _: None, lambda _: None)
     assert not mirror.catch_up()
-    deadline = time.monotonic() + 10.0
-    while not mirror.catch_up():
-        assert time.monotonic() < deadline, written
-        told.wait(0.005)
+    wait_until_caught_up(mirror)
     assert sorted(written) == ["trial_0/result.json", "trial_1/result.json"]
     assert not mirror.catch_up()  # it is for one snapshot
 
@@ -427,10 +432,7 @@ def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
     mirror = Mirror(tmp_path / "here", Busy(storage, written), committed=lambda _: None)
     mirror.trial_started("trial_0")
     mirror.start(lambda _: None, lambda _: None)
-    deadline, again = time.monotonic() + 10.0, threading.Event()
-    while not mirror.catch_up():
-        assert time.monotonic() < deadline, written
-        again.wait(0.005)
+    wait_until_caught_up(mirror)
     assert storage.read("trial_0/result.json") == b"1\n2\n2\n"
     assert written == ["trial_0/result.json"] * 3
     mirror.abandon()
