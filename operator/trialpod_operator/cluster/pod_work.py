@@ -79,7 +79,7 @@ class Logs(Protocol):
     """Keeps what pods printed."""
 
     def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
-        """Keep what one of the trial's pods printed; `once`: unless it is kept already."""
+        """Keep what one of the trial's pods printed; `once`: what of it is not kept already."""
         ...
 
     def log_stored(self, trial: Trial) -> bool:
@@ -411,7 +411,7 @@ class PodWork:
             if trial is None or len(section.text) <= known:
                 continue
             attempts[section.attempt] = len(section.text)
-            self._logs.keep_log(trial, section.text[known:], once=uid in self._from_before)
+            self._logs.keep_log(trial, section.text[known:], once=not known and uid in self._from_before)
 
     async def _latest_log(self, pod: Object, trials: Mapping[str, Trial]) -> tuple[str, bool]:
         """Return the output of a pod from its latest attempt on, and whether it is all that there is."""

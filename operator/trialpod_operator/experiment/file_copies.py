@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from trialpod.protocol.output import not_in
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import (
     CALLBACKS_FILE,
@@ -55,7 +56,7 @@ class Due(NamedTuple):
 
 
 class LogText(NamedTuple):
-    """What is to be added to the log of a trial; with `once`, unless it is in there already."""
+    """What is to be added to the log of a trial; with `once`, that part of it which is not in there already."""
 
     dirname: str
     text: str
@@ -221,8 +222,8 @@ class FileCopies:
         path.parent.mkdir(parents=True, exist_ok=True)
         data = log.text.encode(errors="replace")
         here = path.exists()
-        if here and log.once and data in path.read_bytes():
-            return
+        if here and log.once:
+            data = not_in(path.read_bytes(), data)
         # Not begun anew when somebody has removed it since: what was in it would be lost in the storage too.
         flags = os.O_APPEND if here else os.O_CREAT | os.O_EXCL
         with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "wb") as file:

@@ -222,7 +222,7 @@ class Mirror:
         Args:
             dirname: the trial's directory.
             text: what to add.
-            once: unless it is there already.
+            once: only what of it is not there already.
         """
         self._trials.add_log(LogText(dirname, text, once))
         self.copy_soon(dirname)

@@ -7,15 +7,17 @@ line's own: the output before it may not have ended with one.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _MARK = re.compile(r"^trialpod: trial (\S+) attempt (\d+)\r?$", re.MULTILINE)
+_MARK_IN_BYTES = re.compile(_MARK.pattern.encode(), re.MULTILINE)
 _MARK_LINE = re.compile(rb"trialpod: trial (\S+) attempt (\d+)\r?\n?")
 
 
 class Section(NamedTuple):
-    """What one attempt printed, with its first line."""
+    """What one attempt printed, with its first line; it may not end with a newline."""
 
     trial_id: str
     attempt: int
@@ -41,10 +43,25 @@ def sections(text: str, *, whole: bool = True) -> list[Section]:
         part = text[0 if whole and not index else mark.start() : end]
         if end is not None:
             part = part.removesuffix("\n")
-        if part and not part.endswith("\n"):
-            part += "\n"
         found.append(Section(mark[1], int(mark[2]), part.removeprefix("\n")))
     return found
+
+
+def not_in(log: bytes, printed: bytes) -> bytes:
+    """Return what of an attempt's output a log does not have, in which a shorter reading of it may be.
+
+    Args:
+        log: what was kept before.
+        printed: the output, with the line that begins it where it has one; without one it is in the log as a whole or
+            not at all, since the same words may be another attempt's.
+    """
+    if printed in log:
+        return b""
+    mark = _MARK_IN_BYTES.search(printed)
+    if mark is None or (at := log.find(printed[: mark.end()])) < 0:
+        return printed
+    more = range(mark.end(), len(printed) + 1)
+    return printed[more[bisect(more, False, key=lambda end: not log.startswith(printed[:end], at)) - 1] :]
 
 
 def lines_of(lines: Iterable[bytes], trial_id: str, first: str, *, until_next: bool = False) -> Iterator[bytes]:

@@ -97,6 +97,46 @@ def test_the_operator_may_be_replaced_at_any_time(run: Run) -> None:
     run(scenario)
 
 
+def test_what_pods_print_while_there_is_no_operator_is_kept_and_nothing_twice(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, numSamples=30)
+        printed = 0
+        for _ in range(3):
+            await asyncio.sleep(2.0)
+            relabels = asyncio.Event()
+            request = world.operator.kube.request
+
+            async def hang(
+                method: str, path: str, request: Any = request, relabels: Any = relabels, **more: Any
+            ) -> Any:
+                if method == "PATCH" and "/pods/" in path:  # its trial's log has been kept
+                    relabels.set()
+                    await asyncio.sleep(1000.0)
+                return await request(method, path, **more)
+
+            world.operator.kube.request = hang  # type: ignore[method-assign]
+            await relabels.wait()
+            await asyncio.sleep(2.0)  # the log is stored
+            world.pods.service = None
+            await world.operator.close()
+            for pod in world.api.all("pods"):
+                uid = pod["metadata"]["uid"]
+                world.api.logs[uid] = world.api.logs.get(uid, "") + f"late {printed}\n"
+                printed += 1
+            world.start_operator()
+        await world.until_over()
+        texts = world.files("log.txt")
+        lines = [line for text in texts.values() for line in text.splitlines()]
+        assert sorted(line for line in lines if line.startswith("late")) == sorted(
+            f"late {n}" for n in range(printed)
+        )
+        for trial_id, text in texts.items():
+            assert text.count("trialpod:") == 1, trial_id
+            assert text.count("step") == 5, text
+
+    run(scenario)
+
+
 def test_a_pod_that_dies_ends_its_attempt_only(run: Run) -> None:
     async def scenario(world: World) -> None:
         await begin(world, numSamples=4, maxConcurrentTrials=1)

@@ -138,6 +138,9 @@ def _kubelet_configuration(node: Node) -> dict[str, object]:
         "nodeStatusReportFrequency": "30s",
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
+        # Tests kill the operator again and again, each for its own reason; the wait would double to five minutes.
+        "featureGates": {"KubeletCrashLoopBackOffMax": True},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
         "registerWithTaints": [],
         "shutdownGracePeriod": "0s",
         "volumePluginDir": f"{node.state}/volume-plugins",
