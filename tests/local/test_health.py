@@ -21,7 +21,11 @@ EACH_TRIAL = 2_000
 """Bytes that the shell remembers of a trial, as long as the experiment goes on."""
 
 
-def assert_flat(health: Health, *roles: str, each: float = 0.0) -> None:
+CONNECTIONS = 8
+"""As many may be kept to a bucket, opened when so many requests meet. One lost for every checkpoint would be 100."""
+
+
+def assert_flat(health: Health, *roles: str, each: float = 0.0, connections: int = 0) -> None:
     for role in roles:
         later = health.settled(role)
         assert len(later) > 10
@@ -30,7 +34,7 @@ def assert_flat(health: Health, *roles: str, each: float = 0.0) -> None:
         half = len(later) // 2
         first, last = later[:half], later[half:]
         # Connections come and go: it counts what is open most of the time.
-        assert median(s.descriptors for s in last) <= max(s.descriptors for s in first), role
+        assert median(s.descriptors for s in last) <= max(s.descriptors for s in first) + connections, role
         assert median(s.threads for s in last) <= max(s.threads for s in first), role
 
 
@@ -50,4 +54,5 @@ def test_many_checkpoints_to_a_bucket(tmp_path: Path) -> None:
         server.storage("s3://long/here")
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
         env = {"AWS_ENDPOINT_URL": server.endpoint, **keys}
-        assert_flat(watch("checkpoints", 200, tmp_path, "s3://long/here", env), "shell", "fork server", "runner")
+        health = watch("checkpoints", 200, tmp_path, "s3://long/here", env)
+        assert_flat(health, "shell", "fork server", "runner", connections=CONNECTIONS)
