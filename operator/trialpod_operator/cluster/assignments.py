@@ -29,7 +29,7 @@ class Assignments:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._held: set[asyncio.Future[AssignmentAnswer]] = set()  # answers that somebody waits for
+        self._held: dict[asyncio.Future[AssignmentAnswer], None] = {}  # answers that somebody waits for, in order
         self._closed = False
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
@@ -64,7 +64,7 @@ class Assignments:
         waiting = asyncio.ensure_future(answer)
         if self._closed:
             waiting.cancel()
-        self._held.add(waiting)
+        self._held[waiting] = None
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -72,7 +72,7 @@ class Assignments:
                 raise NotReadyError("the experiment was closed") from None
             raise
         finally:
-            self._held.discard(waiting)
+            self._held.pop(waiting, None)
 
     def close(self) -> None:
         """Let those who wait ask again, whoever answers then."""

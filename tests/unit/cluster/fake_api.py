@@ -55,6 +55,8 @@ class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], dict[str, Object]] = {}  # (namespace, plural) -> name -> object
         self.watches: list[Watch] = []
+        self._pages: dict[str, list[Object]] = {}  # by the token that continues a list
+        self._tokens = itertools.count(1)
         self.logs: dict[str, str] = {}  # pod's uid -> what it printed
         self.counts: Counter[str] = Counter()  # requests by "METHOD plural"
         self.on_pod: Callable[[str, Object], None] = lambda kind, pod: None
@@ -168,10 +170,13 @@ class FakeApi:
                 self.delete(item)
             return {}
         assert method == "GET", method
-        start = int(query.get("continue") or 0)
-        end = start + PAGE
-        token = {"continue": str(end)} if end < len(found) else {}
-        return {"items": [_shown(item) for item in found[start:end]], "metadata": token}
+        # All pages are of one moment, that of the first: etcd keeps it for them.
+        shown = self._pages.pop(query["continue"]) if query.get("continue") else [_shown(item) for item in found]
+        token = {}
+        if len(shown) > PAGE:
+            token["continue"] = str(next(self._tokens))
+            self._pages[token["continue"]] = shown[PAGE:]
+        return {"items": shown[:PAGE], "metadata": token}
 
     def _create(self, method: str, path: str, plural: str, namespace: str, body: Any) -> Object:
         item: Object = copied(dict(body))
