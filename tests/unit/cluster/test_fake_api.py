@@ -1,4 +1,4 @@
-"""The API server that the cluster in memory has: where it must be like the real one for others' tests to mean something."""
+"""The API server of the cluster in memory, where it must be like the real one for other tests to mean something."""
 
 from __future__ import annotations
 
