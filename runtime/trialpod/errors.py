@@ -24,6 +24,13 @@ class CheckpointError(TrialpodError):
     """A checkpoint is missing, incomplete or damaged."""
 
 
+class SupersededError(CheckpointError):
+    """A later attempt of the trial is at work with its checkpoints: this one may not change them any more.
+
+    An attempt that is told so although it is its trial's latest follows one whose start was lost with its machine.
+    """
+
+
 class StorageError(TrialpodError):
     """The storage refused or lost an operation."""
 

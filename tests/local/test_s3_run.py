@@ -171,6 +171,34 @@ def test_kill_9_and_a_lost_disk_lose_nothing_that_the_bucket_has(work: Shell, se
     assert all(one.problem == "" for one in listed(f"{uri}/exp", verify=True))
 
 
+def test_an_attempt_of_a_lost_machine_that_the_bucket_does_not_know_of_is_no_failure(
+    work: Shell, server: MinioServer
+) -> None:
+    uri = "s3://runs/ahead"
+    server.storage(uri)
+    work.manifest(numSamples=1, failurePolicy={"maxFailures": 0})
+    running = work.start("run", "experiment.yaml", "--storage", uri, "--cpus", "2", "--json")
+    eventually("half of it", half_done(f"{uri}/exp", 1), running)
+    running.signal(signal.SIGKILL)
+    running.wait()
+    work.wait_until_all_gone()
+    shutil.rmtree(work.folder / "trialpod-results")
+    storage = server.storage(f"{uri}/exp")
+    folder = next(key for key in storage.list() if "/checkpoint_" in key).partition("/")[0]
+    # Its third attempt had begun a checkpoint when it was lost, and the journal in the bucket knows of the first.
+    claim = f"{folder}/checkpoint_000009/.trialpod-claim"
+    storage.write_new(claim, json.dumps({"attempt": 3, "token": "lost"}).encode())
+    open_gate(work)
+
+    again = work.run("run", "experiment.yaml", "--storage", uri, "--cpus", "2")
+    assert again.returncode == 0, again.stdout + again.stderr
+    complete(storage, 1)
+    (row,) = read_view(f"{uri}/exp", rows=None).rows
+    assert (row.failures, row.attempts) == (0, 3)
+    assert claim not in storage.list()
+    work.assert_whole(f"{uri}/exp")
+
+
 def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server: MinioServer) -> None:
     uri = "s3://runs/two"
     server.storage(uri)

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialpod.errors import CheckpointError, StorageError
+from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage import manifest as manifests
 from trialpod.storage.base import Storage, storage_error
@@ -133,7 +133,7 @@ class DirectoryCheckpoints(CheckpointStore):
         if attempt is not None and os.path.exists(self._path(name)):
             owner = self._manifest(name).checkpoint.attempt
             if owner > attempt:
-                raise CheckpointError(f"{name} was written by attempt {owner}; attempt {attempt} may not delete it")
+                raise SupersededError(f"{name} was written by attempt {owner}; attempt {attempt} may not delete it")
         self._remove(name)
 
     def committed(self) -> list[CheckpointInfo]:

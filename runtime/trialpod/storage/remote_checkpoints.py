@@ -39,7 +39,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.errors import CheckpointError, StorageError
+from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage import manifest as manifests
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, StorageUnavailableError
@@ -222,7 +222,7 @@ class RemoteCheckpoints(SnapshotStore):
         where = f"{name} in {self.uri}"
         data = self._storage.read(f"{name}/{MANIFEST_FILE}")
         if manifests.tombstone_time(data) is not None:
-            raise CheckpointError(f"{where} was given up by a later attempt; this one has been superseded")
+            raise SupersededError(f"{where} was given up by a later attempt; this one has been superseded")
         try:
             owner = f" by attempt {manifests.decode(data, where).checkpoint.attempt}"
         except CheckpointError:
@@ -305,7 +305,7 @@ class RemoteCheckpoints(SnapshotStore):
                 claim = self._claim_of(name)
                 owner = claim.attempt if claim is not None else 0
             if owner > attempt:
-                raise CheckpointError(
+                raise SupersededError(
                     f"{name} in {self.uri} was begun by attempt {owner}; attempt {attempt} has been superseded and "
                     "may not change anything"
                 )
