@@ -173,8 +173,12 @@ class Engine:
         )
 
     def horizons(self, trial: Trial) -> list[Horizon]:
-        """Return where the trial must next wait for a decision."""
-        if trial.decision is not None or trial.completion_told:
+        """Return where the trial must next wait for a decision.
+
+        Also while the experiment is suspended: what an attempt reports until it pauses is judged, and it may not go
+        on behind a result that ends it.
+        """
+        if trial.completion_told or (trial.decision is not None and not results.suspending(trial)):
             return []
         horizons = self.ask(self.scheduler.horizons, trial)
         if self.stopper is not None and horizons is not None:

@@ -75,6 +75,16 @@ def test_what_a_trial_reports_while_the_experiment_is_being_suspended_is_judged(
     assert starts(shell.resume()) == [("t1", 2)]
 
 
+def test_a_trial_that_is_being_suspended_waits_where_it_would_wait() -> None:
+    shell = Shell(stopper=ScoreStopper(trial=5.0))
+    horizons = shell.answer("t0").horizons
+    assert horizons
+    shell.suspend()
+    assert shell.answer("t0").horizons == horizons
+    shell.results("t0", result(1, 5.0))
+    assert (shell.answer("t0").decision, shell.answer("t0").horizons) == ("stop", [])
+
+
 def test_a_scheduler_pauses_a_trial_that_was_about_to_be_suspended() -> None:
     shell = Shell(scheduler=TimeSlices(1))
     shell.suspend()
