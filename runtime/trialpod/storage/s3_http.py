@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -89,6 +90,8 @@ class HttpPool:
         self._connect_timeout_s = connect_timeout_s
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
+        # Not by __del__: in a cycle that is collected the sockets may come first, and warn that nobody closed them.
+        weakref.finalize(self, _close_all, self._idle)
         self._pid = os.getpid()
 
     def exchange(
@@ -135,16 +138,11 @@ class HttpPool:
         """Close the idle connections."""
         self._forget()
 
-    def __del__(self) -> None:
-        for connection in getattr(self, "_idle", ()):
-            connection.close()
-
     def _acquire(self, host: str) -> tuple[_Connection, bool]:
         with self._lock:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
-                while self._idle:
-                    self._idle.pop().close()  # only this process's descriptor: the parent's goes on
+                _close_all(self._idle)  # only this process's descriptors: the parent's go on
             for index in range(len(self._idle) - 1, -1, -1):
                 if self._idle[index].host == host:
                     return self._idle.pop(index), True
@@ -152,9 +150,7 @@ class HttpPool:
 
     def _forget(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+            _close_all(self._idle)
 
     def _connect(self, host: str) -> socket.socket:
         address = "localhost" if host.endswith(".localhost") else host
@@ -173,6 +169,11 @@ class HttpPool:
             connection.close()
             raise
         return connection
+
+
+def _close_all(connections: list[_Connection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 class _Connection:
