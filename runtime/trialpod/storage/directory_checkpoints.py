@@ -152,7 +152,7 @@ class DirectoryCheckpoints(CheckpointStore):
         if attempt is not None:
             later = [info for info in self.committed() if info.attempt > attempt and info.name not in known]
             if later:
-                raise CheckpointError(
+                raise SupersededError(
                     f"{self._path(later[0].name)} was written by attempt {later[0].attempt}; attempt {attempt} has "
                     "been superseded"
                 )
