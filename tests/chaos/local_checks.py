@@ -267,9 +267,11 @@ def disrupted(attempts: dict[str, list[Attempt]]) -> bool:
 
 
 def held_up(attempts: dict[str, list[Attempt]]) -> bool:
-    """Return whether a trial has waited, because two of its attempts in a row came no further: others went first.
+    """Return whether a trial may have waited, so that others went first.
 
-    An attempt that was killed before it could write anything down is known by its number, which is missing.
+    It waits after an attempt that ended before its time and one after that which came no further. An attempt that was
+    killed before it could write anything down is known by its number, which is missing; of what an attempt reported
+    last the engine knows for certain only what it called durable.
     """
     for own in attempts.values():
         furthest, before, fruitless = 0, 0, 0
@@ -277,10 +279,12 @@ def held_up(attempts: dict[str, list[Attempt]]) -> bool:
             fruitless += attempt.number - before - 1
             if fruitless >= 2:
                 return True
-            last = max((row["training_iteration"] for row in attempt.rows), default=0)
-            over = attempt.cause in ("paused", "exploited", "completed", "stopped")
-            fruitless = 0 if last > furthest or over else fruitless + 1
-            furthest, before = max(furthest, last), attempt.number
+            iterations = [row["training_iteration"] for row in attempt.rows]
+            if max(iterations[: attempt.durable], default=0) > furthest:
+                fruitless = 0
+            if attempt.cause not in ("paused", "exploited", "completed", "stopped"):
+                fruitless += 1
+            furthest, before = max([furthest, *iterations]), attempt.number
             if fruitless >= 2:
                 return True
     return False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from local_chaos import Rounds
-from local_checks import LAST_SECONDS, violations
+from local_checks import LAST_SECONDS, attempts_of, held_up, violations
 from local_plan import ALGORITHMS, ALL_KINDS, Fault, plan_of
 from local_round import Done, Round
 
@@ -99,6 +99,39 @@ class TestARoundInWhichSomethingWentWrong:
         found = self.made(report(1), rows=[1])
         found.left, found.garbage = {7: "python"}, ["trialpod-run-x"]
         assert len(violations(found, None)) == 2
+
+
+class TestATrialMayHaveWaited:
+    """Then others went first, and a searcher was asked at another moment than undisturbed."""
+
+    def waited(self, *facts: dict[str, object]) -> bool:
+        found = Round(plan_of(4), Path())
+        found.facts = [{"at": float(at), "trial": "x_00000", "pid": 1, **fact} for at, fact in enumerate(facts)]
+        return held_up(attempts_of(found))
+
+    def test_when_an_attempt_failed_and_the_next_one_came_no_further(self) -> None:
+        assert self.waited(report(1), report(2), report(1, attempt=2))
+
+    def test_not_when_each_came_further_for_certain(self) -> None:
+        durable = [{"attempt": attempt, "durable": 2, "saved": []} for attempt in (1, 2)]
+        assert not self.waited(
+            report(1),
+            report(2),
+            durable[0],
+            report(2, attempt=2, number=1),
+            report(3, attempt=2, number=2),
+            durable[1],
+        )
+
+    def test_when_how_far_it_came_may_not_have_been_heard_of(self) -> None:
+        assert self.waited(report(1), report(2, attempt=2))
+
+    def test_when_two_attempts_in_a_row_left_no_word(self) -> None:
+        assert self.waited(report(1, attempt=3), {"attempt": 3, "durable": 1, "saved": []})
+
+    def test_not_when_it_was_only_paused(self) -> None:
+        paused = {"attempt": 1, "durable": 0, "saved": [], "end": "paused"}
+        assert not self.waited(report(1), paused, report(1, attempt=2))
 
 
 def report(iteration: int, attempt: int = 1, number: int | None = None) -> dict[str, object]:

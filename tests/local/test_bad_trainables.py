@@ -150,6 +150,11 @@ def raises_what_cannot_be_shown():
 def recurses():
     recurses()
 
+def raises_with_a_full_log():
+    for descriptor in (1, 2):
+        os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
+    raise RuntimeError("nobody can log this")
+
 def closes_every_descriptor():
     os.closerange(0, 4096)
     tune.report({"score": 1})
@@ -201,6 +206,7 @@ SAID = {
     "raises_an_interrupt": "KeyboardInterrupt (bad.py:",
     "raises_what_cannot_be_shown": "Strange",
     "recurses": "RecursionError: maximum recursion depth exceeded",
+    "raises_with_a_full_log": "RuntimeError: nobody can log this (bad.py:",
     "closes_every_descriptor": "the process ended with exit status 1 before the trial was over",
     "changes_the_directory": "",
     "removes_its_directory": "",

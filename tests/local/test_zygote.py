@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from trialpod.protocol.messages import TrainableRef
@@ -135,6 +136,17 @@ def test_commands_for_a_trial_that_has_ended_are_ignored(server: Server) -> None
     exited = server.until_exits(1)[-1]
     assert isinstance(exited, Exited)
     assert (exited.key, exited.status) == ("u", 1)
+
+
+def test_a_trial_whose_log_cannot_be_opened_runs_and_that_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    server = Server()
+    server.send(msgspec.structs.replace(trial("exit", "5"), log_path="/nowhere/log.txt"))
+    exited = server.until_exits(1)[-1]
+    server.control.close()
+    assert server.process.wait(30) == 0
+    assert isinstance(exited, Exited)
+    assert exited.status == 5
+    assert "cannot open /nowhere/log.txt: No such file or directory" in capfd.readouterr().err
 
 
 def test_a_trial_told_to_end_right_after_its_start_ends(server: Server) -> None:

@@ -29,7 +29,7 @@ BROKEN_LIMIT = 3
 """When the code of this many trials could not be started and none ever ran, the experiment fails."""
 
 FREE_RETRIES = 1
-"""Attempts in a row without progress that are retried at once; after them the back-off doubles each time."""
+"""Failures and disruptions since the trial last came further that are retried at once; then the back-off doubles."""
 
 _NO_REASON: dict[str, Any] = {}
 

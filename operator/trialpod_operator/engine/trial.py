@@ -67,7 +67,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     failures: int = 0
     disruptions: int = 0
-    fruitless: int = 0  # attempts in a row that failed or were disrupted and came no further than those before
+    fruitless: int = 0  # attempts that failed or were disrupted since the trial last came further
     retry_at: float = 0.0  # not before
     run_time_s: float = 0.0  # of ended attempts
     ended_at: float = 0.0

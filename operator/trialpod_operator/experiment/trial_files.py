@@ -6,7 +6,7 @@ They follow from the journal: results go to the journal first and to these files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
 ever missing or there twice. Where the files may be in a storage and not here, those that go on are fetched before.
 
-A file that cannot be written ends no experiment: what is due stays buffered and is tried again, a directory that
+Results that cannot be written end no experiment: what is due stays buffered and is tried again, a directory that
 somebody removed is made again, and `warn` is told once per trial.
 """
 
@@ -69,7 +69,11 @@ class TrialFiles:
         return self._directory / name
 
     def create(self, trial: Trial) -> None:
-        """Make the directory of a new trial, with its parameters in it."""
+        """Make the directory of a new trial, with its parameters in it: without them it does not start.
+
+        Raises:
+            StorageError: they cannot be written. On a full disk a run so ends before every trial has failed on it.
+        """
         self._open(trial)
 
     def go_on(self, trials: Iterable[Trial]) -> None:

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -40,6 +41,7 @@ from trialpod.runner.function_runner import check_signature, run_function
 from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
 from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
+from trialpod.runner.streams import flush, say
 from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
@@ -148,8 +150,9 @@ class _Process:
         """Run one attempt and report how it ended; return where the next one is to run, "" for nowhere."""
         pid = os.getpid()
         if self._shares_pod(assignment):
-            sys.stdout.write(attempt_mark(assignment.trial_id, assignment.attempt))
-            sys.stdout.flush()
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.write(attempt_mark(assignment.trial_id, assignment.attempt))
+            flush()
         if assignment.storage_options.get("credentials_from"):
             _supply_keys(self.client, assignment)
         set_environment(assignment, os.environ)
@@ -276,8 +279,7 @@ class _Process:
 
         end = end_of(error, preempted=attempt.preempted)
         if end.traceback:
-            sys.stderr.write(end.traceback)
-            sys.stderr.flush()
+            say(end.traceback)
         return end
 
     def _enter(self, trial_dir: str) -> None:
@@ -348,15 +350,14 @@ def _config(assignment: Assignment) -> dict[str, Any]:
 
 def _move_log(old: str, new: str) -> None:
     """Send stdout and stderr to `new`, if they went to `old`."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     for descriptor in (1, 2):
         try:
             if not os.path.samestat(os.fstat(descriptor), os.stat(old)):
                 continue
+            target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError:
             continue
-        target = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(target, descriptor)
         os.close(target)
 
@@ -372,6 +373,6 @@ def _leave_child(error: BaseException | None) -> None:
     elif error is not None:
         from trialpod.runner.failure import user_traceback
 
-        sys.stderr.write(user_traceback(error))
+        say(user_traceback(error))
         status = 1
     leave(status)

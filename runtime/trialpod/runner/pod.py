@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from trialpod.errors import TrialpodError
+from trialpod.runner.streams import flush, say
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import AttemptEnd
@@ -68,7 +69,7 @@ def main() -> int:
         _prepare_folders()
     except _SetUpError as error:
         message.write(str(error))
-        sys.stderr.write(f"trialpod: {error}\n")
+        say(f"trialpod: {error}\n")
         return _UNUSABLE
     signals = {*_STOP_SIGNALS, signal.SIGCHLD}
     # Blocked before the fork: none is lost, whichever process it finds.
@@ -205,17 +206,14 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, 
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except TrialpodError as error:
         message.write(str(error))
-        sys.stderr.write(f"trialpod: {error}\n")
+        say(f"trialpod: {error}\n")
     except BaseException:  # noqa: BLE001 - this is the bottom of the process's stack
         import traceback
 
-        traceback.print_exc()
+        say(traceback.format_exc())
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                status = status or 1
+        if not flush():
+            status = status or 1
         # Threads that user code left behind would keep the interpreter from ending.
         os._exit(status & 0xFF)
 
@@ -279,7 +277,7 @@ def _status(code: int, message: TerminationMessage) -> int:
     if code == _NOT_KNOWN:
         text = f"the trial's process exited with status {code}"
         message.write(text)
-        sys.stderr.write(f"trialpod: {text}\n")
+        say(f"trialpod: {text}\n")
         return 1
     if code >= 0:
         return code
@@ -288,7 +286,7 @@ def _status(code: int, message: TerminationMessage) -> int:
         hint = "; most likely the container reached its memory limit" if -code == signal.SIGKILL else ""
         text = f"the trial's process was killed by {name}{hint}"
         message.write(text)
-        sys.stderr.write(f"trialpod: {text}\n")
+        say(f"trialpod: {text}\n")
     return 128 - code
 
 

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 
@@ -24,6 +23,7 @@ from trialpod.protocol.attempt_link import Superseded
 from trialpod.protocol.client import RefusedError
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner.attempt import Attempt
+from trialpod.runner.streams import flush
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,5 @@ class PreemptionWatch:
 
 def leave(status: int) -> None:
     """End this process now, without running any more of the user's code."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    flush()
     os._exit(status)

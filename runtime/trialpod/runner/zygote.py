@@ -31,6 +31,7 @@ import traceback
 import warnings
 
 from trialpod.runner import zygote_child, zygote_system
+from trialpod.runner.streams import flush
 from trialpod.runner.zygote_protocol import (
     Event,
     Exited,
@@ -162,7 +163,7 @@ class Zygote:
         except BaseException as error:  # noqa: BLE001 - the user's module may raise anything; the trial says it again
             problem = "".join(traceback.format_exception_only(error)).strip()
         zygote_system.outlive_parent()
-        zygote_child.flush()
+        flush()
         unsafe = zygote_system.unsafe_to_fork()
         if unsafe:
             problem = problem or f"{unsafe}; trials import it by themselves, which makes each start slower"
@@ -181,7 +182,7 @@ class Zygote:
         os.execve(sys.executable, [*sys.orig_argv, "--again", module], self._environ)
 
     def _spawn(self, command: Spawn) -> None:
-        zygote_child.flush()  # or the trial would write it once more
+        flush()  # or the trial would write it once more
         zygote = os.getpid()
         # No handler of ours may run in the child, and no signal for the child may be lost before it is itself.
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
@@ -295,7 +296,7 @@ def main() -> None:
         with contextlib.suppress(ConnectionError):  # the parent has ended meanwhile, as `run` finds out
             zygote.send(Ready(pid=os.getpid()))
     zygote.run()
-    zygote_child.flush()
+    flush()
     # Not through the interpreter's shutdown: what the user's module registered there belongs to trials.
     os._exit(0)
 

@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import random
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from trialpod.runner import zygote_system
+from trialpod.runner.streams import flush, say
 from trialpod.runner.zygote_protocol import Spawn
 
 
@@ -60,18 +60,10 @@ def live(command: Spawn, *, zygote: int, close: Iterable[int], signals: Iterable
     except SystemExit as error:
         status = _status(error.code)
     except BaseException:  # noqa: BLE001 - this is the bottom of the process's stack
-        traceback.print_exc()
+        say(traceback.format_exc())
     finally:
         flush()
         os._exit(status & 0xFF)
-
-
-def flush() -> None:
-    """Write out what is buffered for stdout and stderr; a closed or full one is not worth an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
 
 
 def _redirect(log_path: str) -> None:
@@ -79,10 +71,15 @@ def _redirect(log_path: str) -> None:
     os.dup2(null, 0)
     os.close(null)
     if log_path:
-        log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        try:
+            log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            # A full disk, or a folder that is gone: what the trial does about it can be reported.
+            say(f"trialpod: cannot open {log_path}: {error.strerror}; what this trial says comes here\n")
+        else:
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
     for stream in (sys.stdout, sys.stderr):
         # A log that shows a line only when 8 kB have gathered looks like a trial that hangs.
         reconfigure = getattr(stream, "reconfigure", None)
@@ -115,5 +112,5 @@ def _status(value: object) -> int:
         return 0
     if isinstance(value, int):
         return value
-    print(value, file=sys.stderr)  # noqa: T201 - as `sys.exit("message")` does
+    say(f"{value}\n")  # as `sys.exit("message")` does
     return 1

@@ -1,0 +1,30 @@
+"""What a trial's processes say themselves on stdout and stderr.
+
+A stream that is closed, or a file on a full disk, takes nothing: that is no reason to end, and least of all may it
+hide what was to be reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+
+def flush() -> bool:
+    """Write out what is buffered for stdout and stderr; return whether all of it could be written."""
+    written = True
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                written = False
+    return written
+
+
+def say(text: str) -> None:
+    """Write to stderr at once, if it takes anything."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
