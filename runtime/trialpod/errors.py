@@ -25,9 +25,10 @@ class CheckpointError(TrialpodError):
 
 
 class SupersededError(CheckpointError):
-    """A later attempt of the trial is at work with its checkpoints: this one may not change them any more.
+    """Another attempt of the trial is at work with its checkpoints: this one may not change what it has there.
 
-    An attempt that is told so although it is its trial's latest follows one whose start was lost with its machine.
+    An attempt that is told so although it is its trial's latest follows one whose start was lost with its machine, or
+    could not ask the storage where it might write. The next one can.
     """
 
 

@@ -488,6 +488,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     put(runner_main, "socket", _Hosts())
     put(host_module, "Journal", _Journals(world_of))
     put(runner_main, "sys", _Quiet())
+    put(runner_main, "say", lambda _text: None)
     logging.disable(logging.CRITICAL)
     undo.append(lambda: logging.disable(logging.NOTSET))
     try:

@@ -234,7 +234,7 @@ class DirectoryCheckpoints(CheckpointStore):
             owner = f" by attempt {self._manifest(checkpoint_name(index)).checkpoint.attempt}"
         except CheckpointError:
             owner = ""  # damaged; still not ours to replace
-        raise CheckpointError(f"{root} has been committed{owner}; a committed checkpoint is never replaced")
+        raise SupersededError(f"{root} has been committed{owner}; a committed checkpoint is never replaced")
 
     def _manifest(self, name: str) -> Manifest:
         root = self._path(name)

@@ -191,7 +191,7 @@ class RemoteCheckpoints(SnapshotStore):
             owner = self._claim_of(name)
             if owner is None or owner.token != self._token:
                 by = f" by attempt {owner.attempt}" if owner else ""
-                raise CheckpointError(
+                raise SupersededError(
                     f"{name} in {self.uri} is taken: it was begun{by}; an index is never written twice"
                 ) from error
         if self._storage.exists(f"{name}/{MANIFEST_FILE}"):
@@ -227,7 +227,7 @@ class RemoteCheckpoints(SnapshotStore):
             owner = f" by attempt {manifests.decode(data, where).checkpoint.attempt}"
         except CheckpointError:
             owner = ""  # damaged; still not ours to replace
-        raise CheckpointError(f"{where} has been committed{owner}; a committed checkpoint is never replaced")
+        raise SupersededError(f"{where} has been committed{owner}; a committed checkpoint is never replaced")
 
     # Reading.
 

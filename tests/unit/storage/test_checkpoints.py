@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from trialpod.errors import CheckpointError
+from trialpod.errors import CheckpointError, SupersededError
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.layout import MANIFEST_FILE
@@ -126,9 +126,9 @@ def test_later_changes_to_the_source_do_not_reach_the_checkpoint(store, source):
 def test_a_committed_checkpoint_is_never_replaced(store, source, trial):
     info = commit(store, 0, source)
     other = CheckpointStore(DirectoryStorage(trial))
-    with pytest.raises(CheckpointError, match=r"committed by attempt 1; .* never replaced"):
+    with pytest.raises(SupersededError, match=r"committed by attempt 1; .* never replaced"):
         other.begin(0)
-    with pytest.raises(CheckpointError, match="never replaced"):
+    with pytest.raises(SupersededError, match="never replaced"):
         commit(other, 0, source, attempt=2)
     assert store.fetch(info)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from memory_storage import Died, MemoryStorage, fail_on, unavailable
 
-from trialpod.errors import CheckpointError, StorageError
+from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.storage import manifest as manifests
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.checkpoints import CheckpointStore
@@ -167,7 +167,7 @@ def test_a_second_commit_of_an_index_is_refused_and_changes_nothing(store, make,
     info = commit(store, 0, source, attempt=2)
     before = dict(storage.values)
     (source / "weights.bin").write_bytes(b"other")
-    with pytest.raises(CheckpointError, match="begun by attempt 2"):
+    with pytest.raises(SupersededError, match="begun by attempt 2"):
         commit(again(make), 0, source, attempt=1)
     assert storage.values == before
     assert again(make).fetch(info)
@@ -176,7 +176,7 @@ def test_a_second_commit_of_an_index_is_refused_and_changes_nothing(store, make,
 def test_a_checkpoint_that_was_copied_there_without_a_claim_is_not_replaced(store, make, source, storage):
     commit(store, 0, source)
     del storage.values[f"checkpoint_000000/{CLAIM}"]
-    with pytest.raises(CheckpointError, match=r"committed by attempt 1; .* never replaced"):
+    with pytest.raises(SupersededError, match=r"committed by attempt 1; .* never replaced"):
         commit(again(make), 0, source, attempt=2)
 
 
@@ -226,7 +226,7 @@ def test_a_superseded_attempt_can_neither_commit_nor_delete_after_its_successor_
         commit(store, 1)
     assert seen[1] == 2
     new = commit(successor, 2, source, attempt=2)
-    with pytest.raises(CheckpointError, match="begun by attempt 2"):
+    with pytest.raises(SupersededError, match="begun by attempt 2"):
         commit(store, 2, source)
     with pytest.raises(CheckpointError, match="attempt 1 has been superseded"):
         store.delete(old.name, attempt=1)
@@ -237,14 +237,14 @@ def test_a_superseded_attempt_can_neither_commit_nor_delete_after_its_successor_
 def test_a_reserved_index_is_refused_to_others_before_anything_is_stored_there(store, make, source):
     commit(store, 0, source)
     assert again(make).reserve(0, 2) == 1
-    with pytest.raises(CheckpointError, match="begun by attempt 2"):
+    with pytest.raises(SupersededError, match="begun by attempt 2"):
         commit(store, 1, source)
 
 
 def test_an_attempt_that_comes_late_claims_nothing_behind_its_successor(make, source, storage):
     again(make).reserve(0, 2)
     late = again(make)
-    with pytest.raises(CheckpointError, match="begun by attempt 2; attempt 1 has been superseded"):
+    with pytest.raises(SupersededError, match="begun by attempt 2; attempt 1 has been superseded"):
         late.reserve(0, 1)
     assert set(storage.values) == {f"checkpoint_000000/{CLAIM}"}
 
@@ -252,7 +252,7 @@ def test_an_attempt_that_comes_late_claims_nothing_behind_its_successor(make, so
 def test_an_attempt_that_comes_late_sweeps_nothing_of_its_successor(store, make, source):
     old = commit(store, 0, source)
     new = commit(again(make), 1, source, attempt=3)
-    with pytest.raises(CheckpointError, match="begun by attempt 3; attempt 2 has been superseded"):
+    with pytest.raises(SupersededError, match="begun by attempt 3; attempt 2 has been superseded"):
         again(make).sweep([old.name], attempt=2)
     assert again(make).committed() == [old, new]
 
