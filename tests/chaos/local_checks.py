@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -214,11 +215,21 @@ def _progress(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
             went_on = f"attempt {attempt.number} went on from iteration {start}"
             problems.append(f"trial {trial_id}: {went_on}, though the checkpoint of iteration {newest} was recorded")
         last = before.rows[-1]["training_iteration"]
-        if last - start > most_repeated(found.plan):
-            problems.append(f"trial {trial_id}: attempt {attempt.number} repeats {last - start} steps")
+        heard = [row["training_iteration"] for row in before.rows if row["at"] < _unheard_from(found, before)]
+        if max(heard, default=start) - start > most_repeated(found.plan):
+            problems.append(f"trial {trial_id}: attempt {attempt.number} repeats {max(heard) - start} steps")
         if start > last:
             problems.append(f"trial {trial_id}: attempt {attempt.number} skips from iteration {last} to {start}")
     return problems
+
+
+def _unheard_from(found: Round, attempt: Attempt) -> float:
+    """Return from when on the run may have heard nothing of an attempt: it was stopped, or gone.
+
+    What an attempt does then is repeated, if it ends before there is a run again.
+    """
+    deaf = [done.at for done in found.done if done.fault.kind in ("stop shell", "kill shell", "lose machine")]
+    return min((moment for moment in deaf if moment >= attempt.began), default=math.inf)
 
 
 def _ended_twice(found: Round, attempts: dict[str, list[Attempt]]) -> list[str]:

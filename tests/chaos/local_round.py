@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,10 @@ POLL_S = 0.01
 DISK_BYTES = 24 * 1024 * 1024
 ALWAYS_SAVED = ("pbt", "hyperband", "asha_promotion")
 """They pause trials at any result; functions save with each one there."""
+
+
+_USERS = re.compile(r"users-.*|[a-z0-9_]{8}")
+"""Temporary files of user code; and the one by which `tempfile` finds out once whether it can write."""
 
 
 @dataclass
@@ -384,7 +389,7 @@ class Chaos:
         if sum("start" in fact for fact in found.facts) != starts:
             found.problems.append("a further run of the finished experiment started trials")
         found.left |= self._wait_until_gone(10.0)
-        found.garbage = sorted(name for name in os.listdir(shell.folder / "tmp") if not name.startswith("users-"))
+        found.garbage = sorted(name for name in os.listdir(shell.folder / "tmp") if not _USERS.fullmatch(name))
         checked = shell.run("fsck", self.place, "--verify", "--json", timeout_s=120)
         try:
             found.fsck = json.loads(checked.stdout)

@@ -66,6 +66,14 @@ class TestARoundInWhichSomethingWentWrong:
         problems = violations(self.made(*facts, rows=[1, 2]), None)
         assert any("though the checkpoint of iteration 2 was recorded" in problem for problem in problems)
 
+    def test_too_many_steps_were_repeated_but_not_those_that_nobody_heard_of(self) -> None:
+        many = [report(number) for number in range(1, 12)]
+        found = self.made(*many, report(1, attempt=2, number=1), rows=[*range(1, 12), 1])
+        found.rows["x_00000"][-1] |= {"stamp": 1}
+        assert any("attempt 2 repeats 11 steps" in problem for problem in violations(found, None))
+        found.done = [Done(Fault(after=0, delay_s=0.0, kind="kill shell"), 3.5, 0)]
+        assert not any("repeats" in problem for problem in violations(found, None))
+
     def test_a_lost_machine_may_give_the_number_of_an_attempt_again(self) -> None:
         durable = {"attempt": 1, "durable": 1, "saved": []}
         facts = [report(1) | {"stamp": 7}, durable, report(1), report(2), durable]

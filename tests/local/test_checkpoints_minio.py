@@ -116,7 +116,7 @@ def test_of_two_attempts_at_once_one_has_the_index_and_the_other_is_refused(
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["CheckpointError", "CheckpointInfo"]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["CheckpointInfo", "SupersededError"]
     reader = RemoteCheckpoints(storage, scratch=tmp_path)
     (info,) = reader.committed()
     assert content(reader.fetch(info)) == content(source)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fake_api import Object
 from sim_kernel import Process
 from sim_plan import Fault
+from sim_store_faults import StoreFaults
 
 from trialpod_operator.cluster import kube as paths
 
@@ -27,7 +27,7 @@ def _chosen(items: Sequence[T], x: float) -> T:
     return items[min(int(x * len(items)), len(items) - 1)]  # x is rounded, so it may be 1
 
 
-class Faults:
+class Faults(StoreFaults):
     """Lets faults happen in a world. A fault counts when it had something to happen to."""
 
     def __init__(self, world: SimWorld) -> None:
@@ -194,34 +194,6 @@ class Faults:
         if operator := self.world.operator:
             self._count("operator clock jumps")
             operator.process.offset_s += 3600.0 * (1 if fault.x < 0.5 else -1)
-
-    # -- the storage --
-
-    async def _store_slow(self, fault: Fault) -> None:
-        self._count("store slow")
-        self.world.weather.latency_s = random.Random(fault.x).choice([0.2, 2.0, 8.0])
-        await asyncio.sleep(fault.for_s)
-        self.world.weather.latency_s = 0.01
-
-    async def _store_failing(self, fault: Fault) -> None:
-        self.world.weather.failing = 0.1 + 0.5 * fault.x
-        await asyncio.sleep(fault.for_s)
-        self.world.weather.failing = 0.0
-
-    async def _store_answers_lost(self, fault: Fault) -> None:
-        self.world.weather.unknown = 0.1 + 0.5 * fault.x
-        await asyncio.sleep(fault.for_s)
-        self.world.weather.unknown = 0.0
-
-    async def _store_writes_repeated(self, fault: Fault) -> None:
-        self.world.weather.retried = 0.2 + 0.7 * fault.x
-        await asyncio.sleep(fault.for_s)
-        self.world.weather.retried = 0.0
-
-    async def _store_away(self, fault: Fault) -> None:
-        self.world.weather.away = True
-        await asyncio.sleep(fault.for_s)
-        self.world.weather.away = False
 
     # -- the API server --
 

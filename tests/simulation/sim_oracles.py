@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim_plan import MAX_FAILURES, STEPS
@@ -78,16 +79,10 @@ def _results(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list
         where = {uid: (attempt, number) for (trial, attempt), numbers in sent.items() if trial == trial_id
                  for number, uid in numbers.items()}  # fmt: skip
         places = [where.get(line["uid"]) for line in results]
-        if None in places:
-            found.append(f"results: {trial_id} has a result that nobody sent")
-            continue
-        if places != sorted(set(places)):  # type: ignore[type-var]
-            found.append(f"results: {trial_id} has results twice or out of order: {places}")
-        for attempt in {place[0] for place in places if place is not None}:
-            numbers = [place[1] for place in places if place is not None and place[0] == attempt]
-            if numbers != list(range(1, len(numbers) + 1)):
-                found.append(f"results: {trial_id}/{attempt} has a gap: {numbers}")
-            stored[trial_id, attempt] = len(numbers)
+        found += in_order(trial_id, places)
+        for place in places:
+            if place is not None:
+                stored[trial_id, place[0]] += 1
     for (trial_id, attempt), count in experiment.track.acked.items():
         if stored[trial_id, attempt] < count:
             found.append(
@@ -124,4 +119,24 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
         x = last.get("config", {}).get("x")
         if last.get("training_iteration") != STEPS or x is None or abs(last["score"] - STEPS * x) > 1e-9:
             found.append(f"end: {trial_id} ended with {last.get('training_iteration')}, {last.get('score')}, x {x}")
+    return found
+
+
+def in_order(trial_id: str, places: Sequence[tuple[int, ...] | None]) -> list[str]:
+    """Return what is wrong with the order of a trial's results.
+
+    Args:
+        trial_id: the trial.
+        places: of each result what tells its attempt, and behind that its number in it; None: nobody sent it.
+    """
+    known = [place for place in places if place is not None]
+    if len(known) != len(places):
+        return [f"results: {trial_id} has a result that nobody sent"]
+    found = []
+    if known != sorted(set(known)):
+        found.append(f"results: {trial_id} has results twice or out of order: {known}")
+    for attempt in {place[:-1] for place in known}:
+        numbers = [place[-1] for place in known if place[:-1] == attempt]
+        if numbers != list(range(1, len(numbers) + 1)):
+            found.append(f"results: {trial_id}/{attempt[-1]} has a gap: {numbers}")
     return found

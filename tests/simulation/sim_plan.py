@@ -9,7 +9,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 STEPS = 6
 MAX_FAILURES = 2
@@ -112,7 +112,7 @@ class Plan:
     watch_delay_s: float
     step_s: float
 
-    def with_faults(self, faults: tuple[Fault, ...]) -> Plan:
+    def with_faults(self, faults: tuple[Fault, ...]) -> Self:
         return replace(self, faults=faults)
 
     @property
@@ -155,7 +155,8 @@ def _schedulers(choose: random.Random) -> list[tuple[dict[str, Any] | None, bool
     ]
 
 
-def _spec(choose: random.Random) -> tuple[dict[str, Any], bool]:
+def experiment_spec(choose: random.Random) -> tuple[dict[str, Any], bool]:
+    """Return what a user may ask for, and whether its end depends on nothing that happens on the way."""
     scheduler, same_end = choose.choice(_schedulers(choose))
     spec: dict[str, Any] = {
         "numSamples": choose.choice([1, 2, 3, 3, 4]),
@@ -192,7 +193,7 @@ def _fault(choose: random.Random, kind: str) -> Fault:
 def plain_plan_of(seed: int) -> Plan:
     """Return what a seed stands for with one experiment of a class that has its pods for itself."""
     choose = random.Random(f"plan {seed}")
-    spec, same_end = _spec(choose)
+    spec, same_end = experiment_spec(choose)
     many = choose.random() < 0.8
     kinds = choose.sample(_PLAIN_KINDS, choose.randint(1, 8)) if many else [choose.choice(_PLAIN_KINDS)]
     faults = [_fault(choose, kind) for kind in kinds for _ in range(choose.choice([1, 1, 1, 2, 3]))]
@@ -214,7 +215,7 @@ def plan_of(seed: int) -> Plan:
         return plain
     experiments = [_widened(choose, plain.experiments[0])]
     for number in range(2, choose.choice([1, 1, 2, 2, 2, 3]) + 1):
-        spec, same_end = _spec(choose)
+        spec, same_end = experiment_spec(choose)
         spec["numSamples"] = choose.choice([1, 1, 2])
         if choose.random() < 0.5:
             spec["seed"] = experiments[0].spec["seed"]  # then its trials have the same ids
@@ -244,7 +245,17 @@ def _widened(choose: random.Random, experiment: Experiment) -> Experiment:
     return replace(experiment, spec=spec, restarts=True, keeps_every=choose.choice([0, 1, 1, 2]))
 
 
-def shrunk(plan: Plan, fails: Callable[[Plan], bool], tries: int = 60) -> Plan:
+class _WithFaults(Protocol):
+    @property
+    def faults(self) -> tuple[Fault, ...]: ...
+
+    def with_faults(self, faults: tuple[Fault, ...]) -> Self: ...
+
+
+P = TypeVar("P", bound=_WithFaults)
+
+
+def shrunk(plan: P, fails: Callable[[P], bool], tries: int = 60) -> P:
     """Leave out faults for as long as it still fails."""
     best = plan
     changed = True

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, defaultdict
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from fake_api import Object
 from fake_pods import Caller, FakePods
 from sim_kernel import PROCESS, Kernel, Process, SimThread, WorldOver, kernel
+from sim_witness import Track, Witness
 
 from trialpod.protocol import client as client_module
 from trialpod.protocol.http import TransportError
-from trialpod.protocol.messages import AssignmentAnswer, AttemptEnd, ReportAnswer, ReportRequest
+from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner import main as runner_main
 from trialpod.runner.preemption import PreemptionWatch
 from trialpod_operator.cluster import names
@@ -59,7 +58,8 @@ class Network:
             seconds += self.random.random() * 4.0
         return seconds
 
-    def operator(self) -> SimOperator | None:
+    def receiver(self, caller: Caller) -> SimOperator | None:
+        """Return who gets the next request of a caller."""
         serving = [each for each in self.world.operators if each.serving and each.process.alive]
         return self.random.choice(serving) if serving else None
 
@@ -134,7 +134,7 @@ def network_deliver(
     network: Network, call: Call, path: str, body: bytes, caller: Caller, label: str, copy: int
 ) -> None:
     world = network.world
-    operator = network.operator()
+    operator = network.receiver(caller)
     if operator is None:
         world.after(HOP_S, call.end, None, "connection refused")
         return
@@ -188,31 +188,11 @@ def leave(status: int) -> None:
     process.exit(status)
 
 
-class Track:
-    """What the pods of one experiment did and were told.
-
-    Attributes:
-        name: of the experiment.
-        sent: (trial, attempt) -> number -> what the result is known by.
-        acked: (trial, attempt) -> how many results were answered as durable.
-        harmed: by trial: how often an attempt failed by its own fault.
-        groups: (trial, attempt) -> rank -> its process, and the steps that it has taken.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.sent: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
-        self.acked: Counter[tuple[str, int]] = Counter()
-        self.harmed: Counter[str] = Counter()
-        self.groups: dict[tuple[str, int], dict[int, tuple[Process, int]]] = defaultdict(dict)
-
-
-class SimPods(FakePods):
+class SimPods(Witness, FakePods):
     """The kubelets.
 
     Attributes:
         processes: by the pod's uid.
-        steps: what each step of user code made, by its own name: (trial, attempt, iteration, sum).
     """
 
     def __init__(self, world: SimWorld) -> None:
@@ -220,7 +200,7 @@ class SimPods(FakePods):
         self.world = world
         self.processes: dict[str, Process] = {}
         self.pods: dict[str, Object] = {}
-        self.steps: dict[str, tuple[str, int, int, float]] = {}
+        self.steps = {}
         self.orphans: set[str] = set()
 
     # -- what tests and faults do --
@@ -328,10 +308,6 @@ class SimPods(FakePods):
         """Return what is noted of a process's experiment."""
         return self.world.hosted(process.experiment).track  # type: ignore[attr-defined]
 
-    def group_of(self, process: Process) -> dict[int, tuple[Process, int]]:
-        """Return the ranks of the attempt that a process has."""
-        return self.track_of(process).groups[process.attempt]  # type: ignore[attr-defined]
-
     def _harm(self, process: Process, pod: Object) -> None:
         """Its process dies by its own fault: that is a failure of the trial that it has, or is just given."""
         current = self.api.get("pods", pod["metadata"]["name"]) or pod
@@ -341,7 +317,7 @@ class SimPods(FakePods):
         for trial_id in trials:
             self.track_of(process).harmed[trial_id] += 1
 
-    def _check_labels(self, process: Process, trial_id: str, attempt: int) -> None:
+    def given(self, process: Process, trial_id: str, attempt: int) -> None:
         """Where pods are reused, each is labelled for an attempt before it is told of it."""
         pod = self.api.get("pods", process.caller.pod_name)  # type: ignore[attr-defined]
         if pod is None or names.MADE_FOR_ANNOTATION not in (pod["metadata"].get("annotations") or {}):
@@ -350,29 +326,6 @@ class SimPods(FakePods):
         found = labels[names.TRIAL_ID_LABEL], labels[names.ATTEMPT_LABEL]
         if found != (trial_id, str(attempt)):
             self.problems.append(f"{process.name} was told of {trial_id}/{attempt}, and is labelled {found}")
-
-    def note_sent(self, process: Process, body: bytes) -> None:
-        request = msgspec.msgpack.decode(body, type=ReportRequest)
-        numbers = self.track_of(process).sent[request.trial_id, request.attempt]
-        for number, raw in enumerate(request.results, request.first):
-            uid = str(msgspec.msgpack.decode(raw)["uid"])
-            known = numbers.setdefault(number, uid)
-            if known != uid:
-                self.problems.append(f"{request.trial_id}/{request.attempt}: result {number} was {known}, then {uid}")
-
-    def note_answer(self, process: Process, path: str, body: bytes, status: int, data: bytes) -> None:
-        if status == 200 and path.endswith("/assignment"):
-            given = msgspec.msgpack.decode(data, type=AssignmentAnswer).assignment
-            if given is not None:
-                process.attempt = (given.trial_id, given.attempt)  # type: ignore[attr-defined]
-                self._check_labels(process, *process.attempt)  # type: ignore[attr-defined]
-        if status != 200 or not path.endswith("/report"):
-            return
-        request = msgspec.msgpack.decode(body, type=ReportRequest)
-        answer = msgspec.msgpack.decode(data, type=ReportAnswer)
-        if not answer.superseded:
-            key, acked = (request.trial_id, request.attempt), self.track_of(process).acked
-            acked[key] = max(acked[key], answer.durable)
 
 
 def make_client(address: str, experiment: str, **_: Any) -> client_module.ReportClient:

@@ -20,13 +20,24 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fake_api
 import sim_pods
 from cluster_world import manifest
 from fake_api import FakeApi, FakeKube, Object, Watch
-from sim_kernel import PROCESS, Kernel, Process, SimExecutor, SimLoop, install_kernel, kernel, sim_threading, sim_time
+from sim_kernel import (
+    PROCESS,
+    Kernel,
+    Process,
+    SimExecutor,
+    SimLoop,
+    WorldOver,
+    install_kernel,
+    kernel,
+    sim_threading,
+    sim_time,
+)
 from sim_plan import END_S, Experiment, Fault, Plan
 from sim_pods import Network, SimPods, SimPreemption, Track, leave, make_client, worlds
 from sim_storage import SimStorage, StoreWeather
@@ -434,6 +445,9 @@ class SimWorld:
             raise Violation(f"quiescence: {more} reconciles in {REST_S:.0f} s at rest")
 
 
+W = TypeVar("W", bound=Any)
+_frozen: list[bool] = []
+
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, uploads, mirror, journal_copy, suggesting, snapshots, parallel, checkpoint_upload,
     checkpoints, due_trials, attempt_module, preemption, runner_main, scrap, tree_copy,
@@ -515,8 +529,8 @@ class _Journals:
     def __init__(self, world_of: Callable[[], SimWorld]) -> None:
         self._world_of = world_of
 
-    def open(self, directory: Path) -> Journal:
-        journal = Journal.open(directory)
+    def open(self, directory: Path, *, keep_replaced: bool) -> Journal:
+        journal = Journal.open(directory, keep_replaced=keep_replaced)
         self._world_of().journals.append(journal)
         return journal
 
@@ -540,26 +554,49 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
         plan: what is to happen.
         keep: keep the timeline.
     """
+    from sim_oracles import judge
+
+    return run_to_its_end(plan.seed, lambda loop, folder: SimWorld(plan, loop, folder, keep), patched, judge)
+
+
+def run_to_its_end(
+    seed: int,
+    make: Callable[[SimLoop, Path], W],
+    put_in_place: Callable[[Callable[[], W]], contextlib.AbstractContextManager[None]],
+    judge: Callable[[W, list[str]], list[str]],
+    death: type[BaseException] = WorldOver,
+) -> Outcome:
+    """Make a world, let its plan happen in it, and judge what came of it.
+
+    Args:
+        seed: what the plan follows from.
+        make: makes the world, given its loop and a folder that is its own.
+        put_in_place: puts the simulated parts in the place of the real ones.
+        judge: returns what is wrong, and adds what is worth knowing to its second argument.
+        death: what ends a callback whose process has been killed in it.
+    """
     place = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="trialpod-simulation-", dir=place))
     (folder / "scratch").mkdir()
     loop = SimLoop()
-    world = SimWorld(plan, loop, folder, keep)
+    world = make(loop, folder)
     violations: list[str] = []
     notes: list[str] = []
 
     def unhandled(_loop: Any, context: dict[str, Any]) -> None:
-        world.kernel.note_error(str(context.get("message")), context.get("exception"))
+        if not isinstance(context.get("exception"), death):
+            world.kernel.note_error(str(context.get("message")), context.get("exception"))
 
     loop.set_exception_handler(unhandled)
     install_kernel(world.kernel)
     worlds.append(world)
     enabled = gc.isenabled()
     gc.disable()
-    if not gc.get_freeze_count():
+    if not _frozen:
         gc.freeze()  # what was there before a run need not be looked at after each
+        _frozen.append(True)
     try:
-        with patched(lambda: world), warnings.catch_warnings():
+        with put_in_place(lambda: world), warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # nobody closes what a dead process had open
             try:
                 asyncio.set_event_loop(None)
@@ -582,8 +619,6 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
                 loop.close()
         violations += world.kernel.errors + world.pods.problems + world.leaks
         if not violations:
-            from sim_oracles import judge
-
             violations += judge(world, notes)
     finally:
         worlds.remove(world)
@@ -592,7 +627,7 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
         if enabled:
             gc.enable()
     return Outcome(
-        plan.seed,
+        seed,
         violations,
         world.kernel.events,
         virtual_s,

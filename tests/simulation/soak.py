@@ -1,7 +1,7 @@
 """Runs the simulation with new seeds for as long as one likes, or one seed again with all that happens in it.
 
     make soak SOAK_MINUTES=30      new seeds on all cores; a line a minute; exit status 1 when anything did not hold
-    make soak SOAK_SEED=4711       that seed, with its timeline
+    make soak SOAK_SEED=4711       that seed of a cluster, with its timeline; local-4711: that one of a machine
     make soak SOAK_PLAN=FILE       a plan that an earlier run wrote down, with its timeline
 
 What failed is in build/soak, each seed with the fewest faults that still make it fail. One worker also runs the fuzz
@@ -23,6 +23,8 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(HERE.parents[0] / "unit" / part) for part in ("cluster", "storage"))]
 
+from sim_local import simulate_local  # noqa: E402
+from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_from_text, local_plan_of  # noqa: E402
 from sim_plan import FEATURES, KINDS, Plan, plan_from_text, plan_of, shrunk  # noqa: E402
 from sim_world import Outcome, simulate  # noqa: E402
 from soak_fuzz import Fuzzed, Fuzzing  # noqa: E402
@@ -31,6 +33,24 @@ PLACE = HERE.parents[1] / "build" / "soak"
 ENOUGH = 300
 """From so many seeds on every kind of fault must have happened."""
 COLLECT_EVERY = 20
+LOCAL = "local-"
+"""Before the seed of a machine, where those of clusters have nothing."""
+ANY_KINDS = (*dict.fromkeys((*KINDS, *LOCAL_KINDS)), *FEATURES)
+
+
+def run(plan: Plan | LocalPlan, *, keep: bool = False) -> Outcome:
+    """Let a plan happen, on a machine or in a cluster."""
+    return simulate_local(plan, keep=keep) if isinstance(plan, LocalPlan) else simulate(plan, keep=keep)
+
+
+def named(plan: Plan | LocalPlan) -> str:
+    """Return by what a seed is chosen."""
+    return f"{LOCAL if isinstance(plan, LocalPlan) else ''}{plan.seed}"
+
+
+def read_plan(text: str) -> Plan | LocalPlan:
+    """Read the text of a plan of either kind."""
+    return plan_from_text(text) if "experiments" in text or "watch_delay_s" in text else local_plan_from_text(text)
 
 
 def work(first: int, step: int, end_at: float, results: Any, fuzzes: bool) -> None:
@@ -40,11 +60,12 @@ def work(first: int, step: int, end_at: float, results: Any, fuzzes: bool) -> No
     seed = first
     fuzzing = Fuzzing(first) if fuzzes else None
     while time.time() < end_at:
-        outcome = simulate(plan_of(seed))
-        outcome.timeline = []
-        results.put(outcome)
-        if outcome.violations:
-            results.put(write_down(plan_of(seed), outcome))
+        for plan in (plan_of(seed), local_plan_of(2 * seed), local_plan_of(2 * seed + 1)):
+            outcome = run(plan)
+            outcome.timeline = []
+            results.put((named(plan), outcome))
+            if outcome.violations:
+                results.put(write_down(plan, outcome))
         if fuzzing is not None and (found := fuzzing.turn()) is not None:
             results.put(found)
         seed += step
@@ -53,12 +74,12 @@ def work(first: int, step: int, end_at: float, results: Any, fuzzes: bool) -> No
     results.put(None)
 
 
-def write_down(plan: Plan, outcome: Outcome) -> str:
+def write_down(plan: Plan | LocalPlan, outcome: Outcome) -> str:
     """Keep a failing seed with the fewest faults that it needs; return where."""
-    least = shrunk(plan, lambda candidate: bool(simulate(candidate).violations))
-    again = simulate(least, keep=True)
+    least = shrunk(plan, lambda candidate: bool(run(candidate).violations))
+    again = run(least, keep=True)
     PLACE.mkdir(parents=True, exist_ok=True)
-    path = PLACE / f"seed-{plan.seed}.json"
+    path = PLACE / f"seed-{named(plan)}.json"
     found = {"violations": outcome.violations, "of the least": again.violations, "plan": json.loads(least.text())}
     path.write_text(json.dumps(found, indent=1))
     path.with_suffix(".timeline").write_text("\n".join(again.timeline) + "\n")
@@ -73,9 +94,9 @@ def keep_fuzzed(found: Fuzzed) -> str:
     return str(path)
 
 
-def replay(plan: Plan) -> int:
+def replay(plan: Plan | LocalPlan) -> int:
     """Run one plan and print its timeline."""
-    outcome = simulate(plan, keep=True)
+    outcome = run(plan, keep=True)
     print(plan.text())
     print("\n".join(outcome.timeline))
     print(f"{outcome.events} events in {outcome.virtual_s:.1f} s of its time, timeline {outcome.digest}")
@@ -96,7 +117,7 @@ def soak(minutes: float, first: int, workers: int) -> int:
     ]
     for process in processes:
         process.start()
-    seeds = events = failed = fuzzed = 0
+    seeds = local = events = failed = fuzzed = 0
     hours = 0.0
     fired: Counter[str] = Counter()
     running, next_line = workers, time.time() + 60.0
@@ -119,21 +140,24 @@ def soak(minutes: float, first: int, workers: int) -> int:
                 failed += 1
                 print(f"VIOLATION: {keep_fuzzed(found)}: {found.command}", flush=True)
         else:
+            name, outcome = found
             seeds += 1
-            events += found.events
-            hours += found.virtual_s / 3600.0
-            fired.update(found.fired)
-            if found.violations:
+            local += name.startswith(LOCAL)
+            events += outcome.events
+            hours += outcome.virtual_s / 3600.0
+            fired.update(outcome.fired)
+            if outcome.violations:
                 failed += 1
-                print(f"seed {found.seed}: {found.violations[0].splitlines()[0]}", flush=True)
+                print(f"seed {name}: {outcome.violations[0].splitlines()[0]}", flush=True)
         if time.time() >= next_line or not running:
             next_line += 60.0
-            kinds = ", ".join(f"{kind} {fired[kind]}" for kind in (*KINDS, *FEATURES))
+            kinds = ", ".join(f"{kind} {fired[kind]}" for kind in ANY_KINDS)
             print(
-                f"{seeds} seeds, {events} events, {hours:.1f} h, {fuzzed} fuzzed, {failed} violations; {kinds}",
+                f"{seeds} seeds ({local} of one machine), {events} events, {hours:.1f} h, {fuzzed} fuzzed, "
+                f"{failed} violations; {kinds}",
                 flush=True,
             )
-    missing = [kind for kind in (*KINDS, *FEATURES) if not fired[kind]]
+    missing = [kind for kind in ANY_KINDS if not fired[kind]]
     if seeds >= ENOUGH and missing:
         print(f"these faults and features never happened, so nothing is known about them: {', '.join(missing)}")
         return 1
@@ -144,9 +168,10 @@ def main() -> int:
     """Do what the environment says."""
     if plan := os.environ.get("SOAK_PLAN"):
         found = json.loads(Path(plan).read_text())
-        return replay(plan_from_text(json.dumps(found.get("plan", found))))
+        return replay(read_plan(json.dumps(found.get("plan", found))))
     if seed := os.environ.get("SOAK_SEED"):
-        return replay(plan_of(int(seed)))
+        number = int(seed.removeprefix(LOCAL))
+        return replay(local_plan_of(number) if seed.startswith(LOCAL) else plan_of(number))
     minutes = float(os.environ.get("SOAK_MINUTES") or 30)
     first = int(os.environ.get("SOAK_FIRST") or time.time())
     return soak(minutes, first, int(os.environ.get("SOAK_WORKERS") or os.cpu_count() or 1))

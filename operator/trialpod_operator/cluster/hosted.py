@@ -120,7 +120,7 @@ class HostedExperiment:
         """
         directory.mkdir(parents=True, exist_ok=True)
         opened: list[HostedExperiment] = []  # who is told by the threads, once it is there
-        mirror = Mirror(directory, storage, committed=lambda position: opened[0].tell_committed(position))
+        mirror = Mirror(directory, storage)
         mirror.pull(journal_only=True)
         plan = make_plan(read_stored(directory))
         write_stored(directory, plan.document)
@@ -168,7 +168,7 @@ class HostedExperiment:
         for trial in trials:
             if trial.ended and trial.released:
                 self._mirror.remove_soon(self.host.files.path(trial).name, trial.released)
-        self._mirror.start(self._tell_trouble, self._tell_fenced)
+        self._mirror.start(self._tell_trouble, self._tell_fenced, self.tell_committed)
         self._housekeeper = asyncio.ensure_future(self._keep_house())
 
     # -- for the report service --

@@ -79,7 +79,9 @@ class ExperimentHost:
         self._ahead_s = 0.0  # of the experiment's time, since the clock was set back
         self._perform = perform
         self._heartbeat_s = heartbeat_s
-        self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
+        # Where the journal is copied, what a snapshot replaces is the proof that the copy is this journal's.
+        copied = plan.remote is not None
+        self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=copied)
         self._snapshot_size = 0
         self._snapshot_due = False
         self._written = 0

@@ -7,6 +7,8 @@
   takes the place of its next growth. What comes behind the snapshot is copied after it. So nobody's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
+* Until then a segment stays on the disk, too, also when its writer dies: only with it what the storage has of it can
+  be told from what somebody else wrote. It is removed there from here.
 """
 
 from __future__ import annotations
@@ -156,27 +158,37 @@ class JournalCopy:
     def _copy_listed(self) -> None:
         names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
         snapshots = [name for name in names if SNAPSHOT.fullmatch(name)]
-        for name in snapshots:
-            if name not in self._snapshots:
-                self._seal_before(number_of(name))
-                self._before_snapshot(self._refuse_outdated)
-                self._create(f"{JOURNAL}/{name}", read_part(self._folder / name, 0))
-                self._snapshots.add(name)
-        for name in names:
-            if SEGMENT.fullmatch(name):
-                sent = self._sent.get(name, 0)
+        segments = [name for name in names if SEGMENT.fullmatch(name)]
+        latest = number_of(snapshots[-1]) if snapshots else 0
+        if snapshots and snapshots[-1] not in self._snapshots:
+            for name in segments:
+                if number_of(name) == self._newest < latest:
+                    self._copy_segment(name)
+            self._seal_before(latest)
+            self._before_snapshot(self._refuse_outdated)
+            self._create(f"{JOURNAL}/{snapshots[-1]}", read_part(self._folder / snapshots[-1], 0))
+            self._snapshots.add(snapshots[-1])
+        for name in segments:
+            if number_of(name) >= latest:
                 if number_of(name) > self._newest:
                     raise FileNotFoundError(f"the snapshot before {name} was not there yet")  # nor its seal
-                data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
-                while data:
-                    taken = self._create(piece_key(name, sent), data)
-                    self._refuse_removed(name)
-                    self._written()
-                    sent, data = sent + taken, data[taken:]
-                    self._sent[name] = sent
-                    self._pieces[name] = self._pieces.get(name, 0) + 1
+                self._copy_segment(name)
         if snapshots:
             self._forget_before(snapshots[-1])
+            for name in [*segments, *snapshots]:
+                if number_of(name) < latest:
+                    (self._folder / name).unlink(missing_ok=True)
+
+    def _copy_segment(self, name: str) -> None:
+        sent = self._sent.get(name, 0)
+        data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
+        while data:
+            taken = self._create(piece_key(name, sent), data)
+            self._refuse_removed(name)
+            self._written()
+            sent, data = sent + taken, data[taken:]
+            self._sent[name] = sent
+            self._pieces[name] = self._pieces.get(name, 0) + 1
 
     def _seal_before(self, number: int) -> None:
         """End the segments before this one where they end for this process, or find out that they do not."""
@@ -248,7 +260,14 @@ class JournalCopy:
 
     def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
         """Refuse when the same stretch of the journal has different bytes here and there."""
+        for name in pieces.snapshots:
+            here = self._folder / name
+            if here.exists() and here.read_bytes() != self._storage.read(f"{JOURNAL}/{name}"):
+                raise self._different()
+        newest_here, sizes = max(map(number_of, local), default=0), pieces.sizes()
         for name, offsets in pieces.segments.items():
+            if name in local and number_of(name) < newest_here and sizes[name] > local[name]:
+                raise self._different()  # here it has been replaced as it is, there somebody has gone on with it
             last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
             if last is None:
                 continue
@@ -257,10 +276,13 @@ class JournalCopy:
             # Behind a seal there is nothing, unless the snapshot that it was for is here.
             beyond = not theirs and max(map(number_of, local)) == number_of(name)
             if beyond or not theirs.startswith(ours):
-                raise FencedError(
-                    f"{self._place} and {self._storage.uri} hold different histories of this experiment; "
-                    f"move {self._place} away to go on with the one in the storage"
-                )
+                raise self._different()
+
+    def _different(self) -> FencedError:
+        return FencedError(
+            f"{self._place} and {self._storage.uri} hold different histories of this experiment; "
+            f"move {self._place} away to go on with the one in the storage"
+        )
 
     def _fetch(self, pieces: Pieces) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,8 @@ copied from here: the attempts put them into the storage by themselves.
   quarter, and at its end; over a trial's life that is at most five times their size.
 * What cannot be copied now is copied later. Nothing here ever stops training.
 
-* With `commits`, whoever writes the journal may wait until the storage has what was written so far: `request` asks
-  for it, `committed` is told. The journal then has a thread of its own, so that the trials' files never delay it.
+* Whoever writes the journal may wait until the storage has what was written so far: `request` asks for it, and
+  `committed` is told. The journal has a thread of its own, so that the trials' files never delay it.
 
 Background threads do the copying; `Mirror`'s public methods may be called from any thread.
 """
@@ -60,14 +60,12 @@ class Mirror:
     Args:
         directory: the experiment's directory; this process holds its lock.
         storage: the experiment's place in the storage.
-        committed: called from the copying thread with a number that was given to `request`, once everything that
-            the journal held at that call is in the storage; None when nobody waits for it.
     """
 
-    def __init__(self, directory: Path, storage: Storage, committed: Callable[[int], None] | None = None) -> None:
+    def __init__(self, directory: Path, storage: Storage) -> None:
         self._directory = directory
         self._storage = storage
-        self._committed = committed
+        self._committed: Callable[[int], None] = lambda _position: None
         self._requested = 0  # written by the journal's owner, read by the copying thread
         self._told = 0
         self._urgent = threading.Event()
@@ -91,7 +89,9 @@ class Mirror:
         self._given_up = False
         self.errors = 0  # how often the storage did not take what was to be copied
         self._files_thread: threading.Thread | None = None
-        self._journal_complete = threading.Event()  # with `commits`: the journal's thread has copied its last
+        self._journal_complete = threading.Event()  # its thread has copied its last
+        self._telling = threading.Lock()  # guards the next
+        self._troubled: set[str] = set()  # threads to which the storage did not answer lately
         self._passes = 0  # of the thread of the files
         self._catching_up = _NO  # the owner sets "asked" and "no", the thread of the files "done"
 
@@ -154,20 +154,25 @@ class Mirror:
 
     # -- to the storage --
 
-    def start(self, report: Callable[[str], None], fenced: Callable[[FencedError], None]) -> None:
-        """Start copying. Both functions are called from the copying thread.
+    def start(
+        self,
+        report: Callable[[str], None],
+        fenced: Callable[[FencedError], None],
+        committed: Callable[[int], None] = lambda _position: None,
+    ) -> None:
+        """Start copying. All three functions are called from the copying threads.
 
         Args:
             report: told in one sentence when the storage cannot be reached, and when it can be again.
             fenced: told once when another process writes the same experiment; nothing is copied any more.
+            committed: told a number that was given to `request`, once everything that the journal held at that call
+                is in the storage.
         """
-        self._report = report
-        self._fenced = fenced
+        self._report, self._fenced, self._committed = report, fenced, committed
         self._thread = threading.Thread(target=self._run, name="trialpod-mirror", daemon=True)
         self._thread.start()
-        if self._committed is not None:
-            self._files_thread = threading.Thread(target=self._run_files, name="trialpod-mirror-files", daemon=True)
-            self._files_thread.start()
+        self._files_thread = threading.Thread(target=self._run_files, name="trialpod-mirror-files", daemon=True)
+        self._files_thread.start()
 
     def request(self, position: int, *, urgent: bool) -> None:
         """Ask to be told when the storage has all that the journal holds now.
@@ -276,23 +281,19 @@ class Mirror:
     def close(self, timeout_s: float) -> str:
         """Finish and wait for it for so many seconds; return what could not be copied and why, or ""."""
         self.finish(lambda: None)
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        end = self._monotonic() + timeout_s
+        for thread in (self._thread, self._files_thread):
+            if thread is not None:
+                thread.join(max(0.0, end - self._monotonic()))
         return self.problem()
 
     # -- the threads --
 
     def _run(self) -> None:
         try:
-            if self._committed is None:
-                self._repeat(self.copy, self._wake, BACKOFF_MAX_S)
-            else:
-                self._repeat(self._commit, self._urgent, COMMIT_BACKOFF_MAX_S)
+            self._repeat(self._commit, self._urgent, COMMIT_BACKOFF_MAX_S)
         finally:
             self._journal_complete.set()
-            if self._files_thread is None:
-                self._ended_copying = True
-                self._tell_end()
 
     def _run_files(self) -> None:
         try:
@@ -315,12 +316,12 @@ class Mirror:
                 return
             except (StorageError, OSError) as error:
                 failures += 1
-                self._failed(error, failures)
+                self._failed(error, copy.__name__)
                 # Not woken up by those who wait: the storage needs the time more than they do.
                 self._pause(_backoff_s(failures, backoff_max_s) if not closing else 0.5, self._finishing)
                 continue
             if failures:
-                self._report(f"{self.uri} is up to date again")
+                self._recovered(copy.__name__)
             failures = 0
             if closing:
                 return
@@ -334,18 +335,28 @@ class Mirror:
         else:
             time.sleep(min(seconds, 0.5))
 
-    def _failed(self, error: Exception, failures: int) -> None:
+    def _failed(self, error: Exception, thread: str) -> None:
         self.errors += 1
-        logger.info("copying to %s failed (%d): %s", self.uri, failures, error)
-        if failures == 1:
+        logger.info("copying to %s failed: %s", self.uri, error)
+        with self._telling:
+            first = not self._troubled
+            self._troubled.add(thread)
+        if first:
             self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
+
+    def _recovered(self, thread: str) -> None:
+        with self._telling:
+            self._troubled.discard(thread)
+            over = not self._troubled
+        if over:
+            self._report(f"{self.uri} is up to date again")
 
     # -- what they do --
 
     def copy(self, *, everything: bool = True) -> None:
         """Copy what the storage does not hold yet; without `everything`, of running trials only what has grown.
 
-        Called by the background thread; call it yourself only when that was not started.
+        Only while the background threads have not been started.
         """
         self._copy_files(everything=everything, journal_too=True)
 
@@ -354,7 +365,7 @@ class Mirror:
         position = self._requested
         if position != self._told or everything:
             self._journal.copy()
-        if position != self._told and self._committed is not None:
+        if position != self._told:
             self._told = position
             self._committed(position)
 
@@ -411,7 +422,7 @@ class Mirror:
         unknown = self._trials.unknown()
         if not unknown:
             return
-        if self._committed is None:
+        if len(unknown) > FEW:
             self._files.compare(unknown)
         else:
             self._files.compare_each(unknown)

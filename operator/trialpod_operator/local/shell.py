@@ -18,6 +18,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,8 @@ class LocalShell:
         self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
         self._host: ExperimentHost
         self._workers: Workers
+        self._stored_to = 0  # position of the journal in the storage
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # for a position to be there
         self._changed: asyncio.Event
         self._wakeup: asyncio.TimerHandle | None = None
 
@@ -177,7 +180,37 @@ class LocalShell:
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a process its attempt; one that has done its own gets another, when there is one."""
-        return self._workers.assign(request)
+        reply = self._workers.assign(request)
+        return reply if self._mirror is None else self._once_stored(reply)
+
+    async def _once_stored(self, reply: AssignmentAnswer | Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
+        """Give an attempt that goes on from an earlier one only when the storage knows that it has begun.
+
+        It removes checkpoints that this journal does not know. Had another machine taken over while this one stood
+        still, these would be the other's; that is found out by then.
+        """
+        answer = reply if isinstance(reply, AssignmentAnswer) else await reply
+        work = answer.assignment
+        if work is not None and (work.attempt > 1 or work.checkpoint is not None):
+            await self._stored()
+        return answer
+
+    async def _stored(self) -> None:
+        """Wait until the storage has the journal as it is now."""
+        assert self._mirror is not None
+        position = self._host.position
+        if position > self._stored_to:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((position, waiting))
+            self._mirror.request(position, urgent=True)
+            await waiting
+
+    def _tell_stored(self, position: int) -> None:
+        self._stored_to = max(self._stored_to, position)
+        while self._waiting and self._waiting[0][0] <= self._stored_to:
+            waiting = self._waiting.popleft()[1]
+            if not waiting.done():
+                waiting.set_result(None)
 
     def permits(self, caller: Caller, trial_id: str) -> str:
         """Everyone who can open the socket is this user; callers have no identity here."""
@@ -325,10 +358,16 @@ class LocalShell:
         def fenced(error: FencedError) -> None:
             loop.call_soon_threadsafe(self._fail, error)
 
-        self._mirror.start(report, fenced)
+        def stored(position: int) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+                loop.call_soon_threadsafe(self._tell_stored, position)
+
+        self._mirror.start(report, fenced, stored)
+        self._mirror.request(self._host.position, urgent=True)
         # Of trials that ended in the last second before a kill the storage may have less than this folder.
         trials = self._host.engine.state.get_trials()
-        self._mirror.compare_soon(self._host.files.path(trial).name for trial in trials if trial.ended)
+        behind = self._host.ended_lately if self._mirror.snapshot_stored else trials
+        self._mirror.compare_soon(self._host.files.path(trial).name for trial in behind if trial.ended)
         for trial in trials:
             if trial.ended and trial.released:
                 self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
@@ -454,6 +493,8 @@ class LocalShell:
             return refuse(503, "the experiment is being ended by an error")  # which `run` raises
 
     def _after_event(self) -> None:
+        if self._mirror is not None:
+            self._mirror.request(self._host.position, urgent=False)
         if self._over():
             self._changed.set()
         if self._wakeup is not None:

@@ -10,7 +10,7 @@ import os
 import traceback
 
 import trialpod
-from trialpod.errors import TrialpodError
+from trialpod.errors import SupersededError, TrialpodError
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.tune.session import TrialStopped
 
@@ -31,6 +31,8 @@ def end_of(error: BaseException, *, preempted: bool = False, retry: bool = True)
         return AttemptEnd(cause="paused" if error.cause == "exploited" else error.cause)
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return AttemptEnd(cause="completed")
+    if isinstance(error, SupersededError):  # nothing that the trial has done is at fault
+        return AttemptEnd(cause="preempted", error=str(error))
     cause = "preempted" if preempted else "failed"
     return AttemptEnd(cause=cause, error=one_line(error), traceback=user_traceback(error), retry=retry)  # type: ignore[arg-type]
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeGuard
 import msgspec
 
 from trialpod import __version__
-from trialpod.errors import SupersededError, TrainableError
+from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.messages import (
@@ -273,8 +273,6 @@ class _Process:
     def _failed(self, error: BaseException, attempt: Attempt) -> AttemptEnd:
         if isinstance(error, SourceLostError):
             return AttemptEnd(cause="damaged", error=str(error))
-        if isinstance(error, SupersededError):  # nothing that the trial has done is at fault
-            return AttemptEnd(cause="preempted", error=str(error))
         from trialpod.runner.failure import end_of
 
         end = end_of(error, preempted=attempt.preempted)

@@ -61,10 +61,11 @@ class Journal:
     `append` and `write_snapshot` belong to one thread; `sync` may run in another one.
     """
 
-    def __init__(self, directory: Path, *, read_only: bool) -> None:
+    def __init__(self, directory: Path, *, read_only: bool, keep_replaced: bool = False) -> None:
         """Use `Journal.open`."""
         self._directory = os.fspath(directory)
         self._read_only = read_only
+        self._keep_replaced = keep_replaced
         self._snapshot: bytes | None = None
         self._covered = 0  # records that the snapshot stands for
         self._closed: list[_Segment] = []  # since the snapshot, where a later one was lost
@@ -78,14 +79,20 @@ class Journal:
         self._lock = threading.Lock()  # held while the segment's descriptor is synced or changed
 
     @classmethod
-    def open(cls, directory: Path, *, read_only: bool = False) -> Journal:
+    def open(cls, directory: Path, *, read_only: bool = False, keep_replaced: bool = False) -> Journal:
         """Open the journal in `directory`; without `read_only`, make it if there is none and mend a torn end.
+
+        Args:
+            directory: its folder.
+            read_only: change nothing.
+            keep_replaced: leave the segments that a snapshot stands for to somebody who still copies them, and then
+                removes them.
 
         Raises:
             JournalError: it is damaged before its end, or was written by a newer version.
             StorageError: a file cannot be read or written.
         """
-        journal = cls(directory, read_only=read_only)
+        journal = cls(directory, read_only=read_only, keep_replaced=keep_replaced)
         if read_only:
             # The writer removes old files after a snapshot, perhaps between our listing and our reading.
             for attempt in range(10):
@@ -380,6 +387,8 @@ class Journal:
             self._broken = f"{path} has no segment and cannot be removed ({error.strerror})"
 
     def _remove_before(self, number: int) -> None:
+        if self._keep_replaced:
+            return
         for suffix, numbers in self._listing().items():
             for old in numbers:
                 if old < number:

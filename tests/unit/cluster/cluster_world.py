@@ -31,8 +31,8 @@ KEY = "team/digits"
 class InlineMirror(Mirror):
     """The mirror without threads: it copies in the loop, a moment after it was asked to."""
 
-    def start(self, report: Any, fenced: Any) -> None:
-        self._report, self._fenced = report, fenced
+    def start(self, report: Any, fenced: Any, committed: Any = lambda _position: None) -> None:
+        self._report, self._fenced, self._committed = report, fenced, committed
         self._loop = asyncio.get_running_loop()
         self._monotonic = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
@@ -68,13 +68,13 @@ class InlineMirror(Mirror):
             self._fenced(error)
         except (StorageError, OSError) as error:
             self._failures += 1
-            self._failed(error, self._failures)
+            self._failed(error, "loop")
             self._arm(min(0.25 * 2.0**self._failures, COMMIT_BACKOFF_MAX_S))
             return
         else:
             if self._failures:
                 self._failures = 0
-                self._report(f"{self.uri} is up to date again")
+                self._recovered("loop")
             if not self._closing:
                 return
         self._ended_copying = True

@@ -18,7 +18,7 @@ from trialpod_operator.experiment.mirror import FencedError, Mirror
 
 
 def journal_of(directory: Path) -> Journal:
-    return Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
+    return Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=True)
 
 
 def stored_journal(storage: DirectoryStorage) -> dict[str, bytes]:
@@ -217,6 +217,51 @@ def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, s
     Mirror(here, storage).copy()  # does not know what is there already
 
 
+def test_a_segment_whose_last_piece_was_stored_unheard_can_be_replaced(
+    tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = journal_of(tmp_path / "here")
+    mirror = Mirror(tmp_path / "here", storage)
+    journal.append(b"one")
+    with monkeypatch.context() as patch:
+        real = DirectoryStorage.write_new
+
+        def unheard(self: DirectoryStorage, key: str, data: bytes) -> None:
+            real(self, key, data)
+            raise StorageUnavailableError("the connection broke")
+
+        patch.setattr(DirectoryStorage, "write_new", unheard)
+        with pytest.raises(StorageUnavailableError):
+            mirror.copy()
+    journal.append(b"two")
+    journal.write_snapshot(b"one,two")
+    mirror.copy()
+    assert not list((tmp_path / "here" / TRIALPOD_DIR / JOURNAL_DIR).glob("00000001.*"))
+    Mirror(tmp_path / "there", storage).pull()
+    assert history(tmp_path / "there") == (b"one,two", [])
+
+
+@pytest.mark.parametrize("theirs", ["records", "snapshot"])
+def test_what_another_machine_did_behind_a_segment_that_is_replaced_here_is_another_history(
+    tmp_path: Path, storage: DirectoryStorage, theirs: str
+) -> None:
+    here = journal_of(tmp_path / "here")
+    here.append(b"one")
+    Mirror(tmp_path / "here", storage).copy()
+    Mirror(tmp_path / "there", storage).pull()
+    there = journal_of(tmp_path / "there")
+    there.append(b"theirs")
+    if theirs == "snapshot":
+        there.write_snapshot(b"one,theirs")
+    of_there = Mirror(tmp_path / "there", storage)
+    of_there.pull()
+    of_there.copy()
+    here.write_snapshot(b"one,ours")
+    here.append(b"ours")
+    with pytest.raises(FencedError, match="different histories"):
+        Mirror(tmp_path / "here", storage).pull()
+
+
 def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +313,7 @@ def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Pa
 
     mirror = Mirror(here, storage)
     mirror.start(report, lambda error: told.append(str(error)))
+    mirror.request(1, urgent=True)
     assert healed.wait(30)
     assert mirror.close(30) == ""
     assert [("connection refused" in message, "up to date again" in message) for message in told] == [
@@ -282,7 +328,8 @@ class Clocked(Mirror):
     """Its pauses pass at once, on a clock of its own; the storage is away until a time of that."""
 
     def __init__(self, directory: Path, storage: MemoryStorage, outage_s: float) -> None:
-        super().__init__(directory, storage, self._note)
+        super().__init__(directory, storage)
+        self._committed = self._note
         self.now = 0.0
         self.committed_at = 0.0
         self.pauses: list[float] = []
@@ -331,6 +378,7 @@ STEPS = st.lists(st.sampled_from(["append", "snapshot", "copy", "crash", "move"]
 @given(steps=STEPS)
 @example(steps=["snapshot", "copy", "append", "crash"])
 @example(steps=["copy", "append", "snapshot", "crash"])
+@example(steps=["append", "copy", "append", "snapshot", "append", "snapshot", "crash"])
 def test_whatever_happens_the_storage_holds_a_whole_prefix(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
@@ -363,9 +411,15 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
             mirror.pull()
             journal = journal_of(here)
             del written[copied:]
-        snapshot, records = history(here)
-        whole = (snapshot.split(b",") if snapshot else []) + records
-        assert whole == written
+        assert all_of(here) == written
+    mirror.copy()
+    Mirror(root / "elsewhere", storage).pull()
+    assert all_of(root / "elsewhere") == written
+
+
+def all_of(directory: Path) -> list[bytes]:
+    snapshot, records = history(directory)
+    return (snapshot.split(b",") if snapshot else []) + records
 
 
 def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, storage: DirectoryStorage) -> None:
@@ -394,10 +448,10 @@ def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up
         (here / f"trial_{number}").mkdir()
         (here / f"trial_{number}" / "result.json").write_text('{"loss": 1}\n')
     told = threading.Event()
-    mirror = Mirror(here, Recorded(storage, written), committed=lambda _: told.set())
+    mirror = Mirror(here, Recorded(storage, written))
     for number in range(2):
         mirror.trial_started(f"trial_{number}")
-    mirror.start(lambda _: None, lambda _: None)
+    mirror.start(lambda _: None, lambda _: None, lambda _: told.set())
     assert not mirror.catch_up()
     wait_until_caught_up(mirror)
     assert sorted(written) == ["trial_0/result.json", "trial_1/result.json"]
@@ -429,7 +483,7 @@ def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
             if len(data) < 6:
                 result.write_bytes(data + b"2\n")
 
-    mirror = Mirror(tmp_path / "here", Busy(storage, written), committed=lambda _: None)
+    mirror = Mirror(tmp_path / "here", Busy(storage, written))
     mirror.trial_started("trial_0")
     mirror.start(lambda _: None, lambda _: None)
     wait_until_caught_up(mirror)

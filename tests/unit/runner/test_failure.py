@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, SupersededError
 from trialpod.runner.failure import end_of, one_line
 from trialpod.tune.report_values import encode
 from trialpod.tune.session import TrialStopped
@@ -28,6 +28,11 @@ def test_the_line_has_type_first_line_and_the_users_place() -> None:
 
 def test_an_error_without_a_message_is_its_type() -> None:
     assert one_line(KeyError()) == "KeyError"
+
+
+def test_an_attempt_that_another_one_has_replaced_was_interrupted_and_has_not_failed() -> None:
+    end = end_of(SupersededError("checkpoint_000002 is taken: it was begun by attempt 2"))
+    assert (end.cause, end.error) == ("preempted", "checkpoint_000002 is taken: it was begun by attempt 2")
 
 
 def test_a_very_long_message_is_cut() -> None:

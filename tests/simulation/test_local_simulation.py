@@ -1,0 +1,84 @@
+"""`trialpod run` under faults, on virtual time: whatever goes wrong on a machine or with it, every rule holds.
+
+A seed is a whole experiment with all its runs; `make soak` finds new ones. What failed once stays here by its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from sim_local import simulate_local
+from sim_local_defects import LOCAL_DEFECTS, LocalDefect, provoking_locally
+from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_from_text, local_plan_of
+
+PARTS = 12
+SEEDS = 1000
+MORE_SEEDS = 4000
+NOTICED_WITHIN = 40
+"""A defect shows in one of so many seeds."""
+
+
+def holds(plan: LocalPlan) -> Counter[str]:
+    """Run a plan; return what happened in it."""
+    outcome = simulate_local(plan)
+    assert not outcome.violations, f"make soak SOAK_SEED=local-{plan.seed}: {outcome.violations}"
+    return Counter(outcome.fired)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_rule_holds_on_a_machine_whatever_goes_wrong(part: int) -> None:
+    fired: Counter[str] = Counter()
+    for seed in range(part, SEEDS, PARTS):
+        fired += holds(local_plan_of(seed))
+    assert [kind for kind in LOCAL_KINDS if not fired[kind]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_rule_holds_on_a_machine_in_many_runs(part: int) -> None:
+    for seed in range(SEEDS + part, SEEDS + MORE_SEEDS, PARTS):
+        holds(local_plan_of(seed))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(44, id="an experiment was refused for ever when the answer to its last copy was lost"),
+        pytest.param(46, id="a machine that woke removed the checkpoints of the one that had taken over"),
+    ],
+)
+def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:
+    holds(local_plan_of(seed))
+
+
+@pytest.mark.once
+def test_without_a_fault_nothing_is_repeated_or_left_over() -> None:
+    for seed in range(10):
+        holds(local_plan_of(seed).with_faults(()))
+
+
+def test_a_local_seed_is_the_same_run_each_time() -> None:
+    for seed in range(6):
+        first, second = simulate_local(local_plan_of(seed)), simulate_local(local_plan_of(seed))
+        assert (first.digest, first.events, first.fired) == (second.digest, second.events, second.fired)
+
+
+def test_a_local_plan_is_read_back_as_it_was_written() -> None:
+    for seed in range(20):
+        assert local_plan_from_text(local_plan_of(seed).text()) == local_plan_of(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("defect", LOCAL_DEFECTS, ids=lambda defect: defect.__name__)
+def test_a_rule_that_is_taken_away_on_a_machine_is_missed(
+    monkeypatch: pytest.MonkeyPatch, defect: LocalDefect
+) -> None:
+    with monkeypatch.context() as patched:
+        defect(patched.setattr)
+        assert any(simulate_local(provoking_locally(seed, defect)).violations for seed in range(NOTICED_WITHIN))
