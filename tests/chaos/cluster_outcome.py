@@ -19,6 +19,7 @@ from cluster_access import Cluster, KubectlError
 from cluster_plan import FREQUENCY, SAME_END, STEP_S, Plan, spec_of
 from experiments import Experiment
 
+from trialpod.storage.checkpoint_upload import CLAIM_FILE
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
 from trialpod.storage.manifest import tombstone_time
 from trialpod_operator.engine.engine import Engine
@@ -225,7 +226,10 @@ def leftovers(namespace: Cluster) -> list[str]:
 
 
 def litter(experiment: Experiment, engine: Engine) -> list[str]:
-    """Return what is in the bucket and belongs to nothing: checkpoints that no trial knows; tombstones may stay."""
+    """Return what is in the bucket and belongs to nothing: checkpoints that no trial knows.
+
+    Tombstones may stay, and the claim of an attempt that ended before it came to write there.
+    """
     storage = experiment.storage
     by_trial: dict[str, set[str]] = defaultdict(set)
     for key in storage.list():
@@ -239,6 +243,8 @@ def litter(experiment: Experiment, engine: Engine) -> list[str]:
         for name in sorted(names - known):
             keys = storage.list(f"{dirname}/{name}")
             manifest = f"{dirname}/{name}/{MANIFEST_FILE}"
+            if keys == [f"{dirname}/{name}/{CLAIM_FILE}"]:
+                continue
             if keys != [manifest] or tombstone_time(storage.read(manifest)) is None:
                 wrong.append(f"{experiment.name}: {dirname}/{name} is left, which its trial does not know: {keys}")
     return wrong

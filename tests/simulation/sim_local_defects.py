@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sim_local
 from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_of
-from sim_plan import Fault
+from sim_plan import PLAIN_CLASS, Fault
 
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.storage import journal
@@ -44,6 +45,11 @@ def replaced_segments_go_at_once(put: Put) -> None:
         return made
 
     put(sim_local._Journals, "open", opened)
+
+
+def removed_before_it_is_known(put: Put) -> None:
+    """An attempt removes checkpoints while the bucket's journal still counts on them."""
+    put(LocalShell, "_not_needed_elsewhere", lambda _self, _trial, names: names)
 
 
 def nobody_is_fenced(put: Put) -> None:
@@ -154,6 +160,7 @@ _ENDS = ("run dies", "run killed", "run told to end")
 LOCAL_DEFECTS: dict[LocalDefect, tuple[bool, tuple[str, ...]]] = {
     attempts_begin_unknown: (True, ("another machine takes over",) * 2),
     replaced_segments_go_at_once: (True, ("run told to end", "store answers lost", "store away")),
+    removed_before_it_is_known: (True, ("machine lost",) * 3),
     nobody_is_fenced: (True, ("another machine takes over",) * 2),
     the_lock_is_not_looked_at: (False, ("second run",)),
     a_torn_end_stays: (False, ("run dies",) * 4),
@@ -164,6 +171,14 @@ LOCAL_DEFECTS: dict[LocalDefect, tuple[bool, tuple[str, ...]]] = {
     unfinished_checkpoints_count: (False, ()),
 }
 """Whether it shows in a bucket, and the faults in whose company."""
+
+SPECS: dict[LocalDefect, dict[str, Any]] = {
+    removed_before_it_is_known: {
+        "checkpoint": {"frequency": 1, "numToKeep": 1},
+        "trainable": {"entrypoint": PLAIN_CLASS},
+    },
+}
+"""And what the experiment's user must ask for."""
 
 
 def provoking_locally(seed: int, defect: LocalDefect) -> LocalPlan:
@@ -182,4 +197,5 @@ def provoking_locally(seed: int, defect: LocalDefect) -> LocalPlan:
         for kind in kinds
         for _ in range(choose.choice([1, 2, 3]))
     ]
+    plan = replace(plan, spec={**plan.spec, **SPECS.get(defect, {})})
     return plan.with_faults(tuple(sorted(faults, key=lambda fault: fault.at)))

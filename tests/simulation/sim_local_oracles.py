@@ -110,8 +110,8 @@ def _results(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[
                 )
     for trial_id, results in lines.items():
         where = {
-            uid: (number, attempt, place)
-            for number, box in enumerate(world.boxes)
+            uid: (box.track.began_at[trial, attempt], attempt, place)
+            for box in world.boxes
             for (trial, attempt), numbers in box.track.sent.items()
             if trial == trial_id
             for place, uid in numbers.items()

@@ -36,6 +36,8 @@ IN_A_BUCKET = (
     "machine lost",
     "another machine takes over",
 )
+LONG = {"store away": (900.0,), "run paused": (120.0,), "trial paused": (120.0,), "disk full": (120.0,)}
+"""What may last longer: a run waits five minutes for the bucket at its end."""
 LOCAL_KINDS = (*ALWAYS, *IN_A_FOLDER, *IN_A_BUCKET)
 
 
@@ -96,7 +98,7 @@ def local_plan_of(seed: int) -> LocalPlan:
         Fault(
             kind,
             at=round(choose.random() ** 1.5 * END_S, 3),
-            for_s=round(choose.choice([0.3, 2.0, 8.0, 40.0]) * choose.random(), 3),
+            for_s=round(choose.choice([0.3, 2.0, 8.0, 40.0, *LONG.get(kind, ())]) * choose.random(), 3),
             x=round(choose.random(), 4),
         )
         for kind in many

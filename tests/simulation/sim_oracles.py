@@ -122,7 +122,7 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
     return found
 
 
-def in_order(trial_id: str, places: Sequence[tuple[int, ...] | None]) -> list[str]:
+def in_order(trial_id: str, places: Sequence[tuple[float, ...] | None]) -> list[str]:
     """Return what is wrong with the order of a trial's results.
 
     Args:

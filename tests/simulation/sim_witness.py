@@ -18,6 +18,7 @@ class Track:
         name: of the experiment.
         sent: (trial, attempt) -> number -> what the result is known by.
         acked: (trial, attempt) -> how many results were answered as durable.
+        began_at: (trial, attempt) -> when its first result was sent.
         acked_at: (trial, attempt) -> (time, how many), each time it was more.
         harmed: by trial: how often an attempt failed by its own fault.
         groups: (trial, attempt) -> rank -> its process, and the steps that it has taken.
@@ -26,6 +27,7 @@ class Track:
     def __init__(self, name: str) -> None:
         self.name = name
         self.sent: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+        self.began_at: dict[tuple[str, int], float] = {}
         self.acked: Counter[tuple[str, int]] = Counter()
         self.acked_at: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
         self.harmed: Counter[str] = Counter()
@@ -56,7 +58,10 @@ class Witness:
 
     def note_sent(self, process: Process, body: bytes) -> None:
         request = msgspec.msgpack.decode(body, type=ReportRequest)
-        numbers = self.track_of(process).sent[request.trial_id, request.attempt]
+        track = self.track_of(process)
+        if request.results:
+            track.began_at.setdefault((request.trial_id, request.attempt), process.kernel.now)
+        numbers = track.sent[request.trial_id, request.attempt]
         for number, raw in enumerate(request.results, request.first):
             uid = str(msgspec.msgpack.decode(raw)["uid"])
             known = numbers.setdefault(number, uid)

@@ -328,6 +328,12 @@ class SimWorld:
         self.stores.append(store)
         return store
 
+    def goes_on_alone(self, process: Process) -> bool:
+        """Return whether no later attempt can have taken away what a process goes on from."""
+        pods = [pod for uid, pod in self.pods.pods.items() if self.pods.processes.get(uid) is process]
+        current = [self.api.get("pods", pod["metadata"]["name"]) for pod in pods]
+        return any(pod is not None and not pod["metadata"].get("deletionTimestamp") for pod in current)
+
     def api_fault(self, method: str, path: str, body: Any) -> ApiError | None:
         if self.api_away:
             self.kernel.counts["API away"] += 1
@@ -450,7 +456,7 @@ _frozen: list[bool] = []
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, uploads, mirror, journal_copy, suggesting, snapshots, parallel, checkpoint_upload,
-    checkpoints, due_trials, attempt_module, preemption, runner_main, scrap, tree_copy,
+    checkpoints, due_trials, attempt_module, preemption, runner_main, scrap, tree_copy, file_copies,
 )  # fmt: skip
 
 _BEGIN_SESSION = session_module.Session.__init__
@@ -480,6 +486,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
         put(module, "ThreadPoolExecutor", SimExecutor)
     put(mirror, "random", _Jitter())
     put(remote_checkpoints.os, "urandom", _urandom)
+    put(checkpoints.CheckpointStore, "newest_whole", _newest_whole(world_of))
     default(attempt_module.Attempt.__init__, "clock", sim_time.monotonic)
     default(attempt_module.Attempt.__init__, "wall", sim_time.time)
     default(attempt_module.Attempt.__init__, "sleep", sim_time.sleep)
@@ -510,6 +517,20 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     finally:
         for each in reversed(undo):
             each()
+
+
+def _newest_whole(world_of: Callable[[], Any]) -> Callable[..., Any]:
+    """An attempt finds what it goes on from: nothing here damages a checkpoint."""
+    real = checkpoints.CheckpointStore.newest_whole
+
+    def newest_whole(store: Any, infos: Any) -> Any:
+        found, warnings = real(store, infos)
+        world, process = world_of(), PROCESS.get()
+        if warnings and process is not None and world.goes_on_alone(process):
+            world.pods.problems.append(f"{process.name} misses what it goes on from: {warnings}")
+        return found, warnings
+
+    return newest_whole
 
 
 class _Jitter:

@@ -11,6 +11,7 @@ import pytest
 from sim_local import simulate_local
 from sim_local_defects import LOCAL_DEFECTS, LocalDefect, provoking_locally
 from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_from_text, local_plan_of
+from sim_plan import Fault
 
 PARTS = 12
 SEEDS = 1000
@@ -45,14 +46,25 @@ def test_every_rule_holds_on_a_machine_in_many_runs(part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "faults"),
     [
-        pytest.param(44, id="an experiment was refused for ever when the answer to its last copy was lost"),
-        pytest.param(46, id="a machine that woke removed the checkpoints of the one that had taken over"),
+        pytest.param(
+            44,
+            [Fault("store answers lost", 4.947, 31.504, 0.2198)],
+            id="an experiment was refused for ever when the answer to its last copy was lost",
+        ),
+        pytest.param(
+            46,
+            [
+                Fault("another machine takes over", 3.665, 0.227, 0.4051),
+                Fault("another machine takes over", 18.136, 7.985, 0.9568),
+            ],
+            id="a machine that woke removed the checkpoints of the one that had taken over",
+        ),
     ],
 )
-def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:
-    holds(local_plan_of(seed))
+def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int, faults: list[Fault]) -> None:
+    holds(local_plan_of(seed).with_faults(tuple(faults)))
 
 
 @pytest.mark.once

@@ -5,7 +5,8 @@
 * A file that is here is whole: it was fetched, or it was written here from its beginning. One that is not here may be
   in the storage; nothing is ever written here in its place before it was looked for there.
 
-One thread at a time copies; before that, `fetch` and its like may be called from another one.
+Several threads may `send`; of one file the versions come one after the other, and none that is older than the last.
+Before that, `fetch` and its like may be called from another thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +39,8 @@ from trialpod_operator.experiment.journal_objects import read_part
 from trialpod_operator.experiment.stored_files import RefuseOutdated, StoredFiles
 
 PARALLEL = 8
+LOCKS = 64
+"""Files share so many locks."""
 
 T = TypeVar("T")
 
@@ -76,6 +81,7 @@ class FileCopies:
         self._storage = storage
         self.stored = StoredFiles(storage)
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
+        self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
         self._first = True  # nobody has written this experiment before
 
     # -- to the storage --
@@ -97,6 +103,11 @@ class FileCopies:
         """
 
         def send(file: Due) -> None:
+            with self._locks[zlib.crc32(file.key.encode()) % LOCKS]:
+                if not self._is_outdated(file):
+                    send_alone(file)
+
+        def send_alone(file: Due) -> None:
             data = file.data
             if data is None:
                 with contextlib.suppress(FileNotFoundError):
@@ -134,6 +145,15 @@ class FileCopies:
         if not folder.is_dir():
             return []
         return [*_TRIAL_FILES, *(name for name in os.listdir(folder) if name.startswith(EVENT_FILE_PREFIX))]
+
+    def _is_outdated(self, file: Due) -> bool:
+        """Return whether a later version has been sent since this one was looked at."""
+        sent = self._copied.get(file.key)
+        if sent is None:
+            return False
+        if file.data is None:
+            return sent[0] >= file.mark[0] and sent[1] >= file.mark[1]
+        return sent[1] > file.mark[1]
 
     def _policy_files(self) -> list[str]:
         """Return the names of the schedulers' policy logs, which stand beside the trials."""

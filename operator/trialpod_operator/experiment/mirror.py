@@ -378,6 +378,8 @@ class Mirror:
             while taken.logs:
                 self._files.add_log(taken.logs[0])
                 del taken.logs[0]
+            if self._removals:
+                self._copy_records_of_files()  # nobody who goes on from the storage may still count on them
             while self._removals:
                 self._remove(*self._removals[0])
                 self._removals.popleft()

@@ -137,6 +137,7 @@ class LocalShell:
         self._host: ExperimentHost
         self._workers: Workers
         self._stored_to = 0  # position of the journal in the storage
+        self._released: dict[str, dict[str, int]] = {}  # trial -> checkpoint -> position when it was let go
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # for a position to be there
         self._changed: asyncio.Event
         self._wakeup: asyncio.TimerHandle | None = None
@@ -176,7 +177,20 @@ class LocalShell:
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what an attempt is to know."""
-        return self._host.answer(trial_id, attempt)
+        answer = self._host.answer(trial_id, attempt)
+        if self._mirror is not None and answer.deletable:
+            answer.deletable = self._not_needed_elsewhere(trial_id, answer.deletable)
+        return answer
+
+    def _not_needed_elsewhere(self, trial_id: str, names: list[str]) -> list[str]:
+        """Return which of these checkpoints nobody needs who goes on from the storage: it knows that they are let go.
+
+        The attempt asks for the others again after its next checkpoint.
+        """
+        known = self._released.setdefault(trial_id, {})
+        for name in names:
+            known.setdefault(name, self._host.position)
+        return [name for name in names if known[name] <= self._stored_to]
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a process its attempt; one that has done its own gets another, when there is one."""
@@ -323,6 +337,8 @@ class LocalShell:
         if self._interrupts < 2:
             self._host.write_snapshot()
             await self._finish_mirror()
+            if isinstance(self._failure, FencedError):
+                raise self._failure  # what was shown is not what the storage has
         stopped_early = not self._host.engine.finished
         view = self._view(rows=None)
         self._display.finish(view)
@@ -468,6 +484,7 @@ class LocalShell:
                 if self._mirror is not None:
                     self._mirror.trial_started(self._host.files.path(trial).name)
             case TrialEnded(trial=trial) if self._mirror is not None:
+                self._released.pop(trial.trial_id, None)
                 self._mirror.trial_ended(self._host.files.path(trial).name, trial.released)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)

@@ -200,6 +200,8 @@ class _Process:
                 return ""
             if self._shares_pod(assignment):
                 return self._go_on(assignment) if end.asks else ""
+            if attempt.preempted:
+                return ""  # this process is to end, and may be ended at any moment
             if assignment.reuse or self._kept is not None:
                 return "here"
             return "afresh" if end.asks else ""

@@ -1,5 +1,6 @@
 """The copy of an experiment in its storage, with a folder in the role of the storage."""
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod_operator.experiment.file_copies import Due, FileCopies
 from trialpod_operator.experiment.mirror import FencedError, Mirror
 
 
@@ -420,6 +422,25 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
 def all_of(directory: Path) -> list[bytes]:
     snapshot, records = history(directory)
     return (snapshot.split(b",") if snapshot else []) + records
+
+
+def test_an_older_version_of_a_file_is_not_sent_behind_a_later_one(tmp_path: Path, storage: DirectoryStorage) -> None:
+    here = tmp_path / "here"
+    copies = FileCopies(here, storage)
+    (here / "trial_0").mkdir(parents=True)
+    growing, whole = here / "trial_0" / "result.json", here / "trial_0" / "params.json"
+
+    def look(text: str, nanoseconds: int) -> list[Due]:
+        for path in (growing, whole):
+            path.write_text(text)
+            os.utime(path, ns=(nanoseconds, nanoseconds))
+        return copies.due_of_trials(["trial_0"])
+
+    older, later = look("1\n", 1_000), look("1\n2\n", 2_000)
+    copies.send(later, lambda: None)
+    copies.send(older, lambda: None)
+    assert storage.read("trial_0/result.json") == storage.read("trial_0/params.json") == b"1\n2\n"
+    assert copies.due_of_trials(["trial_0"]) == []
 
 
 def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, storage: DirectoryStorage) -> None:
