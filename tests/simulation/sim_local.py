@@ -615,11 +615,11 @@ class LocalWorld:
         return bool(self.kernel.errors or self.pods.problems)
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        began = self.loop.time()
+        began, runs = self.loop.time(), len(self.runs)
         while not holds():
             if self._is_wrong:
                 return
-            if self.loop.time() - began > WITHIN_S or len(self.runs) > MOST_RUNS:
+            if self.loop.time() - began > WITHIN_S or len(self.runs) - runs > MOST_RUNS:
                 run = self.runs[-1]
                 seconds = self.loop.time() - began
                 raise Violation(f"liveness: not {what} after {seconds:.0f} s: {run.process.name}, {run.error}")
