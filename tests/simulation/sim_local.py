@@ -122,6 +122,7 @@ class SimRun:
         self.outcome: RunOutcome | None = None
         self.error: BaseException | None = None
         self.released = True
+        self.ended_s = 0.0
         self.listens = False  # a signal to end is not the end at once
         self.process.spawn(self._main, "main")
 
@@ -555,7 +556,7 @@ class LocalWorld:
 
     def run_gone(self, run: SimRun) -> None:
         """It has ended, or was killed."""
-        run.serves = None
+        run.serves, run.ended_s = None, self.loop.time()
         run.process.ended()
         if run.pool is not None:
             run.pool.orphaned()

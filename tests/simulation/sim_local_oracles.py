@@ -121,15 +121,21 @@ def _results(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[
 
 
 def _must_be_there(world: LocalWorld, box: Box, attempt: tuple[str, int]) -> int:
-    """Return how many results of an attempt were called durable, and not just before the machine went."""
-    if box.gone_s is None:
+    """Return how many results of an attempt were called durable, and not just before the machine went.
+
+    Another one may also have gone on after its runs had ended.
+    """
+    gone_s = box.gone_s
+    if gone_s is None and box is world.runs[-1].box:
         return box.track.acked[attempt]
+    if gone_s is None:
+        gone_s = max(run.ended_s for run in world.runs if run.box is box)
     for fault in world.plan.faults:
         hinders = fault.kind.startswith("store") or fault.kind in HINDERS
-        if hinders and fault.at <= box.gone_s and fault.at + fault.for_s >= box.gone_s - HINDERS_S:
+        if hinders and fault.at <= gone_s and fault.at + fault.for_s >= gone_s - HINDERS_S:
             return 0
     told = box.track.acked_at[attempt]
-    return max((count for when, count in told if when < box.gone_s - LAST_S), default=0)
+    return max((count for when, count in told if when < gone_s - LAST_S), default=0)
 
 
 def _ends(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str]:
