@@ -465,6 +465,7 @@ class LocalWorld:
         self.journals: list[Journal] = []
         self.leaks: list[str] = []
         self.finished: RunOutcome | None = None
+        self.finished_by: SimRun | None = None
         self.again: RunOutcome | None = None
         self.excused = False
         """Failures may have been counted that were nobody's fault: the disk was full."""
@@ -562,7 +563,7 @@ class LocalWorld:
             run.pool.orphaned()
         if run.outcome is not None and not run.outcome.interrupted:
             if self.finished is None:
-                self.finished = run.outcome
+                self.finished, self.finished_by = run.outcome, run
             else:
                 self.again = run.outcome
             return

@@ -125,11 +125,13 @@ def _must_be_there(world: LocalWorld, box: Box, attempt: tuple[str, int]) -> int
 
     Another one may also have gone on after its runs had ended.
     """
+    assert world.finished_by is not None
     gone_s = box.gone_s
-    if gone_s is None and box is world.runs[-1].box:
+    if gone_s is None and box is world.finished_by.box:
         return box.track.acked[attempt]
     if gone_s is None:
-        gone_s = max(run.ended_s for run in world.runs if run.box is box)
+        before = [run for run in world.runs if run.box is box and run.ended_s <= world.finished_by.ended_s]
+        gone_s = max(run.ended_s for run in before)
     for fault in world.plan.faults:
         hinders = fault.kind.startswith("store") or fault.kind in HINDERS
         if hinders and fault.at <= gone_s and fault.at + fault.for_s >= gone_s - HINDERS_S:
