@@ -34,8 +34,9 @@ ALWAYS_SAVED = ("pbt", "hyperband", "asha_promotion")
 """They pause trials at any result; functions save with each one there."""
 
 
-_USERS = re.compile(r"users-.*|[a-z0-9_]{8}")
-"""Temporary files of user code; and the one by which `tempfile` finds out once whether it can write."""
+_USERS = re.compile(r"users-.*|[a-z0-9_]{8}|\.trialpod-new-.*")
+"""Temporary files of user code; the one by which `tempfile` finds out once whether it can write; and a folder that
+was being made, which whoever makes the next one removes after a minute."""
 
 
 @dataclass

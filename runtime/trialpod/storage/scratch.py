@@ -4,7 +4,8 @@ A folder is held by a lock (``flock``) on a file in it, which ends with the proc
 the next folder beside it removes those that nobody holds. Process ids would not do: containers that share the disk do
 not see each other's.
 
-Invariant: a folder gets its name when its lock is held, so one that can be locked is one whose owner is gone.
+Invariant: a folder gets its name when its lock is held, so one that can be locked is one whose owner is gone. Until
+then it has another name, and is removed when it has had that for a minute.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trialpod.storage.base import storage_error
@@ -26,6 +29,7 @@ RUN_PREFIX = "trialpod-run-"
 """Of the folder with the socket of a run on this machine."""
 _UNFINISHED = ".trialpod-new-"
 _LOCK = ".lock"
+_UNFINISHED_S = 60.0
 
 
 class Scratch:
@@ -43,15 +47,27 @@ class Scratch:
         place = os.fspath(parent) if parent is not None else tempfile.gettempdir()
         remove_left_behind(place, prefix)
         try:
-            new = tempfile.mkdtemp(prefix=_UNFINISHED, dir=place)
-            self._lock = os.open(os.path.join(new, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # A file system without locks: nobody can hold one there, nor take the folder for left behind.
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.path = os.path.join(place, prefix + os.path.basename(new).removeprefix(_UNFINISHED))
-            os.rename(new, self.path)
+            while not self._make(place, prefix):
+                logger.info("a folder in %s took so long to make that somebody has removed it", place)
         except OSError as error:
             raise storage_error(error, "cannot make a folder in", place) from error
+
+    def _make(self, place: str, prefix: str) -> bool:
+        new = tempfile.mkdtemp(prefix=_UNFINISHED, dir=place)
+        self.path = os.path.join(place, prefix + os.path.basename(new).removeprefix(_UNFINISHED))
+        try:
+            self._lock = os.open(os.path.join(new, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return False
+        # A file system without locks: nobody can hold one there, nor take the folder for left behind.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            os.rename(new, self.path)
+        except FileNotFoundError:
+            os.close(self._lock)
+            return False
+        return True
 
     def folder(self, prefix: str) -> str:
         """Make a folder in it; raise StorageError if that cannot be."""
@@ -66,14 +82,23 @@ class Scratch:
         os.close(self._lock)
 
 
-def remove_left_behind(place: str, prefix: str = PREFIX) -> list[str]:
-    """Remove the folders in `place` whose names begin so and whose process is gone, and return their names."""
+def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], float] = time.time) -> list[str]:
+    """Remove the folders in `place` whose names begin so and whose process is gone, and return their names.
+
+    Args:
+        place: where they are.
+        prefix: what their names begin with.
+        wall: seconds since the epoch.
+    """
     removed = []
     try:
-        names = [name for name in os.listdir(place) if name.startswith(prefix)]
+        found = os.listdir(place)
     except OSError:
         return []
-    for name in names:
+    for name in found:
+        if name.startswith(_UNFINISHED):
+            _remove_unfinished(os.path.join(place, name), wall() - _UNFINISHED_S)
+    for name in [name for name in found if name.startswith(prefix)]:
         path = os.path.join(place, name)
         try:
             lock = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -90,3 +115,12 @@ def remove_left_behind(place: str, prefix: str = PREFIX) -> list[str]:
     if removed:
         logger.info("removed %d folders in %s that ended processes had left behind", len(removed), place)
     return removed
+
+
+def _remove_unfinished(path: str, before: float) -> None:
+    """Remove a folder whose maker was killed before it got its name; whoever was only stopped makes another one."""
+    with contextlib.suppress(OSError):
+        if os.lstat(path).st_mtime < before:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, _LOCK))
+            os.rmdir(path)

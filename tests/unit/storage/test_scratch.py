@@ -59,3 +59,30 @@ def test_folders_for_another_purpose_stay(tmp_path):
     os.close(scratch._lock)
     assert remove_left_behind(str(tmp_path)) == []
     assert remove_left_behind(str(tmp_path), "trialpod-run-") == ["trialpod-run-elsewhere"]
+
+
+def test_what_was_being_made_when_its_process_was_killed_goes_a_minute_later(tmp_path):
+    for name in ("empty", "locked"):
+        (tmp_path / f".trialpod-new-{name}").mkdir()
+    (tmp_path / ".trialpod-new-locked" / ".lock").touch()
+    made_at = (tmp_path / ".trialpod-new-locked").stat().st_mtime
+    remove_left_behind(str(tmp_path), wall=lambda: made_at + 30.0)
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_left_behind(str(tmp_path), wall=lambda: made_at + 90.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_was_stopped_while_a_folder_was_being_made_makes_another_one(tmp_path, monkeypatch):
+    real, taken = os.open, []
+
+    def open_late(path, *arguments, **options):
+        if ".trialpod-new-" in str(path) and not taken:
+            taken.append(path)
+            os.rmdir(os.path.dirname(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_late)
+    scratch = Scratch(tmp_path)
+    assert taken
+    assert [path.name for path in tmp_path.iterdir()] == [os.path.basename(scratch.path)]
+    scratch.remove()
