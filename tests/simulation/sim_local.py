@@ -29,7 +29,7 @@ from sim_local_plan import LocalPlan
 from sim_pods import HOP_S, Network, SimPreemption
 from sim_storage import SimStorage, StoreWeather
 from sim_witness import Track, Witness
-from sim_world import Outcome, Violation, patched, run_to_its_end
+from sim_world import Journals, Outcome, Violation, patched, run_to_its_end
 
 from trialpod.errors import ExperimentLockedError, TrialpodError
 from trialpod.runner import main as runner_main
@@ -657,7 +657,7 @@ def patched_local(world_of: Callable[[], LocalWorld]) -> Iterator[None]:
 
     with patched(world_of):  # type: ignore[arg-type]
         try:
-            put(host_module, "Journal", _Journals(world_of))
+            put(host_module, "Journal", Journals(world_of, SimJournal))
             put(runner_main, "PreemptionWatch", _Preemption)
             put(writer, "threading", sim_threading)
             put(writer, "_start_of", alive)
@@ -681,18 +681,6 @@ def patched_local(world_of: Callable[[], LocalWorld]) -> Iterator[None]:
         finally:
             for each in reversed(undo):
                 each()
-
-
-class _Journals:
-    """Journals of which those of dead processes can be closed."""
-
-    def __init__(self, world_of: Callable[[], LocalWorld]) -> None:
-        self._world_of = world_of
-
-    def open(self, directory: Path, *, keep_replaced: bool) -> Journal:
-        journal = SimJournal.open(directory, keep_replaced=keep_replaced)
-        self._world_of().journals.append(journal)
-        return journal
 
 
 class _Disk:

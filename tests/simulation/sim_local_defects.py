@@ -11,6 +11,7 @@ from typing import Any
 import sim_local
 from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_of
 from sim_plan import PLAIN_CLASS, Fault
+from sim_world import Journals
 
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.storage import journal
@@ -44,7 +45,7 @@ def replaced_segments_go_at_once(put: Put) -> None:
         self._world_of().journals.append(made)
         return made
 
-    put(sim_local._Journals, "open", opened)
+    put(Journals, "open", opened)
 
 
 def removed_before_it_is_known(put: Put) -> None:

@@ -507,7 +507,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     put(runner_main, "rank_of", lambda _environment: getattr(PROCESS.get(), "rank", 0))
     put(runner_main, "set_environment", lambda _assignment, _environment: None)
     put(runner_main, "socket", _Hosts())
-    put(host_module, "Journal", _Journals(world_of))
+    put(host_module, "Journal", Journals(world_of))
     put(runner_main, "sys", _Quiet())
     put(runner_main, "say", lambda _text: None)
     logging.disable(logging.CRITICAL)
@@ -544,14 +544,15 @@ class _Hosts:
         return process.hostname if process is not None else "host"
 
 
-class _Journals:
+class Journals:
     """Journals of which those of dead processes can be closed."""
 
-    def __init__(self, world_of: Callable[[], SimWorld]) -> None:
+    def __init__(self, world_of: Callable[[], Any], kind: type[Journal] = Journal) -> None:
         self._world_of = world_of
+        self._kind = kind
 
     def open(self, directory: Path, *, keep_replaced: bool) -> Journal:
-        journal = Journal.open(directory, keep_replaced=keep_replaced)
+        journal = self._kind.open(directory, keep_replaced=keep_replaced)
         self._world_of().journals.append(journal)
         return journal
 
