@@ -199,6 +199,45 @@ def test_an_attempt_of_a_lost_machine_that_the_bucket_does_not_know_of_is_no_fai
     work.assert_whole(f"{uri}/exp")
 
 
+def test_a_run_killed_while_it_waits_to_copy_the_rest_is_gone_on_with(work: Shell, server: MinioServer) -> None:
+    """Its last snapshot has replaced records of which the bucket has a part only."""
+    uri = "s3://runs/rest"
+    server.storage(uri)
+    work.write(
+        "train.py",
+        TRAIN.partition("def train")[0]
+        + """
+def train(config):
+    with open(os.environ["GATES"] + "/starts", "a") as notes:
+        notes.write(json.dumps({"done": 0}) + "\\n")
+    for number in range(6):
+        if number == 3:
+            wait_for("half")
+        tune.report({"score": number})
+""",
+    )
+    work.manifest(numSamples=2)
+    running = work.start("run", "experiment.yaml", "--storage", uri, "--cpus", "2", "--json")
+    eventually("half of it", lambda: iterations(f"{uri}/exp") == [3, 3], running)
+    server.kill()
+    try:
+        open_gate(work)
+        snapshot = work.folder / "trialpod-results" / "exp" / ".trialpod" / "journal" / "00000002.snapshot"
+        eventually("the last snapshot", snapshot.exists, running)
+        running.signal(signal.SIGKILL)
+        running.wait()
+        work.wait_until_all_gone()
+    finally:
+        server.start()
+
+    again = work.run("run", "experiment.yaml", "--storage", uri, "--cpus", "2")
+    assert again.returncode == 0, again.stdout + again.stderr
+    view = read_view(f"{uri}/exp", rows=None)
+    assert [(row.status, row.iteration, row.attempts) for row in view.rows] == [("TERMINATED", 6, 1)] * 2
+    assert starts(work) == [0, 0]
+    work.assert_whole(f"{uri}/exp")
+
+
 def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server: MinioServer) -> None:
     uri = "s3://runs/two"
     server.storage(uri)
