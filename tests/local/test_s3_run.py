@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -319,6 +320,34 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: Min
     work.assert_whole(f"{uri}/exp")
     found = listed(f"{uri}/exp", verify=True)
     assert [(one.info.index, one.problem) for one in found] == [(index, "") for index in range(6)]
+
+
+def test_a_tuner_whose_first_run_ended_before_anything_was_copied_goes_on(work: Shell, server: MinioServer) -> None:
+    open_gate(work)
+    uri = "s3://tuners/at-once"
+    storage = server.storage(uri)
+    work.write(
+        "script.py",
+        SCRIPT
+        + f"""
+if Tuner.can_restore({uri + "/exp"!r}):
+    told(restored=True)
+    Tuner.restore({uri + "/exp"!r}, train).fit()
+else:
+    Tuner(train, param_space={{"x": tune.grid_search([1.0, 2.0])}},
+        tune_config=TuneConfig(metric="score", mode="max"),
+        run_config=RunConfig(name="exp", storage_path={uri!r}, verbose=0)).fit()
+""",
+    )
+    first = work.execute([sys.executable, "script.py"])
+    assert first.returncode == 0, first.stdout + first.stderr
+    # What a run leaves that ends in its first second: the directory, with nothing of the journal.
+    shutil.rmtree(work.folder / "home" / "trialpod-results" / "exp" / ".trialpod" / "journal")
+    storage.delete_tree("exp")
+    again = work.execute([sys.executable, "script.py"])
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert '{"restored": true}' in again.stdout
+    complete(server.storage(f"{uri}/exp"), 2)
 
 
 @pytest.mark.slow

@@ -48,6 +48,14 @@ class Place:
         """
         return open_storage(str(self))
 
+    @property
+    def begun_here(self) -> bool:
+        """Whether this machine has the experiment that is kept at `uri`.
+
+        It may be there alone: of one whose first run ended at once the storage has nothing yet.
+        """
+        return bool(self.uri) and kept_at(self.directory) == self.uri
+
     def check_directory(self) -> None:
         """Refuse a directory that has another experiment in it: of the same name, and kept somewhere else.
 

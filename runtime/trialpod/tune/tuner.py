@@ -179,7 +179,9 @@ class Tuner:
     def can_restore(cls, path: str | os.PathLike[str], *, backend: Backend | str | None = None) -> bool:
         """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
         place = experiment_place(path)
-        return place.storage().exists(TUNER_FILE) and open_backend(backend).can_restore(str(place))
+        if place.storage().exists(TUNER_FILE) and open_backend(backend).can_restore(str(place)):
+            return True
+        return place.begun_here and Path(place.directory, TUNER_FILE).exists()
 
     @property
     def run_config(self) -> RunConfig:
@@ -207,7 +209,7 @@ class Tuner:
         """
         overrides = Overrides.read()
         place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
-        if not must and not open_backend(self._backend).can_restore(str(place)):
+        if not must and not _exists(place, open_backend(self._backend)):
             return
         saved = _saved(place, "resume", self._facts.name)
         check_same_keys(saved["param_space"], self._param_space)
@@ -303,7 +305,7 @@ class Tuner:
                     "RunConfig(name=...) or the variable TRIALPOD_RUN_NAME"
                 )
             return place, None
-        if not backend.can_restore(str(place)):
+        if not _exists(place, backend):
             return place, None
         attaches = getattr(backend, "attaches", None)
         if overrides.resume or (attaches is not None and attaches(str(place))):
@@ -390,13 +392,16 @@ class Tuner:
 
 def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
     """Return what was stored of an experiment, whose Trainable must have that name."""
+    here = Path(place.directory, TUNER_FILE)
     try:
         state = place.storage().read(TUNER_FILE)
     except KeyMissingError:
-        raise InvalidInputError(
-            f"{where}(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
-            "path must be the experiment's directory or URI, {storage_path}/{name}"
-        ) from None
+        if not (place.begun_here and here.exists()):
+            raise InvalidInputError(
+                f"{where}(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
+                "path must be the experiment's directory or URI, {storage_path}/{name}"
+            ) from None
+        state = here.read_bytes()
     saved: dict[str, Any] = unpickled(state, f"{place}/{TUNER_FILE}")
     if name != saved["trainable_name"]:
         raise InvalidInputError(
@@ -404,6 +409,10 @@ def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
             f"{saved['trainable_name']!r}; pass that one (its code may have changed)"
         )
     return saved
+
+
+def _exists(place: Place, backend: Backend) -> bool:
+    return backend.can_restore(str(place)) or place.begun_here
 
 
 def open_backend(backend: Backend | str | None) -> Backend:
