@@ -39,10 +39,9 @@ class Faults(StoreFaults):
     async def heal(self) -> None:
         """From now on nothing is broken; what was lost stays lost."""
         world = self.world
-        network, weather = world.network, world.weather
+        network = world.network
         network.lost = network.unanswered = network.doubled = network.delayed = 0.0
-        weather.failing = weather.unknown = weather.retried = 0.0
-        weather.latency_s, weather.away = 0.01, False
+        world.weather.clear()
         world.flaky = world.lost_answers = 0.0
         world.api_away = False
         world.pods.behaviour.starts = True

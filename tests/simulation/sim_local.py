@@ -27,9 +27,9 @@ from fake_pods import Caller
 from sim_kernel import PROCESS, Kernel, Process, SimLoop, SimThread, kernel, sim_threading, sim_time
 from sim_local_plan import LocalPlan
 from sim_pods import HOP_S, Network, SimPreemption
-from sim_storage import SimStorage, StoreWeather
+from sim_storage import StoreWeather
 from sim_witness import Track, Witness
-from sim_world import Journals, Outcome, Violation, patched, run_to_its_end
+from sim_world import Journals, Outcome, Surroundings, Violation, patched, run_to_its_end
 
 from trialpod.errors import ExperimentLockedError, TrialpodError
 from trialpod.runner import main as runner_main
@@ -83,7 +83,6 @@ class Box:
     Attributes:
         offset_s: how wrong its clock is.
         full: its disk takes nothing.
-        lost: with all that was on it.
         gone_s: when it was lost, or another one took over.
         archive: all of the journal that snapshots have replaced.
     """
@@ -96,7 +95,7 @@ class Box:
         self.directory = self.folder / NAME
         self.track = Track(self.name)
         self.offset_s = 0.0
-        self.full = self.lost = False
+        self.full = False
         self.gone_s: float | None = None
         self.holder: SimRun | None = None
 
@@ -197,6 +196,9 @@ class LocalWitness(Witness):
     def track_of(self, process: Process) -> Track:
         track: Track = process.box.track  # type: ignore[attr-defined]
         return track
+
+    def given(self, process: Process, trial_id: str, attempt: int) -> None:
+        """Nothing else here says which attempt a process has."""
 
 
 class SimPool:
@@ -443,7 +445,7 @@ def _box() -> Box | None:
     return run.box if run is not None else None
 
 
-class LocalWorld:
+class LocalWorld(Surroundings):
     """Everything. Made and used within `simulate_local`."""
 
     def __init__(self, plan: LocalPlan, loop: SimLoop, folder: Path, keep: bool) -> None:
@@ -480,22 +482,12 @@ class LocalWorld:
 
     # -- for the parts --
 
-    def env(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Have something done by nobody's process."""
-        self.loop.call_soon(callback, *args, context=self.context)
-
-    def after(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
-        self.loop.call_at(self.loop.time() + seconds, callback, *args, context=self.context)
-
     def hosted(self, _name: str) -> Any:
         """Return the experiment, as trials see it."""
         return SimpleNamespace(plan=self.plan)
 
     def make_plan(self, stored: Mapping[str, Any] | None) -> ExperimentPlan:
         return plan_from_manifest(self._experiment, self.folder, stored, URI if self.plan.bucket else "")
-
-    def open_storage(self, uri: str, _options: Any = None) -> SimStorage:
-        return SimStorage(self.weather, self.values).sub(uri.partition("://")[2])
 
     def open_checkpoints(self, _assignment: Any, folder: str, uri: str) -> CheckpointStore:
         if not uri:

@@ -33,9 +33,8 @@ class LocalFaults(StoreFaults):
 
     def heal(self) -> None:
         """From now on nothing is broken; what was lost stays lost."""
-        world, weather = self.world, self.world.weather
-        weather.failing = weather.unknown = weather.retried = 0.0
-        weather.latency_s, weather.away = 0.01, False
+        world = self.world
+        world.weather.clear()
         for box in world.boxes:
             box.full = False
         for process in world.kernel.processes:

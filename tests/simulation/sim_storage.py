@@ -33,14 +33,18 @@ class StoreWeather:
     def __init__(self, kernel: Kernel, seed: str) -> None:
         self.kernel = kernel
         self.random = random.Random(f"store {seed}")
-        self.latency_s = 0.01
-        self.failing = self.unknown = self.retried = 0.0
-        self.away = False
+        self.clear()
         self.writes = 0
         self.archive: dict[str, bytes] = {}
         """All that was ever written to the journal, without the snapshots that replaced it."""
         self.results: dict[str, bytes] = {}
         """The trials' results as they were written last: none of them ever goes away again."""
+
+    def clear(self) -> None:
+        """From now on the bucket is well."""
+        self.latency_s = 0.01
+        self.failing = self.unknown = self.retried = 0.0
+        self.away = False
 
     def chance(self, share: float) -> bool:
         return bool(share) and self.random.random() < share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -34,7 +35,7 @@ class Track:
         self.groups: dict[tuple[str, int], dict[int, tuple[Process, int]]] = defaultdict(dict)
 
 
-class Witness:
+class Witness(ABC):
     """Takes notes.
 
     Attributes:
@@ -45,14 +46,15 @@ class Witness:
     problems: list[str]
     steps: dict[str, tuple[str, int, int, float]]
 
+    @abstractmethod
     def track_of(self, process: Process) -> Track:
         """Return what is noted of a process's experiment."""
-        raise NotImplementedError
 
     def group_of(self, process: Process) -> dict[int, tuple[Process, int]]:
         """Return the ranks of the attempt that a process has."""
         return self.track_of(process).groups[process.attempt]  # type: ignore[attr-defined]
 
+    @abstractmethod
     def given(self, process: Process, trial_id: str, attempt: int) -> None:
         """A process was told of its attempt."""
 

@@ -277,7 +277,32 @@ class Hosted:
         return f"{self.name}{' deleted' if self.deleted else ''}: {states} {conditions}"
 
 
-class SimWorld:
+class Surroundings:
+    """What every world has around its processes.
+
+    Attributes:
+        loop: the event loop of everything.
+        context: nobody's.
+        weather, values: how the bucket is, and what it holds.
+    """
+
+    loop: SimLoop
+    context: contextvars.Context
+    weather: StoreWeather
+    values: dict[str, bytes]
+
+    def env(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Have something done by nobody's process."""
+        self.loop.call_soon(callback, *args, context=self.context)
+
+    def after(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
+        self.loop.call_at(self.loop.time() + seconds, callback, *args, context=self.context)
+
+    def open_storage(self, uri: str, _options: Any = None) -> SimStorage:
+        return SimStorage(self.weather, self.values).sub(uri.partition("://")[2])
+
+
+class SimWorld(Surroundings):
     """Everything. Made and used within `simulate`."""
 
     def __init__(self, plan: Plan, loop: SimLoop, folder: Path, keep: bool) -> None:
@@ -310,16 +335,6 @@ class SimWorld:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- for the parts --
-
-    def env(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Have something done by nobody's process."""
-        self.loop.call_soon(callback, *args, context=self.context)
-
-    def after(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
-        self.loop.call_at(self.loop.time() + seconds, callback, *args, context=self.context)
-
-    def open_storage(self, uri: str, _options: Any = None) -> SimStorage:
-        return SimStorage(self.weather, self.values).sub(uri.partition("://")[2])
 
     def open_checkpoints(self, _assignment: Any, _folder: str, uri: str) -> RemoteCheckpoints:
         store = RemoteCheckpoints(

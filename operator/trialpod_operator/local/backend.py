@@ -14,6 +14,7 @@ from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod.tune.callback import Callback
+from trialpod.tune.places import experiment_place
 from trialpod.tune.progress_reporter import CLIReporter
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial
@@ -133,7 +134,9 @@ class LocalBackend:
         """
         folder = local_folder(path)
         if folder is None:
-            return open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+            # Of one whose first run ended at once only this machine has anything.
+            stored = open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+            return stored or experiment_place(path).begun_here
         return (folder / TRIALPOD_DIR).is_dir() and read_stored(folder) is not None
 
 

@@ -179,9 +179,8 @@ class Tuner:
     def can_restore(cls, path: str | os.PathLike[str], *, backend: Backend | str | None = None) -> bool:
         """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
         place = experiment_place(path)
-        if place.storage().exists(TUNER_FILE) and open_backend(backend).can_restore(str(place)):
-            return True
-        return place.begun_here and Path(place.directory, TUNER_FILE).exists()
+        stored = place.storage().exists(TUNER_FILE) or _file_here(place) is not None
+        return stored and open_backend(backend).can_restore(str(place))
 
     @property
     def run_config(self) -> RunConfig:
@@ -209,7 +208,7 @@ class Tuner:
         """
         overrides = Overrides.read()
         place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
-        if not must and not _exists(place, open_backend(self._backend)):
+        if not must and not open_backend(self._backend).can_restore(str(place)):
             return
         saved = _saved(place, "resume", self._facts.name)
         check_same_keys(saved["param_space"], self._param_space)
@@ -305,7 +304,7 @@ class Tuner:
                     "RunConfig(name=...) or the variable TRIALPOD_RUN_NAME"
                 )
             return place, None
-        if not _exists(place, backend):
+        if not backend.can_restore(str(place)):
             return place, None
         attaches = getattr(backend, "attaches", None)
         if overrides.resume or (attaches is not None and attaches(str(place))):
@@ -392,11 +391,11 @@ class Tuner:
 
 def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
     """Return what was stored of an experiment, whose Trainable must have that name."""
-    here = Path(place.directory, TUNER_FILE)
     try:
         state = place.storage().read(TUNER_FILE)
     except KeyMissingError:
-        if not (place.begun_here and here.exists()):
+        here = _file_here(place)
+        if here is None:
             raise InvalidInputError(
                 f"{where}(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
                 "path must be the experiment's directory or URI, {storage_path}/{name}"
@@ -411,8 +410,10 @@ def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
     return saved
 
 
-def _exists(place: Place, backend: Backend) -> bool:
-    return backend.can_restore(str(place)) or place.begun_here
+def _file_here(place: Place) -> Path | None:
+    """Return the Tuner's file on this machine, of an experiment of which the storage may have nothing yet."""
+    here = Path(place.directory, TUNER_FILE)
+    return here if place.begun_here and here.exists() else None
 
 
 def open_backend(backend: Backend | str | None) -> Backend:
