@@ -379,6 +379,32 @@ class Cluster:
         return "\n".join(parts)
 
 
+def go_program(name: str) -> Path:
+    """Return the path of a program that `tools/build_go NAME` has built.
+
+    It is not built here: the cluster's network leads to no module proxy. `make test-cluster` and `make test-addons`
+    build what their tests need before they enter it.
+
+    Raises:
+        FileNotFoundError: It has not been built.
+    """
+    found = Path(_build_go("--where", name))
+    if not found.exists():
+        raise FileNotFoundError(f"{name} is not built: run tools/build_go {name}, outside the cluster's network")
+    return found
+
+
+def go_source(name: str) -> Path:
+    """Return the folder of the module that such a program is built from."""
+    return Path(_build_go("--source", name))
+
+
+def _build_go(*arguments: str) -> str:
+    command = [ROOT / "tools/build_go", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
 def not_inside() -> str:
     """Return why this process cannot reach the cluster, or ""."""
     if not layout.READY.exists():

@@ -12,7 +12,7 @@ import subprocess
 from typing import Any
 
 import yaml
-from cluster_access import ROOT, Cluster, KubectlError
+from cluster_access import Cluster, KubectlError, go_program, go_source
 from testcluster import binaries, images
 
 NAMESPACE = "kueue-system"
@@ -62,10 +62,10 @@ class Kueue:
 
     @classmethod
     def install(cls, cluster: Cluster) -> Kueue:
-        """Build it if need be (a quarter of an hour of compiling, once), install it, and wait until it is at work."""
+        """Install it, from what `tools/build_go kueue` has built, and wait until it is at work."""
         made = cls(cluster)
         made.remove()  # what a session left that was killed
-        program = _build("kueue")
+        program = go_program("kueue")
         tag = program.name.rpartition("-")[2]
         images.import_program(f"{REPOSITORY}:{tag}", program, "manager")
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -141,16 +141,9 @@ class Kueue:
             self.cluster.kubectl("patch", kind, metadata["name"], *place, "--type=merge", "-p", nothing, check=False)
 
 
-def _build(name: str, *options: str) -> Any:
-    from pathlib import Path
-
-    command = [ROOT / "tools/build_go", *options, name]
-    return Path(subprocess.run(command, capture_output=True, text=True, check=True, timeout=3600).stdout.strip())
-
-
 def _objects(tag: str) -> list[dict[str, Any]]:
     values = yaml.safe_dump(_VALUES)
-    chart = _build("kueue", "--source") / "charts/kueue"
+    chart = go_source("kueue") / "charts/kueue"
     tagged = f"controllerManager.manager.image.tag={tag}"
     command = [binaries.path("helm"), "template", "kueue", chart, "-n", NAMESPACE, "-f", "-", "--set-string", tagged]
     done = subprocess.run(command, input=values, capture_output=True, text=True, check=True, timeout=120)

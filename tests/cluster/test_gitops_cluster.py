@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_access import ROOT, Cluster
+from cluster_access import ROOT, Cluster, go_program
 from experiments import Experiment, manifest
 from lupa import lua51
 from operator_release import Operator
@@ -24,10 +24,7 @@ DIFF = ("diff", "--server-side", "--field-manager=gitops", "-f", "-")
 
 @pytest.fixture(scope="module")
 def kstatus() -> Path:
-    built = subprocess.run(
-        [ROOT / "tools/build_go", "kstatus"], capture_output=True, text=True, check=True, timeout=280
-    )
-    return Path(built.stdout.strip())
+    return go_program("kstatus")
 
 
 def health(item: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from cluster_access import ROOT, Cluster
+from cluster_access import Cluster, go_program
 from experiments import Experiment, assert_history, manifest
 from operator_release import NAMESPACE, RELEASE, Operator
 from testcluster import layout
@@ -36,11 +36,9 @@ for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
 @pytest.fixture
 def enforcer(cluster: Cluster) -> Iterator[subprocess.Popen[bytes]]:
     """Somebody who enforces NetworkPolicies in the whole cluster until the test is over."""
-    built = subprocess.run(
-        [ROOT / "tools/build_go", "network-policies"], capture_output=True, text=True, check=True, timeout=280
-    )
+    path = go_program("network-policies")
     with open(layout.LOGS / "network-policies.log", "wb") as log:
-        program = [built.stdout.strip(), str(layout.KUBECONFIG), layout.NODES[0].name, layout.SERVICE_CIDR]
+        program = [path, str(layout.KUBECONFIG), layout.NODES[0].name, layout.SERVICE_CIDR]
         process = subprocess.Popen(program, stdout=log, stderr=log)
         yield process
         process.send_signal(signal.SIGTERM)
