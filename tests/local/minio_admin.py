@@ -48,4 +48,4 @@ class Admin:
         self._put("set-user-status", {"accessKey": access, "status": status})
 
     def _put(self, name: str, query: dict[str, str], body: bytes = b"") -> None:
-        self._client.call("PUT", f"admin/v3/{name}", name, query=query, body=body, patience_s=0.0)
+        self._client.call("PUT", f"admin/v3/{name}", name, query=query, body=body, patience_s=30.0)

@@ -58,6 +58,7 @@ def train(config):
 """
 
 
+@pytest.mark.slow
 def test_a_budget_of_trial_hours_ends_a_run_and_a_larger_one_goes_on(shell: Shell) -> None:
     prepared(shell, ENDLESS, numSamples=100, maxConcurrentTrials=2, maxTrialHours=0.0002)
     done = shell.run("run", "experiment.yaml")
@@ -303,6 +304,7 @@ def test_a_manifest_can_come_from_standard_input(shell: Shell) -> None:
     assert len(shell.results()["trials"]) == 3
 
 
+@pytest.mark.slow
 def test_spaces_and_unicode_in_paths_and_parameters_are_fine(shell: Shell) -> None:
     folder = shell.folder / "très bon 模型"
     folder.mkdir()
@@ -315,6 +317,7 @@ def test_spaces_and_unicode_in_paths_and_parameters_are_fine(shell: Shell) -> No
     assert len(read_json_lines(Path(trial["path"], "result.json"))) == 3
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_end_the_run(shell: Shell) -> None:
     prepared(shell, numSamples=8)
     line = f"{' '.join(TRIALPOD)} run experiment.yaml | head -n 1; echo status ${{PIPESTATUS[0]}}"
@@ -346,6 +349,7 @@ def test_storage_that_cannot_be_written_is_one_clear_message(shell: Shell) -> No
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_reused_processes_run_all_trials_with_logs_of_their_own(shell: Shell) -> None:
     source = """
     import os
@@ -373,6 +377,7 @@ def test_reused_processes_run_all_trials_with_logs_of_their_own(shell: Shell) ->
     assert len(processes) == 2
 
 
+@pytest.mark.slow
 def test_a_suspended_experiment_starts_nothing_until_it_is_resumed(shell: Shell) -> None:
     prepared(shell, suspend=True)
     done = shell.run("run", "experiment.yaml")
@@ -384,6 +389,7 @@ def test_a_suspended_experiment_starts_nothing_until_it_is_resumed(shell: Shell)
     assert shell.results()["counts"]["TERMINATED"] == 3
 
 
+@pytest.mark.slow
 def test_logs_of_all_attempts_are_kept(shell: Shell) -> None:
     source = """
     from trialpod import tune
@@ -399,6 +405,7 @@ def test_logs_of_all_attempts_are_kept(shell: Shell) -> None:
     assert trial["attempts"] == 2
 
 
+@pytest.mark.slow
 def test_an_experiment_directory_can_be_moved_and_read_elsewhere(shell: Shell) -> None:
     prepared(shell)
     shell.run("run", "experiment.yaml", "-q")

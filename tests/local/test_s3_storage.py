@@ -118,6 +118,7 @@ def test_names_with_spaces_signs_and_letters_of_any_language_work(storage: S3Sto
     assert storage.list() == []
 
 
+@pytest.mark.slow
 def test_more_than_one_page_is_listed_and_removed(storage: S3Storage) -> None:
     from trialpod.storage.s3_transfer import parallel
 
@@ -326,6 +327,7 @@ def test_connections_of_a_parent_are_not_used_after_a_fork(storage: S3Storage) -
     assert storage.list() == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(server: MinioServer, tmp_path: Path) -> None:
     path = tmp_path / "large"
     with open(path, "wb") as file:

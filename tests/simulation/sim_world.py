@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import gc
 import io
+import itertools
 import logging
 import os
 import random
@@ -20,7 +21,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest import mock
 
 import fake_api
 import sim_pods
@@ -467,7 +470,9 @@ class SimWorld(Surroundings):
 
 
 W = TypeVar("W", bound=Any)
-_frozen: list[bool] = []
+_FREEZE_AT = (0, 10, 40)
+"""Before these runs of a process, what is there by then is taken out of what `gc` looks at after each run."""
+_runs = itertools.count()
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, uploads, mirror, journal_copy, suggesting, snapshots, parallel, checkpoint_upload,
@@ -596,6 +601,20 @@ def simulate(plan: Plan, *, keep: bool = False) -> Outcome:
     return run_to_its_end(plan.seed, lambda loop, folder: SimWorld(plan, loop, folder, keep), patched, judge)
 
 
+class InTurn:
+    """A thread that is over once it is started: for what looks at a world that has ended."""
+
+    def __init__(self, *, target: Callable[[], None], **_: Any) -> None:
+        self.start = target
+
+    def is_alive(self) -> bool:
+        """Return that it is not."""
+        return False
+
+    def join(self, _timeout: float | None = None) -> None:
+        """Return at once."""
+
+
 def run_to_its_end(
     seed: int,
     make: Callable[[SimLoop, Path], W],
@@ -612,6 +631,9 @@ def run_to_its_end(
         judge: returns what is wrong, and adds what is worth knowing to its second argument.
         death: what ends a callback whose process has been killed in it.
     """
+    if next(_runs) in _FREEZE_AT:
+        gc.collect()
+        gc.freeze()
     place = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="trialpod-simulation-", dir=place))
     (folder / "scratch").mkdir()
@@ -629,9 +651,6 @@ def run_to_its_end(
     worlds.append(world)
     enabled = gc.isenabled()
     gc.disable()
-    if not _frozen:
-        gc.freeze()  # what was there before a run need not be looked at after each
-        _frozen.append(True)
     try:
         with put_in_place(lambda: world), warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # nobody closes what a dead process had open
@@ -656,7 +675,8 @@ def run_to_its_end(
                 loop.close()
         violations += world.kernel.errors + world.pods.problems + world.leaks
         if not violations:
-            violations += judge(world, notes)
+            with mock.patch.object(parallel, "threading", SimpleNamespace(Thread=InTurn)):
+                violations += judge(world, notes)
     finally:
         worlds.remove(world)
         install_kernel(None)

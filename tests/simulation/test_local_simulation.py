@@ -14,7 +14,7 @@ from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_from_text, local_p
 from sim_plan import Fault
 
 PARTS = 4
-SEEDS = 1000
+SEEDS = 2000
 MORE_SEEDS = 4000
 NOTICED_WITHIN = 40
 """A defect shows in one of so many seeds."""

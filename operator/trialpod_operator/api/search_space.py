@@ -33,9 +33,8 @@ _LISTS = ("choice", "grid_search")
 NAMES = (*_NUMERIC, *_LISTS, "literal")
 """Every key that is not a parameter's name when it stands alone in a dict."""
 
-_ARGUMENTS = frozenset(
-    argument for function in _NUMERIC.values() for argument in inspect.signature(function).parameters
-)
+_PARAMETERS = {name: inspect.signature(function).parameters for name, function in _NUMERIC.items()}
+_ARGUMENTS = frozenset(argument for parameters in _PARAMETERS.values() for argument in parameters)
 _ESCAPE = "{literal: ...} around it"
 
 
@@ -145,7 +144,7 @@ class _Compiler:
 
     def _distribution(self, name: str, argument: Any, where: str) -> Any:
         function = _NUMERIC[name]
-        parameters = list(inspect.signature(function).parameters)
+        parameters = list(_PARAMETERS[name])
         usage = f"{{{name}: [{', '.join(parameters)}]}}"
         if isinstance(argument, list):
             if len(argument) > len(parameters):
@@ -171,7 +170,7 @@ class _Compiler:
             return None
         missing = [
             parameter.name
-            for parameter in inspect.signature(function).parameters.values()
+            for parameter in _PARAMETERS[name].values()
             if parameter.default is parameter.empty and parameter.name not in given
         ]
         if missing:

@@ -10,11 +10,15 @@ Invariant: what was registered before an experiment starts is known in its trial
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, nearest
+
+if TYPE_CHECKING:
+    import inspect
 
 log = logging.getLogger(__name__)
 
@@ -236,10 +240,15 @@ def _load(target: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _check_parameters(kind: str, name: str, cls: Any, parameters: Mapping[str, Any]) -> None:
+@functools.cache
+def _known_parameters(cls: Any) -> Mapping[str, inspect.Parameter]:
     import inspect
 
-    known = inspect.signature(cls).parameters
+    return inspect.signature(cls).parameters
+
+
+def _check_parameters(kind: str, name: str, cls: Any, parameters: Mapping[str, Any]) -> None:
+    known = _known_parameters(cls)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for given in parameters:

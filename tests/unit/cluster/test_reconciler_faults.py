@@ -21,6 +21,8 @@ from trialpod_operator.cluster.pod_reading import seconds
 pytestmark = pytest.mark.once
 
 SEEDS = 120
+PARTS = (0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3)))
+"""The simulation takes many more seeds of the same faults, so that a quarter is enough for the fast tests."""
 STEPS = 6
 MAX_FAILURES = 2
 
@@ -225,7 +227,7 @@ class Story:
         assert world.operator.reconciles - reconciles < 10
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", PARTS)
 def test_an_experiment_ends_as_its_history_explains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: int
 ) -> None:
@@ -245,7 +247,7 @@ def test_an_experiment_ends_as_its_history_explains(
         virtual_time.run(test)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", PARTS)
 def test_trials_of_several_pods_end_as_their_history_explains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: int
 ) -> None:
