@@ -230,7 +230,8 @@ class Cluster:
                 "stringData": {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
             }
         )
-        made.wait_for(lambda: made.get("serviceaccount", "default"), f"{name} has its ServiceAccount")
+        # Controllers that have lost the API server, in a test before, wait for half a minute and more between tries.
+        made.wait_for(lambda: made.get("serviceaccount", "default"), f"{name} has its ServiceAccount", timeout=120)
         return made
 
     def delete_namespace(self, name: str, *, wait: bool = False) -> None:
@@ -372,10 +373,14 @@ class Cluster:
             f"$ kubectl {' '.join(arguments)}\n{self.kubectl(*arguments, check=False)}"
             for arguments in (("get", "pods", "-o", "wide"), ("get", "tuneexperiments,tunetrials"))
         ]
-        parts.append("$ kubectl get events\n" + "\n".join(self.events().splitlines()[-40:]))
-        for pod in self.list("pods"):
-            name = pod["metadata"]["name"]
-            parts.append(f"$ kubectl logs {name}\n{self.logs(name, '--all-containers', '--tail=30')}")
+        try:
+            parts.append("$ kubectl get events\n" + "\n".join(self.events().splitlines()[-40:]))
+            for pod in self.list("pods"):
+                name = pod["metadata"]["name"]
+                parts.append(f"$ kubectl logs {name}\n{self.logs(name, '--all-containers', '--tail=30')}")
+        except KubectlError as error:  # the cluster itself may be what has failed
+            parts.append(str(error))
+            parts += [system.tail(processes.log_of(each.name)) for each in control_plane.COMPONENTS[:2]]
         return "\n".join(parts)
 
 

@@ -20,13 +20,17 @@ from .system import ClusterError, entering, tail, wait_until
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if it is not there, or only as a zombie."""
+    """Return when a process started, in clock ticks since boot; None if it is not there, or only as a zombie.
+
+    A process whose first thread is a zombie is there, with its open ports, for as long as it has other threads.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
+        over = fields[0] == b"X" or (fields[0] == b"Z" and len(os.listdir(f"/proc/{pid}/task")) == 1)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if over else int(fields[19])
 
 
 def _reap(pid: int) -> None:
