@@ -18,7 +18,7 @@ from trialpod.storage.base import KeyExistsError
 from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.storage.uploads import CheckpointWriter
 from trialpod.tune.session import Session
-from trialpod_operator.cluster import reuse, runs
+from trialpod_operator.cluster import deletion, reuse, runs
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.group import Group
@@ -239,6 +239,29 @@ def one_folder_for_all(put: Put) -> None:
     put(ExperimentController, "_work_dir", property(lambda self: Path(self._services.options.work_dir) / "here"))
 
 
+def namespaces_overlooked(put: Put) -> None:
+    """Experiments are told apart by their names alone."""
+
+    def find(self: Controller, name: str) -> Any:
+        plain = name.rpartition("/")[2]
+        found = (each for key, each in self._controllers.items() if key.rpartition("/")[2] == plain)
+        return next((each for each in found if each.open), None)
+
+    put(Controller, "find", find)
+    put(ExperimentController, "permits", lambda _self, _caller, _trial_id: "")
+    put(ExperimentController, "admits", lambda _self, _caller, _trial_id, _attempt: "")
+
+
+def a_place_is_anybodys(put: Put) -> None:
+    """What is stored is gone on with, whoever stored it."""
+    put(ExperimentController, "_refuse_other", lambda _self, _experiment, _stored: None)
+
+
+def deleted_whosever_it_is(put: Put) -> None:
+    """Who deletes an experiment deletes what is in its place."""
+    put(deletion, "stored_namespace", lambda _storage: "")
+
+
 # -- reused pods --
 
 
@@ -333,6 +356,9 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     superseded_attempts_write: _GONE,
     experiments_mixed_up: (),
     one_folder_for_all: (),
+    namespaces_overlooked: (),
+    a_place_is_anybodys: (),
+    deleted_whosever_it_is: ("experiment deleted",),
     told_before_it_is_labelled: (),
     pods_wait_for_ever: (),
     counters_start_anew: ("pod vanishes",) * 3,
@@ -346,6 +372,9 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
 WITHIN: dict[Defect, str] = {
     experiments_mixed_up: "several experiments",
     one_folder_for_all: "several experiments",
+    namespaces_overlooked: "several namespaces",
+    a_place_is_anybodys: "one place for two",
+    deleted_whosever_it_is: "one place for two",
     told_before_it_is_labelled: "reusePods",
     pods_wait_for_ever: "reusePods",
     counters_start_anew: "function",

@@ -232,14 +232,18 @@ class Faults(StoreFaults):
             self._count("trial stopped by its user")
             trial = _chosen(trials, fault.x)
             experiment.stopped.add(trial["spec"]["trialId"])
-            await self.world.client.patch(paths.trials("team"), trial["metadata"]["name"], {"spec": {"stop": True}})
+            await self.world.client.patch(
+                paths.trials(experiment.plan.namespace), trial["metadata"]["name"], {"spec": {"stop": True}}
+            )
 
     async def _experiment_deleted(self, fault: Fault) -> None:
         experiment = self.world.experiments[-1]
         if experiment.created and experiment is not self.world.experiments[0]:
             self._count("experiment deleted")
             experiment.deleted = True
-            await self.world.client.delete(paths.experiments("team"), experiment.name)
+            await self.world.client.delete(paths.experiments(experiment.plan.namespace), experiment.name)
 
     async def _spec(self, experiment: Hosted, **changes: object) -> None:
-        await self.world.client.patch(paths.experiments("team"), experiment.name, {"spec": changes})
+        await self.world.client.patch(
+            paths.experiments(experiment.plan.namespace), experiment.name, {"spec": changes}
+        )

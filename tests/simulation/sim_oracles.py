@@ -22,10 +22,34 @@ def judge(world: SimWorld, notes: list[str]) -> list[str]:
     found: list[str] = []
     for experiment in world.experiments:
         if experiment.deleted:
-            continue  # what it has left is its user's; that its objects are gone is seen before
+            found += _deleted(experiment)
+            continue
+        if experiment.owner != experiment.plan.namespace:
+            found += _refused(experiment)
+            continue
         lines = _lines(experiment)
         of_it = [*_history(experiment, notes), *_results(experiment, lines), *_ends(experiment, lines)]
-        found += of_it if experiment is world.experiments[0] else [f"{experiment.name}: {each}" for each in of_it]
+        found += of_it if experiment is world.experiments[0] else [f"{experiment.key}: {each}" for each in of_it]
+    return found
+
+
+def _deleted(experiment: Hosted) -> list[str]:
+    """Its data is gone if it was to go with it. That its objects are gone is seen before."""
+    others = [each.prefix for each in experiment.world.experiments if each is not experiment]
+    if not experiment.plan.deletes or experiment.prefix in others:
+        return []  # what it has left is its user's, or what another one has there is
+    left = sorted(key for key in experiment.world.values if key.startswith(experiment.prefix))
+    return [f"deleted: {experiment.key} has left {left[:5]}"] if left else []
+
+
+def _refused(experiment: Hosted) -> list[str]:
+    """An experiment whose place another one has taken has done nothing, and its user is told why."""
+    told = " ".join(str(each.get("message")) for each in experiment.status.get("conditions") or [])
+    found = []
+    if f"holds an experiment of namespace {experiment.owner}" not in told:
+        found.append(f"refused: {experiment.key} is told {told!r}")
+    if experiment.trials() or experiment.track.sent:
+        found.append(f"refused: {experiment.key} has {len(experiment.trials())} trials")
     return found
 
 

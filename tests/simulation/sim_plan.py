@@ -54,7 +54,9 @@ KINDS = (*_PLAIN_KINDS, "experiment deleted")
 CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
 """Entry points: a class that takes new configs, one that does not, and a function."""
 
-FEATURES = ("several experiments", "reusePods", "function", "workers")
+NAMESPACE, OTHER_NAMESPACE = "team", "others"
+BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
+FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,9 @@ class Experiment:
         at: seconds after the start when it is created.
         restarts: its pods can put a fresh process in the place of one that has ended.
         keeps_every: a function reports a checkpoint with every so many results; 0 = with none.
+        namespace: where it is created.
+        storage: below which URI it is kept.
+        deletes: its data is to go with it.
     """
 
     name: str
@@ -93,6 +98,9 @@ class Experiment:
     at: float = 0.0
     restarts: bool = False
     keeps_every: int = 1
+    namespace: str = NAMESPACE
+    storage: str = BUCKET
+    deletes: bool = False
 
     @property
     def features(self) -> set[str]:
@@ -119,6 +127,10 @@ class Plan:
     def features(self) -> set[str]:
         """What of `FEATURES` it has."""
         several = {"several experiments"} if len(self.experiments) > 1 else set()
+        if len({each.namespace for each in self.experiments}) > 1:
+            several.add("several namespaces")
+        if len({(each.storage, each.name) for each in self.experiments}) < len(self.experiments):
+            several.add("one place for two")
         return several.union(*(each.features for each in self.experiments))
 
     def text(self) -> str:
@@ -209,6 +221,26 @@ def plain_plan_of(seed: int) -> Plan:
 
 def plan_of(seed: int) -> Plan:
     """Return what a seed stands for."""
+    plan = wide_plan_of(seed)
+    choose = random.Random(f"places {seed}")
+    if len(plan.experiments) == 1 or choose.random() < 0.4:
+        return plan
+    # The last one has the name, and often the trials, of the first, in another namespace; perhaps its storage, too.
+    *before, last = plan.experiments
+    first = before[0]
+    moved = replace(last, name=first.name, namespace=OTHER_NAMESPACE, storage=OTHER_BUCKET)
+    if choose.random() < 0.3:
+        moved = replace(moved, storage=first.storage, at=round(choose.random() ** 2 * last.at, 3))
+    faults = list(plan.faults)
+    if choose.random() < 0.4:
+        moved = replace(moved, deletes=True)
+        faults.append(_fault(choose, "experiment deleted"))
+        faults.sort(key=lambda fault: fault.at)
+    return replace(plan, experiments=(*before, moved), faults=tuple(faults))
+
+
+def wide_plan_of(seed: int) -> Plan:
+    """Return what a seed stood for while all experiments were in one namespace."""
     plain = plain_plan_of(seed)
     choose = random.Random(f"wide {seed}")
     if choose.random() < 0.25:

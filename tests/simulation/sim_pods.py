@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fake_api import Object
 from fake_pods import Caller, FakePods
 from sim_kernel import PROCESS, Kernel, Process, SimThread, WorldOver, kernel
+from sim_plan import NAMESPACE
 from sim_witness import Track, Witness
 
 from trialpod.protocol import client as client_module
@@ -221,7 +222,7 @@ class SimPods(Witness, FakePods):
         name = process.name
         self.world.network.cut.add(name)
         self._tasks.pop(uid).cancel()
-        self.api.remove(self.api.get("pods", pod["metadata"]["name"]) or pod)
+        self.api.remove(self.current(pod) or pod)
         self.world.after(known_again_s, self.world.network.cut.discard, name)
         self.world.after(known_again_s + 100.0, process.kill)
 
@@ -251,11 +252,15 @@ class SimPods(Witness, FakePods):
         env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         experiment = str(env[names.EXPERIMENT_VARIABLE])
         restarts = world.hosted(experiment).plan.restarts
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        caller = Caller(namespace, name, uid)
+        if namespace != NAMESPACE:
+            name = f"{namespace}/{name}"
         terminated = self._terminated[uid]
 
         def begin(before: Process | None = None) -> None:
             """Start the process that runs attempts, as the first one of the container does."""
-            process = Process(world.kernel, pod["metadata"]["name"])
+            process = Process(world.kernel, name)
             if before is not None:
                 process.offset_s, process.countdown = before.offset_s, before.countdown
             self.processes[uid] = process
@@ -263,7 +268,7 @@ class SimPods(Witness, FakePods):
             process.on_death = lambda: self._harm(process, pod)
             process.experiment = experiment  # type: ignore[attr-defined]
             process.rank = int(env.get(names.RANK_VARIABLE) or 0)  # type: ignore[attr-defined]
-            process.caller = Caller("team", pod["metadata"]["name"], uid)  # type: ignore[attr-defined]
+            process.caller = caller  # type: ignore[attr-defined]
             ends: list[AttemptEnd] = []
             asked: list[bool] = []
 
@@ -310,7 +315,7 @@ class SimPods(Witness, FakePods):
 
     def _harm(self, process: Process, pod: Object) -> None:
         """Its process dies by its own fault: that is a failure of the trial that it has, or is just given."""
-        current = self.api.get("pods", pod["metadata"]["name"]) or pod
+        current = self.current(pod) or pod
         trials = {current["metadata"]["labels"][names.TRIAL_ID_LABEL]}
         if attempt := getattr(process, "attempt", None):
             trials.add(attempt[0])
@@ -319,7 +324,8 @@ class SimPods(Witness, FakePods):
 
     def given(self, process: Process, trial_id: str, attempt: int) -> None:
         """Where pods are reused, each is labelled for an attempt before it is told of it."""
-        pod = self.api.get("pods", process.caller.pod_name)  # type: ignore[attr-defined]
+        caller: Caller = process.caller  # type: ignore[attr-defined]
+        pod = self.api.get("pods", caller.pod_name, caller.namespace)
         if pod is None or names.MADE_FOR_ANNOTATION not in (pod["metadata"].get("annotations") or {}):
             return
         labels = pod["metadata"]["labels"]

@@ -15,7 +15,10 @@ from memory_storage import MemoryStorage
 from sim_kernel import PROCESS, Kernel, WorldOver
 
 from trialpod.storage.base import KeyChangedError, KeyExistsError, StorageUnavailableError
+from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 
+MARK = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
+"""What goes last when an experiment is deleted."""
 WRITES = frozenset({"write", "write_new", "write_if", "put_file", "copy", "delete"})
 
 
@@ -45,6 +48,12 @@ class StoreWeather:
         self.latency_s = 0.01
         self.failing = self.unknown = self.retried = 0.0
         self.away = False
+
+    def forget(self, prefix: str) -> None:
+        """An experiment has been deleted."""
+        for kept in (self.archive, self.results):
+            for key in [key for key in kept if key.startswith(prefix)]:
+                del kept[key]
 
     def chance(self, share: float) -> bool:
         return bool(share) and self.random.random() < share
@@ -91,6 +100,8 @@ class SimStorage(MemoryStorage):
             return
         weather.writes += 1
         full = f"{self._prefix}{key}"
+        if name == "delete" and key == MARK:
+            weather.forget(full.removesuffix(MARK))
         if (
             name in ("write", "write_new")
             and "/.trialpod/journal/" in full
@@ -99,7 +110,7 @@ class SimStorage(MemoryStorage):
             weather.archive.setdefault(
                 full, self.values[full]
             )  # where it was removed, what comes there later is nothing
-        if full.endswith("/result.json"):
+        if full.endswith("/result.json") and name != "delete":
             if not self.values[full].startswith(weather.results.get(full, b"")):
                 kernel.errors.append(f"files: {process.name} took results away from {full}")
             weather.results[full] = self.values[full]

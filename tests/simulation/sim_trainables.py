@@ -131,7 +131,7 @@ class SimTrainable(PlainTrainable):
 def sim_function(config: dict[str, Any]) -> None:
     """A function, which uses the same folder for each of its checkpoints."""
     world, context = worlds[-1], tune.get_context()
-    keeps_every = world.hosted(str(context.get_experiment_name())).plan.keeps_every
+    keeps_every = world.hosted(getattr(PROCESS.get(), "experiment", "")).plan.keeps_every
     steps = _Steps(
         str(context.get_trial_id()), float(config["x"]), context.get_world_rank(), context.get_world_size()
     )

@@ -8,7 +8,8 @@ from sim_world import simulate
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
 
-SEEDS = 40
+SEEDS = 120
+"""The rarest shows in one of sixty."""
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)

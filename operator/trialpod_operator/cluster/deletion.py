@@ -1,5 +1,7 @@
 """Deletes an experiment's stored data when its TuneExperiment is deleted with `deletionPolicy: Delete`.
 
+What is stored in the same place by an experiment of another namespace is not its data.
+
 The effort is bounded: an experiment that cannot be deleted from its storage for `GIVE_UP_S` is let go with a warning,
 because an object that cannot be deleted blocks its whole namespace. What is left is then somebody's to remove by
 hand. Removing the finalizer by hand does the same at once.
@@ -23,6 +25,7 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.pod_reading import seconds
 from trialpod_operator.cluster.stored_manifest import check_stored
+from trialpod_operator.experiment.stored import stored_namespace
 
 if TYPE_CHECKING:
     from trialpod_operator.cluster.controller import Services
@@ -99,6 +102,10 @@ async def _delete(services: Services, namespace: str, item: Mapping[str, Any], k
         storage = open_storage(place.uri, options)
         until = time.monotonic() + SLICE_S
         try:
+            owner = stored_namespace(storage)
+            if owner not in ("", namespace):
+                logger.warning("the data at %s stays: it is of an experiment of namespace %s", place.uri, owner)
+                return True
             return delete_experiment(storage, lambda: until - time.monotonic()).done
         finally:
             storage.close()

@@ -99,6 +99,7 @@ class ExperimentController:
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
         self._hosted: HostedExperiment | None = None
         self._runs: Runs | None = None
+        self._tried = False  # to open it
         self._applied = -1  # generation whose settings the engine has
         self._secret_files: dict[str, bytes] = {}
         self._secret_read_at = 0.0
@@ -283,7 +284,8 @@ class ExperimentController:
                 if not await self._open_again(experiment):
                     return await self._tidy_up()
             else:
-                await self._finalizer(item, experiment)
+                if not await self._finalizer(item, experiment):
+                    return None  # it was deleted before its data could be held: it is to have none
                 await self._open(experiment)
         elif self._applied != self._generation:
             await self._finalizer(item, experiment)  # the policy may be another one now
@@ -350,8 +352,12 @@ class ExperimentController:
         if not services.kube.may_act():
             # Whoever opens an experiment takes its journal over, and somebody else may be at work with it by now.
             raise NotReadyError("it is not opened before the Lease is renewed")
-        # No pod begins without the authority.
-        await together(services.publish_authority(self._namespace), self._refresh_secret(experiment))
+        # No pod begins without the authority. What could not be opened may be tried again for days, without a write.
+        again, self._tried = self._tried, True
+        if again:
+            await self._refresh_secret(experiment)
+        else:
+            await together(services.publish_authority(self._namespace), self._refresh_secret(experiment))
         place = self._place(experiment)
         issuer = self._issuer_for(experiment, place)
         if issuer is not None and not only_stored and not self._services.seen.has_trials(self.key):
@@ -371,6 +377,8 @@ class ExperimentController:
 
         hosted = await asyncio.get_running_loop().run_in_executor(None, opening)
         try:
+            if again:
+                await services.publish_authority(self._namespace)
             await services.list_children(self.key)
         except BaseException:
             await hosted.close(complete=False)
@@ -516,19 +524,20 @@ class ExperimentController:
             return RETRY_S
         return left
 
-    async def _finalizer(self, item: Mapping[str, Any], experiment: TuneExperiment) -> None:
-        """Have the finalizer on the object exactly when its stored data is to go with it."""
+    async def _finalizer(self, item: Mapping[str, Any], experiment: TuneExperiment) -> bool:
+        """Have the finalizer on the object exactly when its data is to go with it; return False if it is gone."""
         storage = experiment.spec.storage
         wanted = storage is not None and storage.deletion_policy == "Delete"
         present: list[str] = list(item["metadata"].get("finalizers") or [])
         if wanted == (names.STORAGE_FINALIZER in present):
-            return
+            return True
         changed = [each for each in present if each != names.STORAGE_FINALIZER]
         if wanted:
             changed.append(names.STORAGE_FINALIZER)
         body = {"metadata": {"finalizers": changed, "resourceVersion": item["metadata"].get("resourceVersion")}}
         patched = await self._services.kube.patch(paths.experiments(self._namespace), self._name, body)
         self._services.seen.take_experiment(patched or item, deleted=patched is None)
+        return patched is not None
 
     async def _delete(self, item: Mapping[str, Any]) -> float | None:
         """Let a deleted experiment go, with its data if the manifest says so."""

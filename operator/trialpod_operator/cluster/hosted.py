@@ -124,6 +124,9 @@ class HostedExperiment:
         mirror.pull(journal_only=True)
         plan = make_plan(read_stored(directory))
         write_stored(directory, plan.document)
+        if not mirror.take_place():
+            plan = make_plan(read_stored(directory))
+            write_stored(directory, plan.document)
         held: deque[tuple[int, Action]] = deque()
         host: ExperimentHost | None = None
 

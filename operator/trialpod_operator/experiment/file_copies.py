@@ -90,6 +90,18 @@ class FileCopies:
         """Return which files beside the trials' have changed."""
         return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *self._policy_files()])
 
+    def take_place(self) -> bool:
+        """Put ``experiment.json`` where nobody has put one; return False when it was there, and is here now."""
+        key = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
+        if key in self._copied:
+            return True  # it is the one that was there
+        (file,) = self._due([key])
+        if file.data is None or not self.stored.create(key, file.data):
+            self.fetch_experiment()
+            return False
+        self._copied[key] = file.mark
+        return True
+
     def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:
         """Return which files of these trials have changed, or grown by that factor."""
         return self._due([f"{name}/{file}" for name in dirnames for file in self._trial_files(name)], growth)

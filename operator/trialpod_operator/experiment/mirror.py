@@ -136,6 +136,17 @@ class Mirror:
             self._files.found_stored()
         return fetched
 
+    def take_place(self) -> bool:
+        """Put ``experiment.json`` into a place where nothing is, before anything else: it says whose the place is.
+
+        Returns:
+            False when somebody else was faster. Theirs is in the directory then, and to be looked at.
+
+        Raises:
+            StorageError: the storage takes nothing.
+        """
+        return self._journal.stored or self._files.take_place()
+
     def fetch(self, keys: Iterable[str]) -> None:
         """Bring those of these files that are not here, before copying has started or for who waits for them.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import storage_error
+from trialpod.storage.base import KeyMissingError, Storage, storage_error
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 from trialpod.storage.tree_copy import write_synced
 from trialpod_operator.api.cel import BUDGET_FIELDS
@@ -62,6 +62,20 @@ def _check_types(stored: dict[str, Any]) -> None:
     for key, kinds in _TYPES.items():
         if key in stored and type(stored[key]) not in kinds:
             raise ValueError(f"its {key} is {stored[key]!r:.40}")
+
+
+def stored_namespace(storage: Storage) -> str:
+    """Return whose the experiment in a place is: a namespace, or "" when nothing says so.
+
+    Raises:
+        StorageError: the storage cannot be read.
+    """
+    try:
+        stored = json.loads(storage.read(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"))
+    except (KeyMissingError, ValueError, RecursionError):
+        return ""
+    found = stored.get("namespace") if isinstance(stored, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def write_stored(directory: Path, stored: dict[str, Any]) -> None:

@@ -50,6 +50,28 @@ class StoredFiles:
         self._found = True
         return data
 
+    def create(self, key: str, data: bytes) -> bool:
+        """Make a file where there is none; return False when there is one, whoever made it.
+
+        With a server that knows no conditions, two who do this within a moment may both be told that they did.
+
+        Raises:
+            StorageError: the storage takes nothing.
+        """
+        if self._conditions:
+            try:
+                self._versions[key] = self._storage.write_if(key, data, None)
+            except KeyChangedError:
+                return False
+            except NoConditionsError:
+                self._conditions = False
+            else:
+                return True
+        if self._storage.exists(key):
+            return False
+        self._storage.write(key, data)
+        return True
+
     def journal_written(self) -> None:
         """The journal took something from here: all that was found before is from the same history."""
         self._found = False

@@ -1,7 +1,8 @@
 """Removes all that an experiment has in its storage: a little with each call, going on from where the last one was.
 
 Invariants: nothing outside the storage's root is touched; progress is what is gone, so that a call after a crash, or
-by another process, goes on; the experiment is only said to be gone when a listing has found nothing.
+by another process, goes on; the experiment is only said to be gone when a listing has found nothing. What tells whose
+the place is goes last, so that nobody else begins in it before.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import Storage, StorageUnavailableError
+from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 
 _BATCH = 1000
+_MARK = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Deletion:
 def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Deletion:
     """Remove what is below the root of `storage`, as much as there is time for; at least one batch.
 
-    Nobody may write there any more. A checkpoint's or journal's place in the order does not matter: readers see an
-    experiment that loses its parts until nothing is left.
+    Nobody may write there any more. The order of checkpoints and journal does not matter: readers see an experiment
+    that loses its parts until nothing is left.
 
     Args:
         storage: the experiment's, ``open_storage(uri).sub(name)``; never a whole bucket's.
@@ -44,6 +47,7 @@ def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Del
     """
     removed = 0
     while keys := storage.some(limit=_BATCH):
+        keys = [key for key in keys if key != _MARK] or keys
         storage.delete_many(keys)
         removed += len(keys)
         if time_left_s() <= 0.0:

@@ -116,6 +116,10 @@ class FakePods:
         """Pods whose process runs."""
         return [pod for pod in self.api.all("pods") if pod["metadata"]["uid"] in self._tasks]
 
+    def current(self, pod: Object) -> Object | None:
+        """Return what the server has under a pod's name by now."""
+        return self.api.get("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
+
     def kill(self, pod: Object, code: int = 137, reason: str = "OOMKilled") -> None:
         """End the process at once."""
         self._stop_task(pod)
@@ -135,12 +139,12 @@ class FakePods:
                 for kind, status in (("PodScheduled", "True"), ("PodReadyToStartContainers", "False"))
             ]
 
-        self.api.edit(self.api.get("pods", pod["metadata"]["name"]) or pod, mark)
+        self.api.edit(self.current(pod) or pod, mark)
 
     def vanish(self, pod: Object) -> None:
         """The pod is gone without a trace, as after a forced deletion."""
         self._stop_task(pod)
-        self.api.remove(self.api.get("pods", pod["metadata"]["name"]) or pod)
+        self.api.remove(self.current(pod) or pod)
 
     def preempt(self, pod: Object, reason: str = "PreemptionByScheduler") -> None:
         """The cluster takes the pod's place away: a condition, then its deletion."""
@@ -149,7 +153,7 @@ class FakePods:
             target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "for a better pod"}
             each["status"].setdefault("conditions", []).append(target)
 
-        current = self.api.get("pods", pod["metadata"]["name"])
+        current = self.current(pod)
         if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]:
             self.api.delete(self.api.edit(current, mark))
 
@@ -181,7 +185,7 @@ class FakePods:
             self.kill(pod, 137, "Error")
 
     def _remove(self, pod: Object) -> None:
-        current = self.api.get("pods", pod["metadata"]["name"])
+        current = self.current(pod)
         if current is not None and current["metadata"]["uid"] == pod["metadata"]["uid"]:
             self.api.remove(current)
 
@@ -199,7 +203,7 @@ class FakePods:
                 del ranks[rank]
 
     def _exit(self, pod: Object, code: int, reason: str) -> None:
-        current = self.api.get("pods", pod["metadata"]["name"])
+        current = self.current(pod)
         if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
 
@@ -238,7 +242,7 @@ class FakePods:
         self._exit(pod, code, "Error" if code else "Completed")
 
     def _place(self, pod: Object) -> None:
-        current = self.api.get("pods", pod["metadata"]["name"])
+        current = self.current(pod)
         assert current is not None
 
         def mark(each: Object) -> None:
@@ -258,7 +262,7 @@ class FakePods:
 
     async def _process(self, pod: Object) -> int:
         env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-        caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
+        caller = Caller(*(pod["metadata"][key] for key in ("namespace", "name", "uid")))
         runner, experiment = str(env[names.RUNNER_VARIABLE]), str(env[names.EXPERIMENT_VARIABLE])
         rank = int(env.get(names.RANK_VARIABLE) or 0)
         request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank, afresh=True)
@@ -281,7 +285,7 @@ class FakePods:
     async def _worker(self, pod: Object, work: Assignment) -> int:
         """Be a rank above 0 until the head is done, or another rank is missed; SIGTERM changes nothing."""
         key = (work.trial_id, work.attempt)
-        head = self.api.get("pods", pod["metadata"]["name"].rpartition("-w")[0])
+        head = self.api.get("pods", pod["metadata"]["name"].rpartition("-w")[0], pod["metadata"]["namespace"])
         if head is not None and work.master_addr != address_of(head):
             self.problems.append(f"{key}: {work.master_addr} is not the head's address")
         self.workers[key][work.rank] = pod["metadata"]["uid"]
@@ -314,7 +318,7 @@ class FakePods:
         self.begun[key] += 1
         if work.reuse:
             self.api.logs[uid] = self.api.logs.get(uid, "") + attempt_mark(*key)
-            labels = (self.api.get("pods", name) or pod)["metadata"]["labels"]
+            labels = (self.current(pod) or pod)["metadata"]["labels"]
             if (labels[names.TRIAL_ID_LABEL], labels[names.ATTEMPT_LABEL]) != (work.trial_id, str(work.attempt)):
                 self.told.append(f"{name} began {key} labelled {labels[names.TRIAL_ID_LABEL]}")
         self.running[key].add(uid)

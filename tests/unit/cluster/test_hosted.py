@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from trialpod.errors import StorageError
+from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers import FIFOScheduler
@@ -166,6 +166,23 @@ def test_another_operator_goes_on_from_what_was_committed_and_from_nothing_else(
         storage.gate.set()
 
     run(test)
+
+
+def test_a_place_that_another_has_just_taken_is_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+    storage = DirectoryStorage(tmp_path / "storage")
+    storage.write(".trialpod/experiment.json", b'{"version": 1, "namespace": "team"}')
+    seen: list[object] = []
+
+    def refuse(stored: Mapping[str, object] | None) -> ExperimentPlan:
+        seen.append(stored)
+        if stored is not None:
+            raise InvalidInputError("it is another's")
+        return make_plan(stored)
+
+    with pytest.raises(InvalidInputError):
+        HostedExperiment.open(refuse, tmp_path / "here", storage, time.time)
+    assert seen == [None, {"version": 1, "namespace": "team"}]
+    assert storage.list() == [".trialpod/experiment.json"]
 
 
 def test_of_two_operators_the_one_that_comes_second_to_an_object_is_stopped_and_changes_nothing(

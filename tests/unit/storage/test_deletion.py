@@ -34,3 +34,15 @@ def test_a_folder_is_emptied(tmp_path):
     storage.write("d", b"x")
     assert delete_experiment(storage, lambda: 60.0) == Deletion(2, done=True)
     assert storage.list() == []
+
+
+def test_what_tells_whose_the_place_is_goes_last():
+    mark = ".trialpod/experiment.json"
+    storage = MemoryStorage({f"exp/{number}": b"x" for number in range(2500)} | {f"exp/{mark}": b"{}"})
+    experiment = storage.sub("exp")
+    left = [0] * 4
+    for turn in range(4):
+        delete_experiment(experiment, lambda: 0.0)
+        left[turn] = len(storage.values)
+        assert (f"exp/{mark}" in storage.values) == (turn < 3)
+    assert left == [1502, 503, 1, 0]
