@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
 from cluster_access import ACCESS_KEY, BUCKET, ENDPOINT, NODES, SECRET_KEY, Cluster
+from testcluster import processes, system
 
 from trialpod.storage.credentials import Credentials
 from trialpod.storage.options import StorageOptions
@@ -145,3 +148,26 @@ def test_the_control_plane_comes_back(namespace: Cluster, faults: Cluster, name:
     pod = json.dumps(namespace.pod("after", ["true"]))
     namespace.wait_for(lambda: namespace.kubectl("apply", "-f", "-", input=pod), "a pod is accepted")
     namespace.wait_pod("after")
+
+
+def test_a_process_is_there_until_its_last_thread_is_gone() -> None:
+    """Until then its ports are taken."""
+    code = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        system.wait_until(lambda: state(process.pid) == "Z", "its first thread is over", timeout=30)
+        assert processes.start_time(process.pid) is not None
+        process.kill()
+        system.wait_until(lambda: processes.start_time(process.pid) is None, "it is gone", timeout=30)
+        assert state(process.pid) == "Z"
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
