@@ -553,7 +553,8 @@ class LocalWorld(Surroundings):
         run.process.ended()
         if run.pool is not None:
             run.pool.orphaned()
-        if run.outcome is not None and not run.outcome.interrupted:
+        # What ended on a machine that another one was to take over from may not be in the bucket.
+        if run.outcome is not None and not run.outcome.interrupted and run.box is self.box:
             if self.finished is None:
                 self.finished, self.finished_by = run.outcome, run
             else:
