@@ -123,15 +123,14 @@ class SimRun:
         self.released = True
         self.ended_s = 0.0
         self.listens = False  # a signal to end is not the end at once
+        self.uncopied = False  # it has told its user to run again, for what the bucket did not get
         self.process.spawn(self._main, "main")
 
     def _main(self) -> None:
         world = self.world
         options = RunOptions(cpus=float(world.plan.cpus), gpus=0, wait=partial(world.kernel.log, "waits"))
         try:
-            self.outcome = run_experiment(
-                world.make_plan, self.box.directory, _Silent(world.kernel, world.folder), options
-            )
+            self.outcome = run_experiment(world.make_plan, self.box.directory, _Silent(self, world.folder), options)
         except (TrialpodError, OSError) as error:
             self.error = error
             text = str(error).replace(str(world.folder), "").partition("(")[0]
@@ -391,8 +390,8 @@ class _Silent:
     rows = 0
     interval_s = 1.0
 
-    def __init__(self, kernel: Kernel, folder: Path) -> None:
-        self._kernel, self._folder = kernel, folder
+    def __init__(self, run: SimRun, folder: Path) -> None:
+        self._run, self._folder = run, folder
 
     def start(self, view: Any) -> None: ...
 
@@ -400,7 +399,8 @@ class _Silent:
 
     def event(self, event: Any) -> None:
         text = str(event.message or event).replace(str(self._folder), "").partition("(")[0]
-        self._kernel.log("said", text[:200].partition("\n")[0])
+        self._run.uncopied = self._run.uncopied or "run again to copy the rest" in text
+        self._run.world.kernel.log("said", text[:200].partition("\n")[0])
 
     def finish(self, view: Any) -> None: ...
 
@@ -553,8 +553,7 @@ class LocalWorld(Surroundings):
         run.process.ended()
         if run.pool is not None:
             run.pool.orphaned()
-        # What ended on a machine that another one was to take over from may not be in the bucket.
-        if run.outcome is not None and not run.outcome.interrupted and run.box is self.box:
+        if run.outcome is not None and not run.outcome.interrupted and not run.uncopied:
             if self.finished is None:
                 self.finished, self.finished_by = run.outcome, run
             else:

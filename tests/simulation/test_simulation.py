@@ -130,6 +130,11 @@ def test_what_went_wrong_once_with_several_namespaces_does_not_again(seed: int) 
     holds(plan_of(seed))
 
 
+def test_an_operator_whose_clock_is_ahead_waits_for_the_pods_of_what_it_deletes() -> None:
+    faults = (Fault("operator clock jumps", 8.92, 4.418, 0.3881), Fault("experiment deleted", 16.904, 0.152, 0.0326))
+    holds(plan_of(1795366181).with_faults(faults))
+
+
 def test_a_seed_is_the_same_run_each_time() -> None:
     for seed in (2, 9):
         first, second = simulate(plan_of(seed)), simulate(plan_of(seed))

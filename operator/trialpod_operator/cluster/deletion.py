@@ -23,7 +23,6 @@ from trialpod.storage.base import open_storage
 from trialpod.storage.deletion import delete_experiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
-from trialpod_operator.cluster.pod_reading import seconds
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.experiment.stored import stored_namespace
 
@@ -45,7 +44,9 @@ PODS_GONE_S = 60.0
 """So long the deletion waits for the experiment's pods to be gone: they still write checkpoints until then."""
 
 
-async def delete_stored(services: Services, key: str, item: Mapping[str, Any], keys: Path) -> float | None:
+async def delete_stored(
+    services: Services, key: str, item: Mapping[str, Any], keys: Path, waited: float
+) -> float | None:
     """Delete the data and take the finalizer off; return in how many seconds to try again, None when it is done.
 
     Args:
@@ -53,10 +54,10 @@ async def delete_stored(services: Services, key: str, item: Mapping[str, Any], k
         key: "namespace/name".
         item: the object, which is being deleted.
         keys: folder for the storage's keys.
+        waited: seconds since this operator began to. By what the object says it could be anything where clocks differ,
+            and pods whose time is cut short go on writing behind the deletion.
     """
     namespace, name = key.split("/")
-    asked = seconds(item["metadata"].get("deletionTimestamp")) or services.clock()
-    waited = services.clock() - asked
     pods = services.seen.pods(key)
     if pods and waited < PODS_GONE_S:
         for pod in pods:

@@ -105,6 +105,7 @@ class ExperimentController:
         self._secret_read_at = 0.0
         self._issuer: KeyIssuer | None = None  # when pods do not have the storage's keys themselves
         self._broken: BaseException | None = None
+        self._deleting_since: float | None = None  # by the loop's clock
         self._writer = StatusWriter(key, services)
         self._account = AccountView(key)
 
@@ -546,7 +547,10 @@ class ExperimentController:
             return None
         from trialpod_operator.cluster.deletion import delete_stored
 
-        return await delete_stored(self._services, self.key, item, self._secret_dir)
+        now = asyncio.get_running_loop().time()
+        if self._deleting_since is None:
+            self._deleting_since = now
+        return await delete_stored(self._services, self.key, item, self._secret_dir, now - self._deleting_since)
 
     @property
     def _work_dir(self) -> Path:
