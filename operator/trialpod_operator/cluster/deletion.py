@@ -54,7 +54,7 @@ async def delete_stored(
         key: "namespace/name".
         item: the object, which is being deleted.
         keys: folder for the storage's keys.
-        waited: seconds since this operator began to. By what the object says it could be anything where clocks differ,
+        waited: seconds since this operator began to. By what the object says it could be anything, as clocks differ,
             and pods whose time is cut short go on writing behind the deletion.
     """
     namespace, name = key.split("/")
