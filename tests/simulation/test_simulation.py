@@ -135,6 +135,10 @@ def test_an_operator_whose_clock_is_ahead_waits_for_the_pods_of_what_it_deletes(
     holds(plan_of(1795366181).with_faults(faults))
 
 
+def test_an_operator_that_has_just_begun_waits_for_the_pods_of_what_it_deletes() -> None:
+    holds(plan_of(21124))
+
+
 def test_a_seed_is_the_same_run_each_time() -> None:
     for seed in (2, 9):
         first, second = simulate(plan_of(seed)), simulate(plan_of(seed))

@@ -549,6 +549,7 @@ class ExperimentController:
 
         now = asyncio.get_running_loop().time()
         if self._deleting_since is None:
+            await self._services.list_children(self.key)  # an operator that has just begun has not seen all pods
             self._deleting_since = now
         return await delete_stored(self._services, self.key, item, self._secret_dir, now - self._deleting_since)
 
