@@ -362,7 +362,7 @@ class Engine:
         if old is None and not self.state.flags.suspended:
             self.state.flags.active_since = now
         if old is None or old.num_samples != settings.num_samples:
-            self.state.flags.searched = False
+            self.state.flags.searched, self.state.flags.resized = False, True
             self.tell(self.search.set_num_samples, settings.num_samples)
         if old is not None:
             outcome.reopen(self, settings != old, now)

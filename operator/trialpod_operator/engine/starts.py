@@ -109,7 +109,8 @@ def suggested(engine: Engine, event: SuggestionReady) -> None:
     if created is not None:
         flags.spare.append(created)
     elif not event.error:
-        flags.dry, flags.searched = not flags.heard, event.finished
+        # That it has no more may be from before more were asked for.
+        flags.dry, flags.searched = not flags.heard, event.finished and not flags.resized
     answered: Any = getattr(engine.search, "answered", None)
     if answered is not None:
         engine.ask(answered, created, event.error)
@@ -122,7 +123,7 @@ def suggested(engine: Engine, event: SuggestionReady) -> None:
 def request(engine: Engine) -> None:
     """Have a search algorithm that takes its time make a suggestion."""
     flags = engine.state.flags
-    flags.asked, flags.heard = True, False
+    flags.asked, flags.heard, flags.resized = True, False, False
     ask_again(engine)
 
 

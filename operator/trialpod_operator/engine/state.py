@@ -44,6 +44,7 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     # Of a search algorithm that takes its time (see `starts`):
     asked: bool = False  # for a suggestion, which has not come yet
     heard: bool = False  # it was told something since it was asked last
+    resized: bool = False  # another number of samples was set since it was asked last
     dry: bool = False  # it has no suggestion until it is told something
     searched: bool = False  # it will never have another one
     spare: list[Created] = []  # suggestions for which there are no trials yet

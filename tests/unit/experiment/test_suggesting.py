@@ -403,6 +403,21 @@ def test_a_suggestion_that_comes_after_the_end_is_kept_for_more_budget(tmp_path:
     assert list(driven.host.engine.state.running) == ["t_00000"]
 
 
+@pytest.mark.usefixtures("by_hand")
+def test_that_nothing_is_left_does_not_hold_for_samples_that_were_asked_for_meanwhile(tmp_path: Path) -> None:
+    driven = Driven(tmp_path, lambda: plan(Remembering(2), FIFOScheduler(), settings(2)), Clock())
+    driven.host.apply(SettingsObserved(settings=settings(2)))
+    for _ in range(2):
+        driven.work()
+        driven.host.apply(driven.ready.pop())
+    driven.work()  # there are only two
+    driven.host.apply(SettingsObserved(settings=settings(4)))
+    driven.host.apply(driven.ready.pop())
+    driven.work()
+    driven.host.apply(driven.ready.pop())
+    assert list(driven.host.engine.state.trials) == ["t_00000", "t_00001", "t_00002"]
+
+
 def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> None:
     gate = threading.Semaphore(1)
     arrived: queue.Queue[SuggestionReady] = queue.Queue()
