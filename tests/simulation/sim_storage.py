@@ -15,10 +15,8 @@ from memory_storage import MemoryStorage
 from sim_kernel import PROCESS, Kernel, WorldOver
 
 from trialpod.storage.base import KeyChangedError, KeyExistsError, StorageUnavailableError
-from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY
 
-MARK = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
-"""What goes last when an experiment is deleted."""
 WRITES = frozenset({"write", "write_new", "write_if", "put_file", "copy", "delete"})
 
 
@@ -100,8 +98,8 @@ class SimStorage(MemoryStorage):
             return
         weather.writes += 1
         full = f"{self._prefix}{key}"
-        if name == "delete" and key == MARK:
-            weather.forget(full.removesuffix(MARK))
+        if name == "delete" and key == EXPERIMENT_KEY:
+            weather.forget(full.removesuffix(EXPERIMENT_KEY))
         if (
             name in ("write", "write_new")
             and "/.trialpod/journal/" in full

@@ -62,7 +62,7 @@ from trialpod.storage import (
     uploads,
 )
 from trialpod.storage.journal import Journal
-from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
@@ -273,7 +273,7 @@ class Hosted:
     @property
     def owner(self) -> str:
         """The namespace whose experiment is kept in this one's place: its own before anybody's."""
-        stored = self.world.values.get(f"{self.prefix}{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+        stored = self.world.values.get(f"{self.prefix}{EXPERIMENT_KEY}")
         return str(json.loads(stored)["namespace"]) if stored else self.plan.namespace
 
     def is_over(self) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.endpoints import endpoint_of
-from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
 from trialpod.tune.callback_list import CallbackError
@@ -138,7 +138,7 @@ class KubernetesBackend:
         """Return whether the storage at `path` holds an experiment."""
         if not path.startswith("s3://") or (submission is not None and submission.dry_run):
             return False
-        return open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+        return open_storage(path).exists(EXPERIMENT_KEY)
 
     def load(self, path: str) -> ExperimentOutcome:
         """Read what is known of the experiment in the directory or at the URI `path`."""
@@ -235,7 +235,7 @@ class KubernetesBackend:
         if item is not None:
             return self._attach(api, item, manifest)
         storage = open_storage(request.storage_uri)
-        if storage.exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"):
+        if storage.exists(EXPERIMENT_KEY):
             manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]
         _put_objects(storage, Path(request.trainable.pickle or ""))
         storage.write(file, code)
@@ -341,7 +341,7 @@ def _stored_trainable(storage: Storage) -> Json | None:
     """Return the Trainable of an experiment whose resource is gone and whose data is there."""
     import json
 
-    stored = json.loads(storage.read(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"))
+    stored = json.loads(storage.read(EXPERIMENT_KEY))
     found: Json | None = ((stored.get("manifest") or {}).get("spec") or {}).get("trainable")
     return found
 

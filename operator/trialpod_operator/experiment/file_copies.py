@@ -28,6 +28,7 @@ from trialpod.storage.layout import (
     ERROR_FILE,
     EVENT_FILE_PREFIX,
     EXPERIMENT_FILE,
+    EXPERIMENT_KEY,
     LOG_FILE,
     PARAMS_FILE,
     PROGRESS_FILE,
@@ -92,14 +93,13 @@ class FileCopies:
 
     def take_place(self) -> bool:
         """Put ``experiment.json`` where nobody has put one; return False when it was there, and is here now."""
-        key = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
-        if key in self._copied:
+        if EXPERIMENT_KEY in self._copied:
             return True  # it is the one that was there
-        (file,) = self._due([key])
-        if file.data is None or not self.stored.create(key, file.data):
+        (file,) = self._due([EXPERIMENT_KEY])
+        if file.data is None or not self.stored.create(file.key, file.data):
             self.fetch_experiment()
             return False
-        self._copied[key] = file.mark
+        self._copied[file.key] = file.mark
         return True
 
     def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:

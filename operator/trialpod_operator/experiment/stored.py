@@ -13,7 +13,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, Storage, storage_error
-from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.storage.tree_copy import write_synced
 from trialpod_operator.api.cel import BUDGET_FIELDS
 
@@ -71,7 +71,7 @@ def stored_namespace(storage: Storage) -> str:
         StorageError: the storage cannot be read.
     """
     try:
-        stored = json.loads(storage.read(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"))
+        stored = json.loads(storage.read(EXPERIMENT_KEY))
     except (KeyMissingError, ValueError, RecursionError):
         return ""
     found = stored.get("namespace") if isinstance(stored, dict) else None

@@ -11,7 +11,7 @@ from typing import Any, cast
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.base import local_folder, open_storage
-from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod.tune.callback import Callback
 from trialpod.tune.places import experiment_place
@@ -135,7 +135,7 @@ class LocalBackend:
         folder = local_folder(path)
         if folder is None:
             # Of one whose first run ended at once only this machine has anything.
-            stored = open_storage(path).exists(f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}")
+            stored = open_storage(path).exists(EXPERIMENT_KEY)
             return stored or experiment_place(path).begun_here
         return (folder / TRIALPOD_DIR).is_dir() and read_stored(folder) is not None
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import Storage, StorageUnavailableError
-from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_KEY
 
 _BATCH = 1000
-_MARK = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Del
     """
     removed = 0
     while keys := storage.some(limit=_BATCH):
-        keys = [key for key in keys if key != _MARK] or keys
+        keys = [key for key in keys if key != EXPERIMENT_KEY] or keys
         storage.delete_many(keys)
         removed += len(keys)
         if time_left_s() <= 0.0:

@@ -10,6 +10,9 @@ import time
 
 TRIALPOD_DIR = ".trialpod"
 EXPERIMENT_FILE = "experiment.json"
+EXPERIMENT_KEY = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
+"""Where it is: in a cluster the first object in a place, and the last."""
+
 LOCK_FILE = "lock"
 JOURNAL_DIR = "journal"
 TRAINABLE_FILE = "trainable.pkl"
