@@ -32,6 +32,7 @@ class Faults(StoreFaults):
 
     def __init__(self, world: SimWorld) -> None:
         self.world = world
+        self._asking: dict[str, asyncio.Lock] = {}  # one wish of a user after the other
 
     async def happen(self, fault: Fault) -> None:
         await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
@@ -244,6 +245,7 @@ class Faults(StoreFaults):
             await self.world.client.delete(paths.experiments(experiment.plan.namespace), experiment.name)
 
     async def _spec(self, experiment: Hosted, **changes: object) -> None:
-        await self.world.client.patch(
-            paths.experiments(experiment.plan.namespace), experiment.name, {"spec": changes}
-        )
+        async with self._asking.setdefault(experiment.key, asyncio.Lock()):
+            await self.world.client.patch(
+                paths.experiments(experiment.plan.namespace), experiment.name, {"spec": changes}
+            )

@@ -168,7 +168,7 @@ class ReportServer:
     def _schedule_sweep(self) -> None:
         # One timer for all connections: a timer for each request would cost more than the request's parsing.
         limits = self.limits
-        interval = min(limits.idle_s, limits.request_s, limits.write_s, limits.linger_s) / 2
+        interval = min(limits.idle_s, limits.request_s, limits.write_s, limits.linger_s, limits.working_s) / 2
         self._sweeper = asyncio.get_running_loop().call_later(interval, self._sweep)
 
     def _sweep(self) -> None:
@@ -177,6 +177,8 @@ class ReportServer:
         for connection in list(self._connections):
             if now >= connection.deadline or now >= connection.write_deadline:
                 connection.expire(now)
+            if now >= connection.sign_at:
+                connection.give_sign(now)
         if self._connections:
             self._schedule_sweep()
 

@@ -4,6 +4,8 @@ Invariants:
 
 * The answers of one connection are sent in the order of its requests; at most one handler runs per connection.
 * Nothing that a client does not send or does not read holds memory or the connection for longer than `Limits` says.
+* While a handler takes its time, its client is told so every `Limits.working_s` (102, RFC 2518, 10.1): a process that
+  is stopped, or whose loop hangs, says nothing, and its clients turn to whoever has taken over.
 * After a refusal for what was sent (400, 408, 413, 431) the connection is closed, but only when the client has had
   the chance to read why.
 """
@@ -73,6 +75,9 @@ class Limits:
     request_s: float = 30.0  # from a request's first byte to its last
     write_s: float = 30.0  # without the client reading its answer
     linger_s: float = 2.0  # for the client to read a refusal while what it still sends is thrown away
+    working_s: float = (
+        5.0  # between two signs that a request is being worked on; clients wait for three times as long
+    )
 
 
 class _LaterAnswer(tuple[int, bytes]):
@@ -109,6 +114,7 @@ def _head(status: int, ending: bytes) -> bytes:
     )
 
 
+_WORKING = b"HTTP/1.1 102 Processing\r\n\r\n"
 _KEEP_HEADS = {int(status): _head(status, b"") for status in HTTPStatus if status >= HTTPStatus.OK}
 _CLOSE_HEADS = {status: _head(status, b"Connection: close\r\n") for status in _KEEP_HEADS}
 
@@ -118,14 +124,17 @@ class _RefusedError(Exception):
 
 
 class _Request:
-    __slots__ = ("body", "keep_alive", "path", "peer", "refusal")
+    __slots__ = ("body", "keep_alive", "path", "peer", "refusal", "takes_signs")
 
-    def __init__(self, path: str, body: bytes, peer: Peer, keep_alive: bool, refusal: Answer | None) -> None:
+    def __init__(
+        self, path: str, body: bytes, peer: Peer, keep_alive: bool, refusal: Answer | None, takes_signs: bool
+    ) -> None:
         self.path = path
         self.body = body
         self.peer = peer
         self.keep_alive = keep_alive
         self.refusal = refusal
+        self.takes_signs = takes_signs
 
 
 class Connection(asyncio.Protocol):
@@ -159,6 +168,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self.deadline = _FOREVER
         self.write_deadline = _FOREVER
+        self.sign_at = _FOREVER  # when the client is told that its request is being worked on
 
     # What the event loop says.
 
@@ -280,7 +290,8 @@ class Connection(asyncio.Protocol):
             refusal = error(404, f"no such path; this server knows paths below {_ROOT}")
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         peer = Peer(self.address, self._headers)
-        request = _Request(path.decode("latin-1"), body, peer, parser.should_keep_alive(), refusal)
+        takes_signs = parser.get_http_version() == "1.1"  # HTTP/1.0 knows no 1xx (RFC 9110, 15.2)
+        request = _Request(path.decode("latin-1"), body, peer, parser.should_keep_alive(), refusal, takes_signs)
         self._body = []
         if self._task is None:
             self._serve(request)
@@ -331,10 +342,13 @@ class Connection(asyncio.Protocol):
             return
         self._keep_alive = request.keep_alive
         self._task = asyncio.ensure_future(answer)
+        if request.takes_signs:
+            self.sign_at = self._loop.time() + self._limits.working_s
         self._task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Future[Answer]) -> None:
         self._task = None
+        self.sign_at = _FOREVER
         if self._lost:
             if not task.cancelled() and task.exception() is not None:
                 logger.error("a handler failed after its client had gone", exc_info=task.exception())
@@ -391,7 +405,7 @@ class Connection(asyncio.Protocol):
             self._reply(refusal, False)
             self._flush()
         else:
-            self._queue.append(_Request("", b"", Peer("", []), False, refusal))
+            self._queue.append(_Request("", b"", Peer("", []), False, refusal, False))
             if self._transport is not None:
                 self._transport.pause_reading()
 
@@ -432,6 +446,13 @@ class Connection(asyncio.Protocol):
             self._refuse(error(408, f"the request was not complete after {self._limits.request_s:g} s"))
         elif now >= self.deadline:
             self._end()
+
+    def give_sign(self, now: float) -> None:
+        """Tell the client that its request is being worked on."""
+        self.sign_at = now + self._limits.working_s
+        if self.write_deadline == _FOREVER:
+            self._out.append(_WORKING)
+            self._flush()
 
     def close_when_idle(self) -> None:
         """Close now, or after the answer to the request in progress."""

@@ -5,7 +5,9 @@ standard library's client takes longer to import than a short trial takes to run
 
 Invariants:
 
-* A call ends within its time, also when the server goes on to send a byte now and then.
+* A call ends within its time, also when the server goes on to send a byte now and then; and after `SILENCE_S` in
+  which nothing comes, not even the sign that the server is at work: one that is stopped, or hangs, has the kernel
+  acknowledge what it is sent, and somebody else may have taken over long ago.
 * A body has a Content-Length, in both directions; anything else is refused, never guessed.
 * After any error, or an exception out of a signal handler, the connection is closed: half an answer can never be
   taken for the answer to the next request.
@@ -26,7 +28,8 @@ from trialpod.errors import InvalidInputError, TrialpodError
 MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_DIGITS = 18
-_MAX_INTERIM = 16
+SILENCE_S = 15.0
+_MAX_INTERIM = 256
 _KEEPALIVE_S, _KEEPALIVE_PROBES = 5, 2
 _UNACKNOWLEDGED_MS = 10_000
 """A connection whose packets nobody acknowledges is given up: TCP would try it again ever later, and after a break of
@@ -50,6 +53,7 @@ class Connection:
     Args:
         address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
         timeout_s: seconds that it may take to send a request, and as many that the whole of its answer may take.
+        silence_s: seconds in which the server takes or sends nothing, after which it is given up.
         connect_timeout_s: seconds until the connection must stand.
         max_answer_bytes: largest body that is accepted.
         authorization: gives the value of the Authorization header for each request; a token may change over time.
@@ -67,6 +71,7 @@ class Connection:
         address: str,
         *,
         timeout_s: float = 60.0,
+        silence_s: float = SILENCE_S,
         connect_timeout_s: float = 10.0,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         authorization: Callable[[], str] | None = None,
@@ -74,6 +79,7 @@ class Connection:
     ) -> None:
         self.address = address
         self._timeout_s = timeout_s
+        self._silence_s = silence_s
         self._connect_timeout_s = connect_timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._authorization = authorization
@@ -101,6 +107,7 @@ class Connection:
         )
         request = head.encode("latin-1") + body
         timeout = self._timeout_s if timeout_s is None else timeout_s
+        began = time.monotonic()
         reused = self._socket is not None
         try:
             while True:
@@ -113,7 +120,12 @@ class Connection:
                     reused = False
         except TimeoutError as error:
             self.close()
-            what = "cannot be reached" if error.errno else f"did not answer {path} within {timeout:g} s"
+            if error.errno:
+                what = "cannot be reached"
+            elif timeout > self._silence_s and time.monotonic() - began < timeout:
+                what = f"did not answer {path}, nor say that it is at work, for {self._silence_s:g} s"
+            else:
+                what = f"did not answer {path} within {timeout:g} s"
             raise TransportError(f"{self.address} {what}") from None
         except OSError as error:
             self.close()
@@ -166,11 +178,14 @@ class Connection:
         if self._socket is None:
             self._socket = self._connect()
         connection = self._socket
-        if connection.gettimeout() != timeout:
-            connection.settimeout(timeout)
+        patience = min(timeout, self._silence_s)
+        if connection.gettimeout() != patience:
+            connection.settimeout(patience)
         try:
             try:
-                connection.sendall(request)
+                sent = connection.send(request)
+                if sent < len(request):
+                    _send_rest(connection, memoryview(request)[sent:], time.monotonic() + timeout)
             except OSError as error:
                 if not _is_dropped(error):
                     raise
@@ -215,7 +230,7 @@ class Connection:
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        connection.settimeout(left)
+        connection.settimeout(min(left, self._silence_s))
         data = connection.recv(262144)
         if not data:
             raise TransportError(f"{self.address} closed the connection in the middle of an answer")
@@ -251,6 +266,14 @@ class Connection:
         if length is None:
             raise TransportError(f"{self.address} answered {status} without a Content-Length")
         return status, length, keep
+
+
+def _send_rest(connection: socket.socket, rest: memoryview, until: float) -> None:
+    """Send piece by piece: each may take as long as the socket's timeout, and all of them until `until`."""
+    while rest:
+        if time.monotonic() >= until:
+            raise TimeoutError
+        rest = rest[connection.send(rest) :]
 
 
 def _is_number(text: str) -> bool:

@@ -155,6 +155,62 @@ def test_a_silent_server_is_given_up_after_the_timeout(tmp_path: Path) -> None:
         Connection(f"unix:{tmp_path / 's'}").post("/x", b"", timeout_s=0.05)
 
 
+WORKING = b"HTTP/1.1 102 Processing\r\n\r\n"
+
+
+@contextlib.contextmanager
+def one_that_says(folder: Path, *pieces: bytes, every_s: float = 0.1) -> Iterator[str]:
+    """Serve one connection, which is sent these pieces one after the other, and nothing more."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "s"))
+    listener.listen(1)
+    over = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            for piece in pieces:
+                over.wait(every_s)
+                connection.sendall(piece)
+            over.wait(30)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"unix:{folder / 's'}"
+    finally:
+        over.set()
+        thread.join(5)
+        listener.close()
+
+
+def test_a_server_that_says_that_it_is_at_work_is_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with one_that_says(tmp_path, *[WORKING] * 20, ok(b"done")) as address:
+        connection = Connection(address, silence_s=1.0)
+        assert connection.post("/x", b"") == (200, b"done")
+        connection.close()
+    assert time.monotonic() - began > 1.5
+
+
+def test_a_server_that_falls_silent_is_given_up_long_before_the_timeout(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with (
+        one_that_says(tmp_path, WORKING) as address,
+        pytest.raises(TransportError, match=r"did not answer /x, nor say that it is at work, for 0.3 s"),
+    ):
+        Connection(address, silence_s=0.3).post("/x", b"")
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_server_that_takes_nothing_more_of_a_request_is_given_up(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with one_that_says(tmp_path) as address, pytest.raises(TransportError, match=r"nor say that it is at work"):
+        Connection(address, silence_s=0.3).post("/x", bytes(8_000_000))
+    assert time.monotonic() - began < 10.0
+
+
 @pytest.mark.parametrize("address", ["", "unix:", "ftp://x:1", "http://", "http://host:1/path", "host:80"])
 def test_an_address_of_another_form_is_refused(address: str) -> None:
     with pytest.raises(InvalidInputError, match="unix:/path"):

@@ -472,3 +472,49 @@ def test_one_address_gets_so_many_connections_only() -> None:
         await server.close()
 
     asyncio.run(main())
+
+
+WORKING = b"HTTP/1.1 102 Processing\r\n\r\n"
+
+
+def test_a_client_is_told_that_its_request_is_being_worked_on(tmp_path: Path) -> None:
+    async def slow(path: str, body: bytes, peer: Peer) -> Answer:
+        await done.wait()
+        return 200, body
+
+    def handler(path: str, body: bytes, peer: Peer) -> Answer | Awaitable[Answer]:
+        return slow(path, body, peer) if body == b"slow" else (200, body)
+
+    async def work(service: Service) -> None:
+        client = await service.client()
+        client.post(b"slow")
+        for _ in range(3):
+            assert await client.reader.readexactly(len(WORKING)) == WORKING
+        client.post(b"next")
+        assert await client.reader.readexactly(len(WORKING)) == WORKING
+        done.set()
+        assert (await client.answer())[::2] == (200, b"slow")
+        assert (await client.answer())[::2] == (200, b"next")
+        client.post(b"quick")
+        assert (await client.answer())[::2] == (200, b"quick")
+
+    done = asyncio.Event()
+    serve(tmp_path, handler, work, working_s=0.05)
+
+
+def test_a_client_that_speaks_http_1_0_gets_its_answer_and_nothing_before(tmp_path: Path) -> None:
+    async def handler(path: str, body: bytes, peer: Peer) -> Answer:
+        await asyncio.wait_for(other.wait(), 20)
+        return 200, body
+
+    async def work(service: Service) -> None:
+        old, new = await service.client(), await service.client()
+        old.send(b"POST /v1/digits/report HTTP/1.0\r\nContent-Length: 1\r\n\r\nx")
+        new.post(b"y")
+        for _ in range(3):
+            assert await new.reader.readexactly(len(WORKING)) == WORKING
+        other.set()
+        assert (await old.answer())[0] == 200
+
+    other = asyncio.Event()
+    serve(tmp_path, handler, work, working_s=0.05)
