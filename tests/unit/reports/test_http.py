@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.http import SILENCE_S
 from trialpod.protocol.messages import ErrorAnswer
 from trialpod_operator.reports.http import Answer, Handler, Limits, Peer, ReportServer, error
 
@@ -518,3 +519,7 @@ def test_a_client_that_speaks_http_1_0_gets_its_answer_and_nothing_before(tmp_pa
 
     other = asyncio.Event()
     serve(tmp_path, handler, work, working_s=0.05)
+
+
+def test_a_client_is_given_more_signs_than_it_needs() -> None:
+    assert Limits().working_s <= SILENCE_S / 3
