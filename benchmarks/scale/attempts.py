@@ -26,6 +26,7 @@ import aiohttp
 import msgspec
 from plane import KUBECONFIG, NAMESPACE, TokenIssuer
 
+from trialpod.protocol.http import SILENCE_S
 from trialpod.protocol.messages import (
     AssignmentAnswer,
     AssignmentRequest,
@@ -308,10 +309,13 @@ class _Line:
         head = f"POST {where} HTTP/1.1\r\nHost: localhost\r\n{self._authorization}Content-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         async with asyncio.timeout(60):
-            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            status = 0
+            while status < 200:  # until then it says that it is at work
+                async with asyncio.timeout(SILENCE_S):
+                    lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                status = int(lines[0].split()[1])
             fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
             data = await self._reader.readexactly(int(fields.get("content-length") or 0))
-        status = int(lines[0].split()[1])
         if fields.get("connection", "").lower() == "close":
             self.close()
         return status, float(fields.get("retry-after") or 0), data
