@@ -21,8 +21,9 @@ import hashlib
 import itertools
 import random
 import selectors
+import sys
 import time as real_time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -267,6 +268,7 @@ class Kernel:
         self.current: SimThread | None = None
         self.over = False
         self.errors: list[str] = []
+        self.locks = LockOrder(self.errors)
         self.events = 0
         self.counts: Counter[str] = Counter()
         self.kept: list[str] | None = [] if keep else None
@@ -458,12 +460,69 @@ def _go_on_only_in_time() -> None:
         raise WorldOver
 
 
+class LockOrder:
+    """Finds out whether locks are taken in one order: two threads that take two in both orders may wait for ever.
+
+    That they do is rare; that each order happens at some time is not. Locks are told apart by the line that makes
+    them. (The idea is that of Linux's lockdep.)
+
+    Args:
+        errors: where it is said.
+    """
+
+    def __init__(self, errors: list[str]) -> None:
+        self._errors = errors
+        self._held: dict[object, list[SimLock]] = {}
+        self._after: defaultdict[str, set[str]] = defaultdict(set)
+
+    def taking(self, lock: SimLock) -> None:
+        """A thread takes a lock, or is about to wait for it."""
+        held = self._held.setdefault(_who(), [])
+        for other in held:
+            if lock.site not in self._after[other.site]:
+                self._after[other.site].add(lock.site)
+                if self._leads(lock.site, other.site):
+                    self._errors.append(
+                        f"lock order: the lock of {lock.site} is taken under that of {other.site}, and the other way "
+                        "round, perhaps with others in between: two threads may wait for each other"
+                    )
+        held.append(lock)
+
+    def released(self, lock: SimLock) -> None:
+        """A thread has given a lock back, or up."""
+        who = _who()
+        held = self._held.get(who, [])
+        if lock in held:
+            held.remove(lock)
+        if not held:
+            self._held.pop(who, None)
+
+    def _leads(self, start: str, end: str) -> bool:
+        seen, due = set(), [start]
+        while due:
+            site = due.pop()
+            if site == end:
+                return True
+            if site not in seen:
+                seen.add(site)
+                due += self._after[site]
+        return False
+
+
+def _who() -> object:
+    return kernel().current or PROCESS.get()
+
+
 class SimLock:
     """threading.Lock."""
 
     def __init__(self) -> None:
         self._locked = False
         self._waiting: deque[SimThread] = deque()
+        frame = sys._getframe(1)
+        if frame.f_code.co_filename == __file__:
+            frame = frame.f_back  # of a condition
+        self.site = f"{frame.f_globals['__name__']}:{frame.f_lineno}"
 
     def locked(self) -> bool:
         return self._locked
@@ -497,10 +556,18 @@ class SimLock:
         if self._waiting:
             kernel().unpark(self._waiting.popleft())
 
+    # Only here it keeps others out for a while; taken and given back by hand it may be one thread's sign to another.
+
     def __enter__(self) -> bool:
-        return self.acquire()
+        kernel().locks.taking(self)
+        try:
+            return self.acquire()
+        except BaseException:
+            kernel().locks.released(self)
+            raise
 
     def __exit__(self, *_: object) -> None:
+        kernel().locks.released(self)
         self.release()
 
 
@@ -544,10 +611,10 @@ class SimCondition:
         self._waiting: list[SimThread] = []
 
     def __enter__(self) -> bool:
-        return self._lock.acquire()
+        return self._lock.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._lock.__exit__()
 
     def wait(self, timeout: float | None = None) -> bool:
         _go_on_only_in_time()

@@ -20,6 +20,7 @@ from trialpod.storage.directory_checkpoints import DirectoryCheckpoints
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.journal_copy import JournalCopy
+from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.trial_files import TrialFiles
 from trialpod_operator.local import workers
 from trialpod_operator.local.shell import LocalShell
@@ -46,6 +47,17 @@ def replaced_segments_go_at_once(put: Put) -> None:
         return made
 
     put(Journals, "open", opened)
+
+
+def files_under_the_journals_lock(put: Put) -> None:
+    """While files are sent before a snapshot, nobody else may look at the journal."""
+
+    def copy(self: Mirror, _: Callable[[], None]) -> None:
+        with self._journal._lock:
+            right(self, self._journal._refuse_outdated)
+
+    right = Mirror._copy_before_snapshot
+    put(Mirror, "_copy_before_snapshot", copy)
 
 
 def removed_before_it_is_known(put: Put) -> None:
@@ -161,6 +173,7 @@ _ENDS = ("run dies", "run killed", "run told to end")
 LOCAL_DEFECTS: dict[LocalDefect, tuple[bool, tuple[str, ...]]] = {
     attempts_begin_unknown: (True, ("another machine takes over",) * 2),
     replaced_segments_go_at_once: (True, ("run told to end", "store answers lost", "store away")),
+    files_under_the_journals_lock: (True, ("another machine takes over",) * 2),
     removed_before_it_is_known: (True, ("machine lost",) * 3),
     nobody_is_fenced: (True, ("another machine takes over",) * 2),
     the_lock_is_not_looked_at: (False, ("second run",)),

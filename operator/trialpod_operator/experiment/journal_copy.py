@@ -70,7 +70,10 @@ class JournalCopy:
         self._storage = storage
         self._before_snapshot = before_snapshot
         self._written = written
-        self._lock = threading.Lock()  # guards all below
+        self._copying = threading.Lock()  # held while the journal is copied; who holds it changes what is below
+        # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
+        # whoever sends one of the same files in another thread asks `refuse_outdated` for it, under the file's lock.
+        self._lock = threading.Lock()
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
@@ -139,11 +142,11 @@ class JournalCopy:
             FencedError: another process has gone on with the journal.
             StorageError: the storage does not take it.
         """
-        for _ in range(LISTINGS - 1):
-            # A new snapshot removes older files, perhaps between our listing and our reading.
-            with self._lock, contextlib.suppress(FileNotFoundError):
-                return self._copy_listed()
-        with self._lock:
+        with self._copying:
+            for _ in range(LISTINGS - 1):
+                # A new snapshot removes older files, perhaps between our listing and our reading.
+                with contextlib.suppress(FileNotFoundError):
+                    return self._copy_listed()
             return self._copy_listed()
 
     def refuse_outdated(self) -> None:
@@ -161,13 +164,19 @@ class JournalCopy:
         segments = [name for name in names if SEGMENT.fullmatch(name)]
         latest = number_of(snapshots[-1]) if snapshots else 0
         if snapshots and snapshots[-1] not in self._snapshots:
-            for name in segments:
-                if number_of(name) == self._newest < latest:
-                    self._copy_segment(name)
-            self._seal_before(latest)
-            self._before_snapshot(self._refuse_outdated)
-            self._create(f"{JOURNAL}/{snapshots[-1]}", read_part(self._folder / snapshots[-1], 0))
-            self._snapshots.add(snapshots[-1])
+            with self._lock:
+                for name in segments:
+                    if number_of(name) == self._newest < latest:
+                        self._copy_segment(name)
+                self._seal_before(latest)
+            self._before_snapshot(self.refuse_outdated)
+            with self._lock:
+                self._create(f"{JOURNAL}/{snapshots[-1]}", read_part(self._folder / snapshots[-1], 0))
+                self._snapshots.add(snapshots[-1])
+        with self._lock:
+            self._copy_since(latest, segments, snapshots)
+
+    def _copy_since(self, latest: int, segments: list[str], snapshots: list[str]) -> None:
         for name in segments:
             if number_of(name) >= latest:
                 if number_of(name) > self._newest:

@@ -459,6 +459,45 @@ def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, stora
     assert (there / "trial_0" / "events.out.tfevents.1700000000.box").read_bytes() == b"events"
 
 
+class Replaced(DirectoryStorage):
+    """Somebody else replaces a trial's result.json, which is noticed when a snapshot is on its way."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.sending, self.sealed = threading.Event(), threading.Event()
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        if key == "trial_0/result.json" and not self.sending.is_set():
+            self.sending.set()
+            assert self.sealed.wait(10.0)
+            self.write(key, b'{"loss": 1}\n')
+        return super().write_if(key, data, version)
+
+    def write_new(self, key: str, data: bytes) -> None:
+        super().write_new(key, data)
+        if not data:
+            self.sealed.set()
+
+
+def test_a_file_that_is_looked_at_again_does_not_keep_a_snapshot_waiting_for_ever(tmp_path: Path) -> None:
+    here, storage = tmp_path / "here", Replaced(tmp_path / "storage")
+    journal = journal_of(here)
+    journal.append(b"one")
+    (here / "trial_0").mkdir()
+    (here / "trial_0" / "result.json").write_text('{"loss": 1}\n{"loss": 2}\n')
+    told = threading.Event()
+    mirror = Mirror(here, storage)
+    mirror.trial_started("trial_0")
+    mirror.start(lambda _: None, lambda _: None, lambda _: told.set())
+    mirror.copy_soon("trial_0")
+    assert storage.sending.wait(10.0)
+    journal.write_snapshot(b"state after one")
+    mirror.request(1, urgent=True)
+    assert told.wait(10.0)
+    assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
+    assert mirror.close(10.0) == ""
+
+
 def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up(
     tmp_path: Path, storage: DirectoryStorage
 ) -> None:
