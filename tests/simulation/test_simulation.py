@@ -124,6 +124,9 @@ def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, faults: 
         pytest.param(1240, id="an experiment that was deleted before its data was held was begun all the same"),
         pytest.param(1082, id="an experiment's data went with a refused one of its name in another namespace"),
         pytest.param(1795367905, id="more samples were forgotten when it had just been found that none were left"),
+        pytest.param(
+            1795380553, id="an operator that was stopped wrote behind the deletion of its experiment's data"
+        ),
         pytest.param(25, id="an experiment whose place was taken was written for as long as it was refused"),
     ],
 )

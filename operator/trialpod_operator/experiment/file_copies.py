@@ -102,6 +102,14 @@ class FileCopies:
         self._copied[file.key] = file.mark
         return True
 
+    def place_kept(self) -> bool:
+        """Look whether ``experiment.json``, which goes last when a place is deleted, is still there if it ever was.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+        return EXPERIMENT_KEY not in self._copied or self._storage.exists(EXPERIMENT_KEY)
+
     def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:
         """Return which files of these trials have changed, or grown by that factor."""
         return self._due([f"{name}/{file}" for name in dirnames for file in self._trial_files(name)], growth)

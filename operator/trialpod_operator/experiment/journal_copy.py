@@ -7,8 +7,10 @@
   takes the place of its next growth. What comes behind the snapshot is copied after it. So nobody's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
-* Until then a segment stays on the disk, too, also when its writer dies: only with it what the storage has of it can
-  be told from what somebody else wrote. It is removed there from here.
+* Who was stopped for a while, or did nothing, looks after its next object whether the place is still there: it may
+  have been deleted with its experiment, and an object behind that would be in the way of the next one of that name.
+* Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
+  storage has of it can be told from what somebody else wrote. It is removed there from here.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ from trialpod_operator.experiment.journal_objects import (
 logger = logging.getLogger(__name__)
 
 PARALLEL = 8
+IDLE_S = 10.0
+"""Shorter than anybody waits who takes over from a process that says nothing any more."""
+
 LISTINGS = 10
 """How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
 
@@ -56,6 +61,8 @@ class JournalCopy:
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
             replaced by it, with what finds out whether another process has gone on.
         written: told when the storage took something of the journal.
+        place_kept: looks whether what is stored of the experiment has not been deleted.
+        monotonic: seconds, for differences only.
     """
 
     def __init__(
@@ -64,12 +71,16 @@ class JournalCopy:
         storage: Storage,
         before_snapshot: Callable[[Callable[[], None]], None],
         written: Callable[[], None],
+        place_kept: Callable[[], bool],
+        monotonic: Callable[[], float],
     ) -> None:
         self._place = directory
         self._folder = directory / JOURNAL
         self._storage = storage
         self._before_snapshot = before_snapshot
         self._written = written
+        self._place_kept = place_kept
+        self._monotonic = monotonic
         self._copying = threading.Lock()  # held while the journal is copied; who holds it changes what is below
         # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
         # whoever sends one of the same files in another thread asks `refuse_outdated` for it, under the file's lock.
@@ -78,6 +89,7 @@ class JournalCopy:
         self._snapshots: set[str] = set()  # in the storage
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
         self._sealed_to = 0  # the snapshot that a sealed journal goes on with
+        self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
         """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
 
@@ -253,7 +265,11 @@ class JournalCopy:
             found = self._storage.read(key)
             if found != data and not (found and data.startswith(found)):
                 raise self._outdated(key) from None
-            return len(found)
+            data = found
+        if self._monotonic() - self._made_at >= IDLE_S and not self._place_kept():
+            self._storage.delete(key)
+            raise FencedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
+        self._made_at = self._monotonic()
         return len(data)
 
     def _forget_before(self, snapshot: str) -> None:

@@ -72,8 +72,14 @@ class Mirror:
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
         self._files = FileCopies(directory, storage)
+        self._monotonic: Callable[[], float] = time.monotonic
         self._journal = JournalCopy(
-            directory, storage, self._copy_before_snapshot, self._files.stored.journal_written
+            directory,
+            storage,
+            self._copy_before_snapshot,
+            self._files.stored.journal_written,
+            self._files.place_kept,
+            lambda: self._monotonic(),
         )
         self._trials = DueTrials()
         self._removals: deque[tuple[str, str]] = deque()  # added by the owner, taken by the thread of the files
@@ -83,7 +89,6 @@ class Mirror:
         self._tell_end: Callable[[], None] = lambda: None
         self._ended_copying = False
         self._broken: FencedError | None = None
-        self._monotonic: Callable[[], float] = time.monotonic
         self._looked_at_live = float("-inf")
         self._finishing = threading.Event()
         self._given_up = False

@@ -287,6 +287,28 @@ def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
     assert history(tmp_path / "there") == (None, [b"one", b"two"])
 
 
+def test_who_was_stopped_while_the_place_was_deleted_leaves_nothing_there(
+    tmp_path: Path, storage: DirectoryStorage
+) -> None:
+    here, now = tmp_path / "here", [100.0]
+    journal = journal_of(here)
+    (here / TRIALPOD_DIR / "experiment.json").write_text("{}")
+    mirror = Mirror(here, storage)
+    mirror._monotonic = lambda: now[0]
+    journal.append(b"one")
+    mirror.copy()
+    now[0] += 60.0
+    journal.append(b"two")
+    mirror.copy()  # it was only idle
+
+    now[0] += 60.0
+    storage.delete_many(storage.list())
+    journal.append(b"three")
+    with pytest.raises(FencedError, match="was deleted meanwhile"):
+        mirror.copy()
+    assert storage.list() == []
+
+
 class Outage(DirectoryStorage):
     """A folder that cannot be reached for the first so many writes."""
 
