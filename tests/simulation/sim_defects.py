@@ -27,6 +27,7 @@ from trialpod_operator.cluster.reuse import Reuse
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.experiment.file_copies import FileCopies
 from trialpod_operator.experiment.journal_copy import JournalCopy
 from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.stored_files import StoredFiles
@@ -265,6 +266,11 @@ def deleted_whosever_it_is(put: Put) -> None:
 # -- reused pods --
 
 
+def deleted_places_are_written(put: Put) -> None:
+    """Who was stopped does not look whether the place was deleted meanwhile."""
+    put(FileCopies, "place_kept", lambda _self: True)
+
+
 def told_before_it_is_labelled(put: Put) -> None:
     """A pod gets its next attempt while its labels say something else."""
 
@@ -359,6 +365,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     namespaces_overlooked: (),
     a_place_is_anybodys: (),
     deleted_whosever_it_is: ("experiment deleted",),
+    deleted_places_are_written: ("operator paused", "operator paused", "experiment deleted"),
     told_before_it_is_labelled: (),
     pods_wait_for_ever: (),
     counters_start_anew: ("pod vanishes",) * 3,
@@ -375,6 +382,7 @@ WITHIN: dict[Defect, str] = {
     namespaces_overlooked: "several namespaces",
     a_place_is_anybodys: "one place for two",
     deleted_whosever_it_is: "one place for two",
+    deleted_places_are_written: "several namespaces",
     told_before_it_is_labelled: "reusePods",
     pods_wait_for_ever: "reusePods",
     counters_start_anew: "function",
