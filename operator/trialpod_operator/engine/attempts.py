@@ -158,14 +158,22 @@ def _fail(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
     limit = engine.settings.max_failures
     if flags.stopping is None and end.retry and (limit < 0 or trial.failures <= limit):
         flags.sound = True
+        allowed = "no limit" if limit < 0 else f"of {limit}"
+        requeued = TrialRequeued(trial, "failed", f"retry {trial.failures} ({allowed}): {trial.error}")
+        if trial.decision == "pause":
+            # What was decided is not decided anew: it waits for its turn, and then it is the retry.
+            _back_off(trial, now)
+            note(trial, now, "retry", {"source": "failure", "error": _short(trial.error), **_counted(engine, trial)})
+            engine.do(requeued)
+            _pause(engine, trial)
+            return
         engine.ask(engine.scheduler.on_trial_error, engine.controller, trial)
         exploits.enforce(engine, trial)
         _back_off(trial, now)
         note(trial, now, "retry", {"source": "failure", "error": _short(trial.error), **_counted(engine, trial)})
         engine.state.move(trial, PENDING)
         engine.ask(engine.scheduler.on_trial_add, engine.controller, trial)
-        allowed = "no limit" if limit < 0 else f"of {limit}"
-        engine.do(TrialRequeued(trial, "failed", f"retry {trial.failures} ({allowed}): {trial.error}"))
+        engine.do(requeued)
         return
     _give_up(engine, trial, now)
     if end.retry:

@@ -27,6 +27,17 @@ def test_a_replay_gives_up_a_paused_trial_before_it_starts_the_next_one() -> Non
     assert again.snapshot() == shell.engine.snapshot()
 
 
+@pytest.mark.parametrize("cause", ["failed", "lost", "preempted", "paused"])
+def test_a_pause_that_was_decided_holds_however_its_attempt_ends(cause: Any) -> None:
+    shell = Shell(2, scheduler=TimeSlices(), max_failures=3, max_concurrent=1)
+    shell.results("t0", result(1), result(2))
+    assert shell.answer("t0").decision == "pause"
+    shell.end("t0", cause)
+    assert shell.status() == ["PAUSED", "RUNNING"]
+    assert shell.engine.state.trials["t0"].failures == (cause == "failed")
+    assert shell.engine.scheduler.ran == {"t0": 2}
+
+
 def test_an_attempt_that_is_not_the_latest_is_superseded() -> None:
     shell = Shell()
     shell.end("t0", "preempted")
