@@ -12,6 +12,9 @@ from trialpod_operator.cluster.shared import Shared
 from trialpod_operator.cluster.together import together
 from trialpod_operator.engine.trial import Trial
 
+PROVEN_WITHIN_S = 2.0
+"""So long one look waits for the storage before a pod is made again; then other work has its turn."""
+
 MOST_CREATED = 24
 """Pods and TuneTrials that are created in one look: another experiment's requests have their turn in between."""
 
@@ -44,6 +47,13 @@ class PodCreation:
         trials = [each for each in self._missing_trials() if each.trial_id not in without]
         if not missing and not trials:
             return
+        if any(run.remade for run in missing):
+            # Another operator may have gone on from here, and know that one of these had begun when its pod went
+            # away: then what follows is another attempt, and not the same one in a second pod.
+            self._shared.hosted.prove()
+            if not await self._shared.hosted.settled(PROVEN_WITHIN_S):
+                self.more = True
+                return
         # The first alone: where the server refuses it, it would refuse them all.
         if (
             missing
