@@ -30,6 +30,7 @@ from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod.storage.credentials import Credentials
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3 import S3Storage
 from trialpod.storage.s3_client import S3Client
@@ -89,13 +90,19 @@ def test_keys_open_the_trials_checkpoints_and_nothing_else(server: MinioServer, 
     mine.delete_tree("checkpoint_000000")
     assert other.read("checkpoint_000000/model") == b"other"
 
-    experiment = opened(server, credentials, "s3://tune/team/digits")
+    experiment = mine.above()
+    assert experiment.uri == "s3://tune/team/digits"
+    assert not experiment.exists(EXPERIMENT_KEY)
+    server.storage("s3://tune/team/digits").write(EXPERIMENT_KEY, b"{}")
+    assert experiment.exists(EXPERIMENT_KEY)
     refused: list[Any] = [
         lambda: mine.write("result.json", b"forged"),
         lambda: other.write("checkpoint_000000/model", b"forged"),
         lambda: other.delete("checkpoint_000000/model"),
         lambda: other.copy("checkpoint_000000/model", "checkpoint_000001/model"),
         lambda: experiment.read(".trialpod/journal/1"),
+        lambda: experiment.exists(".trialpod/journal"),
+        lambda: experiment.read(EXPERIMENT_KEY),
         lambda: experiment.list(),
         lambda: opened(server, credentials, "s3://tune/elsewhere").write("a", b""),
         lambda: opened(server, credentials, "s3://tune/elsewhere").list(),

@@ -330,6 +330,11 @@ def copied_after_the_report(put: Put) -> None:
     put(RemoteCheckpoints, "snapshot", take)
 
 
+def commits_behind_a_deletion(put: Put) -> None:
+    """Who has stored a checkpoint does not look whether its experiment is still there."""
+    put(RemoteCheckpoints, "_refuse_deleted", lambda _self, _name: None)
+
+
 # -- workers --
 
 
@@ -371,6 +376,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     counters_start_anew: ("pod vanishes",) * 3,
     checkpoint_not_handed_over: ("pod vanishes",) * 3,
     copied_after_the_report: ("store slow", "pod vanishes", "pod vanishes", "operator paused"),
+    commits_behind_a_deletion: ("experiment deleted", *(("node comes back",) * 4)),
     a_heads_failure_is_believed: ("pod vanishes",) * 3,
     clock_taken_as_it_is: ("operator clock jumps", "operator clock jumps", *(("pod vanishes",) * 5)),
 }
@@ -388,6 +394,7 @@ WITHIN: dict[Defect, str] = {
     counters_start_anew: "function",
     checkpoint_not_handed_over: "function",
     copied_after_the_report: "function",
+    commits_behind_a_deletion: "several namespaces",
     a_heads_failure_is_believed: "workers",
 }
 """And the features; the others show in plain experiments."""

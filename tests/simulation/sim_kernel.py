@@ -218,12 +218,14 @@ class Process:
         self.backlog.clear()
         self.kernel.log("killed", self.name)
         self.on_kill()
+        self.ended()
 
     def exit(self, status: int) -> None:
         """End by itself; does not return when it is called by a thread of this process."""
         self.alive = False
         self.kernel.log("exited", f"{self.name} {status}")
         self.on_exit(status)
+        self.ended()
         if self.kernel.current is not None and self.kernel.current.process is self:
             self.kernel.hub.switch()
             raise WorldOver

@@ -17,7 +17,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,23 +148,9 @@ class SimRun:
     def _handle(self, path: str, body: bytes, caller: LocalCaller) -> Any:
         assert self.serves is not None
         try:
-            reply = self.serves(path, body, None)
+            return self.serves(path, body, None)
         except Exception:  # noqa: BLE001 - as the server answers it
             return 500, b""
-        if isinstance(reply, tuple):
-            return reply
-        task = asyncio.ensure_future(_answered(reply))
-        caller.process.on_kill_do(lambda: self.process.call(task.cancel))  # its connection breaks
-        return _unless_cancelled(task)
-
-
-async def _answered(reply: Awaitable[Any]) -> Any:
-    return await reply
-
-
-async def _unless_cancelled(task: asyncio.Task[Any]) -> Any:
-    await asyncio.wait([task])
-    return (500, b"") if task.cancelled() or task.exception() is not None else task.result()
 
 
 class LocalCaller(Caller):
@@ -281,8 +267,7 @@ class SimPool:
             self.world.after(self._random.random() * 0.2, child.kill)
 
     def _gone(self, key: str, status: int, *, lost: bool = False) -> None:
-        child = self.alive.pop(key)
-        child.ended()
+        self.alive.pop(key)
         problem = "the fork server died, and its trials with it" if lost else ""
         info = ExitInfo(key=key, pid=1, status=status, problem=problem, lost=lost)
         self.world.kernel.log("trial gone", f"{key} {status}{' lost' if lost else ''}")
@@ -489,7 +474,8 @@ class LocalWorld(Surroundings):
     def make_plan(self, stored: Mapping[str, Any] | None) -> ExperimentPlan:
         return plan_from_manifest(self._experiment, self.folder, stored, URI if self.plan.bucket else "")
 
-    def open_checkpoints(self, _assignment: Any, folder: str, uri: str) -> CheckpointStore:
+    def open_checkpoints(self, _assignment: Any, folder: str, uri: str, *, marked: bool = False) -> CheckpointStore:
+        assert not marked
         if not uri:
             return CheckpointStore(open_storage(folder))
         store = RemoteCheckpoints(
@@ -550,7 +536,6 @@ class LocalWorld(Surroundings):
     def run_gone(self, run: SimRun) -> None:
         """It has ended, or was killed."""
         run.serves, run.ended_s = None, self.loop.time()
-        run.process.ended()
         if run.pool is not None:
             run.pool.orphaned()
         if run.outcome is not None and not run.outcome.interrupted and not run.uncopied:

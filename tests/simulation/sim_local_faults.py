@@ -157,7 +157,6 @@ class LocalFaults(StoreFaults):
                 for child in list(each.pool.alive.values()) if each.pool is not None else []:
                     child.on_kill = lambda: None
                     child.kill()
-                    child.ended()
                 if each.pool is not None:
                     each.pool.alive.clear()
                 each.process.kill()

@@ -17,17 +17,19 @@ from sim_plan import NAMESPACE
 from sim_witness import Track, Witness
 
 from trialpod.protocol import client as client_module
-from trialpod.protocol.http import TransportError
+from trialpod.protocol.http import SILENCE_S, TransportError
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner import main as runner_main
 from trialpod.runner.preemption import PreemptionWatch
 from trialpod_operator.cluster import names
+from trialpod_operator.reports.http_connection import Limits
 from trialpod_operator.reports.service import ReportService
 
 if TYPE_CHECKING:
     from sim_world import SimOperator, SimWorld
 
 TIMEOUT_S = 60.0
+WORKING_S = Limits().working_s
 HOP_S = 0.01
 
 worlds: list[SimWorld] = []
@@ -59,6 +61,17 @@ class Network:
             seconds += self.random.random() * 4.0
         return seconds
 
+    def break_off(self, call: Call, label: str) -> None:
+        """The caller is gone, or waits no more: the server learns of it where the network brings it."""
+        call.over = True
+        if label.split(" ", 1)[0] not in self.cut:
+            self.world.after(HOP_S, call.hang_up)
+
+    def sign(self, call: Call, label: str) -> None:
+        """Tell the caller that its request is being worked on."""
+        if label.split(" ", 1)[0] not in self.cut:
+            call.heard_s = self.world.kernel.now
+
     def receiver(self, caller: Caller) -> SimOperator | None:
         """Return who gets the next request of a caller."""
         serving = [each for each in self.world.operators if each.serving and each.process.alive]
@@ -66,19 +79,35 @@ class Network:
 
 
 class Call:
-    """One request on its way."""
+    """One request on its way.
 
-    def __init__(self, thread: SimThread) -> None:
+    Attributes:
+        heard_s: when the caller last heard of it.
+        handlers: what works on it, and where.
+        hung_up: the caller waits for it no more, and the server can know that.
+    """
+
+    def __init__(self, thread: SimThread, now: float) -> None:
         self.thread = thread
         self.answer: tuple[int, bytes] | None = None
         self.refused = ""
         self.over = False
+        self.heard_s = now
+        self.handlers: list[tuple[Process, asyncio.Future[Any]]] = []
+        self.hung_up = False
 
     def end(self, answer: tuple[int, bytes] | None, refused: str = "") -> None:
         if not self.over:
             self.over = True
             self.answer, self.refused = answer, refused
             kernel().unpark(self.thread)
+
+    def hang_up(self) -> None:
+        """Its connection is closed, by whichever side: who works on it is told when that process can be."""
+        self.hung_up = True
+        handlers, self.handlers = self.handlers, []
+        for process, task in handlers:
+            process.call(task.cancel)
 
 
 class SimConnection:
@@ -96,15 +125,19 @@ class SimConnection:
         self.process.point("before a call")
         thread = kernel().current
         assert thread is not None
-        call = Call(thread)
+        call = Call(thread, kernel().now)
         label = f"{self.process.name} {path.rpartition('/')[2]}"
+        self.process.on_kill_do(lambda: call.over or network.break_off(call, label))
         if path.endswith("/report"):
             world.pods.note_sent(self.process, body)
         world.env(network_send, network, call, path, body, self.caller, label)
-        kernel().park(timeout_s or TIMEOUT_S)
+        until = kernel().now + (timeout_s or TIMEOUT_S)
+        while not call.over and kernel().now < (patient_until := min(until, call.heard_s + SILENCE_S)):
+            kernel().park(patient_until - kernel().now)
         call.over = True
         self.process.point("after a call")
         if call.answer is None:
+            world.env(network.break_off, call, label)
             kernel().log("no answer", f"{label} {call.refused}")
             raise TransportError(call.refused or "no answer in time")
         status, data = call.answer
@@ -155,10 +188,27 @@ def network_deliver(
             world.env(answered, reply)
             return
 
-        async def wait(pending: Awaitable[tuple[int, bytes]]) -> None:
-            world.env(answered, await pending)
+        task = asyncio.ensure_future(reply)
 
-        asyncio.get_running_loop().create_task(wait(reply))
+        def finished(task: asyncio.Future[tuple[int, bytes]]) -> None:
+            if not task.cancelled():
+                world.env(answered, (500, b"") if task.exception() is not None else task.result())
+
+        task.add_done_callback(finished)
+        if copy:
+            return
+
+        def give_sign() -> None:
+            if not (task.done() or call.over):
+                world.env(network.sign, call, label)
+                operator.process.call(give_sign, after_s=WORKING_S)
+
+        if call.hung_up:
+            # It has come, and behind it, or somewhat later, that its sender is gone.
+            operator.process.call(task.cancel, after_s=network.random.random() * HOP_S)
+        else:
+            call.handlers.append((operator.process, task))
+            operator.process.call(give_sign, after_s=WORKING_S)
 
     operator.process.on_kill_do(lambda: world.after(HOP_S, call.end, None, "connection reset"))
     operator.process.call(handle)

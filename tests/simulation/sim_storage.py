@@ -73,6 +73,9 @@ class SimStorage(MemoryStorage):
     def sub(self, prefix: str) -> SimStorage:
         return SimStorage(self._weather, self.values, self._full(prefix) + "/")
 
+    def above(self) -> SimStorage:
+        return SimStorage(self._weather, self.values, self._prefix.rstrip("/").rpartition("/")[0] + "/")
+
     def _before(self, name: str, key: str) -> None:
         weather = self._weather
         kernel = weather.kernel

@@ -354,9 +354,13 @@ class SimWorld(Surroundings):
 
     # -- for the parts --
 
-    def open_checkpoints(self, _assignment: Any, _folder: str, uri: str) -> RemoteCheckpoints:
+    def open_checkpoints(
+        self, _assignment: Any, _folder: str, uri: str, *, marked: bool = False
+    ) -> RemoteCheckpoints:
+        storage = self.open_storage(uri)
+        place = storage.above() if marked else None
         store = RemoteCheckpoints(
-            self.open_storage(uri), scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
+            storage, place=place, scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
         )
         self.stores.append(store)
         return store
@@ -390,7 +394,6 @@ class SimWorld(Surroundings):
         operator.serving = False
         if operator.watch is not None:
             operator.watch.close()
-        operator.process.ended()
         if self.ended:
             return
 
@@ -534,7 +537,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     default(_BEGIN_SESSION, "wall", sim_time.time)
     default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())
     put(work_queue, "random", _Jitter())
-    put(attempt_module, "_open", lambda *args: world_of().open_checkpoints(*args))
+    put(attempt_module, "_open", lambda *args, **given: world_of().open_checkpoints(*args, **given))
     put(experiment_controller, "open_storage", lambda *args: world_of().open_storage(*args))
     put(deletion, "open_storage", lambda *args: world_of().open_storage(*args))
     put(runner_main, "ReportClient", make_client)

@@ -64,8 +64,18 @@ def test_every_rule_holds_on_a_machine_in_many_runs(part: int) -> None:
         ),
     ],
 )
-def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int, faults: list[Fault]) -> None:
+def test_what_went_wrong_once_on_a_machine_with_these_faults_does_not_again(seed: int, faults: list[Fault]) -> None:
     holds(local_plan_of(seed).with_faults(tuple(faults)))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(3590774864, id="an attempt was given to a process of whose death the run had just been told"),
+    ],
+)
+def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:
+    holds(local_plan_of(seed))
 
 
 @pytest.mark.once

@@ -262,7 +262,9 @@ class HostedExperiment:
 
     def assignment(self, trial: Trial) -> Assignment:
         """Return the assignment of the trial's current attempt, with paths of this machine in it."""
-        return self.host.assignment(trial)
+        assignment = self.host.assignment(trial)
+        assignment.place_marked = True
+        return assignment
 
     # -- the end --
 

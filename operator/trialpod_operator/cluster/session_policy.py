@@ -1,8 +1,9 @@
 """What the short-lived keys of one attempt may do in the storage, as a session policy for the token service.
 
 An attempt writes only its own trial's checkpoints, and reads besides them those of the trial that it starts from,
-and the pickled Trainable with its objects. Everything else of an experiment is written by the operator: the journal,
-results, logs. So a trial can neither read nor change another trial's data, nor rewrite its own results.
+and the pickled Trainable with its objects; and it sees whether the experiment's own file is there. Everything else
+of an experiment is written by the operator: the journal, results, logs. So a trial can neither read nor change
+another trial's data, nor rewrite its own results.
 
 One right cannot be limited to a folder. `ListBucketMultipartUploads` knows no prefix: MinIO refuses the condition,
 and shows an upload only to who names its whole key; Amazon shows the names of uploads under way in the bucket.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 
 from trialpod.errors import InvalidInputError
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.s3 import parse_uri
 from trialpod.storage.sts import MOST_POLICY_CHARACTERS
 
@@ -42,7 +44,7 @@ def session_policy(trial: str, source: str = "", pickle: str = "") -> str:
     """
     bucket, folder = _place(trial)
     readable: list[str] = []
-    listed = [f"{folder}/*"]
+    listed = [f"{folder}/*", f"{folder.rpartition('/')[0]}/{EXPERIMENT_KEY}*".lstrip("/")]
     other_lists: dict[str, str] = {}
     if source:
         from_bucket, from_folder = _place(source)

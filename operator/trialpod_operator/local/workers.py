@@ -307,13 +307,13 @@ class Workers:
         try:
             await asyncio.wait([waiting], timeout=IDLE_WORKER_S)
         except asyncio.CancelledError:
-            # The process is gone. What it was given in the same moment waits for another one.
-            if waiting.done() and not waiting.cancelled() and (work := waiting.result()) is not None:
-                self._queue.appendleft(work)
-                self._shell.soon(self._pump)
+            self._take_back(waiting)
             raise
         finally:
             worker.waiting = None
+        if self._workers.get(worker.key) is not worker:
+            self._take_back(waiting)
+            return _NO_WORK
         work = waiting.result() if waiting.done() and not waiting.cancelled() else None
         if work is None:
             return _NO_WORK
@@ -321,6 +321,12 @@ class Workers:
         worker.given = worker.stays = False
         worker.free_since = None
         return self._give(worker, request)
+
+    def _take_back(self, waiting: asyncio.Future[tuple[Trial, int] | None]) -> None:
+        """The process is gone: what it was given in the same moment waits for another one."""
+        if waiting.done() and not waiting.cancelled() and (work := waiting.result()) is not None:
+            self._queue.appendleft(work)
+            self._shell.soon(self._pump)
 
     def _force(self, worker: _Worker, grace_s: float) -> None:
         """End the worker's attempt by force if it is still there after `grace_s` seconds, and again as long."""

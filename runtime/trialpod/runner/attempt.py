@@ -48,14 +48,14 @@ class SourceLostError(CheckpointError):
 
 
 def _open_store(assignment: Assignment) -> CheckpointStore:
-    return _open(assignment, assignment.trial_dir, assignment.checkpoint_uri)
+    return _open(assignment, assignment.trial_dir, assignment.checkpoint_uri, marked=assignment.place_marked)
 
 
 def _open_source(assignment: Assignment) -> CheckpointStore:
     return _open(assignment, assignment.source_dir, assignment.source_uri)
 
 
-def _open(assignment: Assignment, folder: str, uri: str) -> CheckpointStore:
+def _open(assignment: Assignment, folder: str, uri: str, *, marked: bool = False) -> CheckpointStore:
     from trialpod.storage.base import open_storage
     from trialpod.storage.checkpoints import CheckpointStore
 
@@ -64,7 +64,12 @@ def _open(assignment: Assignment, folder: str, uri: str) -> CheckpointStore:
     from trialpod.storage.options import StorageOptions
 
     options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
-    return CheckpointStore(open_storage(uri, options))
+    storage = open_storage(uri, options)
+    if marked and storage.local_path("") is None:
+        from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+
+        return RemoteCheckpoints(storage, place=storage.above())
+    return CheckpointStore(storage)
 
 
 class Attempt:

@@ -45,6 +45,10 @@ class StorageUnavailableError(StorageError):
     """The storage cannot be reached or refuses for now: the same call may succeed later."""
 
 
+class StorageDeniedError(StorageUnavailableError):
+    """The storage knows who asks and does not let them: until somebody gives them the right."""
+
+
 class Storage(Protocol):
     """Where an experiment's files are. Keys are relative POSIX paths; a prefix is a key that names a folder."""
 
@@ -187,6 +191,14 @@ class Storage(Protocol):
 
     def sub(self, prefix: str) -> Storage:
         """Return the storage whose root is the folder `prefix` of this one."""
+        ...
+
+    def above(self) -> Storage:
+        """Return the storage whose root is the folder that this one's root is in.
+
+        Raises:
+            StorageError: there is none.
+        """
         ...
 
     def close(self) -> None:

@@ -277,6 +277,10 @@ class DirectoryStorage(Storage):
         """Return the storage of a folder below."""
         return DirectoryStorage(self._path(prefix))
 
+    def above(self) -> Storage:
+        """Return the storage of the folder above."""
+        return DirectoryStorage(Path(self._path("", root_allowed=True)).parent)
+
     def close(self) -> None:
         """Do nothing: nothing is held open."""
 

@@ -22,6 +22,8 @@ Invariants:
 * A manifest refers only to objects of checkpoints that the same attempt committed, so a superseded attempt never
   removes what its successor needs. An object goes when no manifest refers to it any more.
 * A manifest goes before the objects.
+* Nothing stays that comes behind the deletion of the whole experiment, whose own file goes last: who has written
+  looks for that file, and if it is gone takes its objects away. (A process that dies in between leaves them.)
 * Memory is bounded: files stream; of packs and pieces, `_THREADS` spans of 8 MB at most are held at once.
 """
 
@@ -42,12 +44,18 @@ import msgspec
 from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage import manifest as manifests
-from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage, StorageUnavailableError
+from trialpod.storage.base import (
+    KeyExistsError,
+    KeyMissingError,
+    Storage,
+    StorageDeniedError,
+    StorageUnavailableError,
+)
 from trialpod.storage.checkpoint_download import Download
 from trialpod.storage.checkpoint_upload import CLAIM_FILE, Upload
 from trialpod.storage.checkpoints import Progress, refuse_other, scalars
 from trialpod.storage.content import LocalFile, Stored, copies
-from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index, checkpoint_name
+from trialpod.storage.layout import EXPERIMENT_KEY, MANIFEST_FILE, checkpoint_index, checkpoint_name
 from trialpod.storage.manifest import Manifest
 from trialpod.storage.packing import Packing, configured
 from trialpod.storage.parallel import run_all
@@ -75,6 +83,8 @@ class RemoteCheckpoints(SnapshotStore):
     Args:
         storage: the trial's directory.
         scratch: the folder for local copies; None takes TRIALPOD_SCRATCH_DIR or the system's temporary folder.
+        place: the experiment's, if it has its file `EXPERIMENT_KEY` for as long as there is anything; None where
+            nobody deletes an experiment whose trials may still run.
         packing: when small files share objects; None keeps one object for each file. The default is what
             TRIALPOD_PACK_CHECKPOINTS says.
         wall: seconds since the epoch.
@@ -85,14 +95,16 @@ class RemoteCheckpoints(SnapshotStore):
         storage: Storage,
         *,
         scratch: Path | None = None,
+        place: Storage | None = None,
         packing: Packing | str | None = "environment",
         wall: Callable[[], float] = clocks.time,
     ) -> None:
         super().__init__(
             storage,
-            scratch or (Path(place) if (place := os.environ.get(SCRATCH_VARIABLE)) else None),
+            scratch or (Path(folder) if (folder := os.environ.get(SCRATCH_VARIABLE)) else None),
             configured() if isinstance(packing, str) else packing,
         )
+        self._place = place
         self._wall = wall
         self._token = os.urandom(8).hex()
         self._claimed: dict[int, list[str]] = {}  # and what the claim says about parts
@@ -149,6 +161,7 @@ class RemoteCheckpoints(SnapshotStore):
             if progress is not None:
                 progress(info.size, info.size)
             self._publish(name, data)
+            self._refuse_deleted(name)
         except StorageUnavailableError:
             raise
         except BaseException:
@@ -212,6 +225,21 @@ class RemoteCheckpoints(SnapshotStore):
             # The answer to an earlier try may have been lost.
             if self._storage.read(key) != data:
                 self._refuse_published(name)
+
+    def _refuse_deleted(self, name: str) -> None:
+        """Take away claim and manifest, which were just written, if the experiment has been deleted."""
+        if self._place is None:
+            return
+        try:
+            if self._place.exists(EXPERIMENT_KEY):
+                return
+        except StorageDeniedError as error:
+            # Keys that may do no more than they must. What comes behind a deletion stays then.
+            logger.debug("whether the experiment was deleted is not looked at: %s", error)
+            self._place = None
+            return
+        self._storage.delete_many([f"{name}/{MANIFEST_FILE}", f"{name}/{CLAIM_FILE}"])
+        raise SupersededError(f"{self.uri} has been deleted with its experiment while this attempt was at work")
 
     def _refuse_given_up(self, name: str) -> None:
         with contextlib.suppress(KeyMissingError):
@@ -388,9 +416,13 @@ class RemoteCheckpoints(SnapshotStore):
             # Before it claims anything: behind the index at which its successor stops it, it would stop that one.
             self._refuse_superseded(keys, attempt)
             index = self._first_free(keys, at_least)
-            with contextlib.suppress(CheckpointError):
+            try:
                 self._claim(index, attempt, [])
-                return index
+            except CheckpointError:
+                continue
+            with contextlib.suppress(StorageUnavailableError):  # a reservation is not worth to wait for
+                self._refuse_deleted(checkpoint_name(index))
+            return index
 
     def _keys(self) -> dict[str, set[str]]:
         """Return the keys that there are, by the name of their checkpoint."""

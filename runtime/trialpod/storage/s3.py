@@ -278,6 +278,12 @@ class S3Storage(Storage):
         """Return the storage of what is below a prefix; it shares the connections."""
         return S3Storage(self._client, self._full(checked_key(prefix)))
 
+    def above(self) -> Storage:
+        """Return the storage of the folder above; it shares the connections."""
+        if not self._prefix:
+            raise StorageError(f"{self.uri} is a whole bucket; there is nothing above it")
+        return S3Storage(self._client, self._prefix.rpartition("/")[0])
+
     def close(self) -> None:
         """Close idle connections; later calls open new ones."""
         self._client.close()

@@ -13,7 +13,7 @@ from html import unescape
 from typing import Literal
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, StorageUnavailableError
+from trialpod.storage.base import KeyExistsError, KeyMissingError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.s3_http import Answer, ProtocolError, ShortFileError
 
 Kind = Literal["transient", "refused", "permanent"]
@@ -112,7 +112,7 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
     if code == "AccessDenied" or (answer.status == 403 and not code):
         return Failure(
             "refused",
-            StorageUnavailableError(
+            StorageDeniedError(
                 f"{doing}: {endpoint} denies access to the credentials from {credentials_source}; "
                 "their policy must allow to list the bucket, and to get, put and delete its objects"
             ),

@@ -42,6 +42,8 @@ def can(policy: str, key: str, bucket: str = "tune") -> str:
         ("team/digits/train_10/checkpoint_000001/model", ""),
         ("team/digits/train_2/checkpoint_000001/model", ""),
         ("team/digits/.trialpod/journal/1", ""),
+        ("team/digits/.trialpod/experiment.json", "l"),
+        ("team/digits/.trialpod/", ""),
         ("team/digits/", ""),
         ("team/other/train_1/checkpoint_000001/model", ""),
         ("", ""),

@@ -152,6 +152,12 @@ class MemoryStorage(Storage):
         made.before, made.after = self.before, self.after
         return made
 
+    def above(self) -> MemoryStorage:
+        parent = self._prefix.rstrip("/").rpartition("/")[0]
+        made = MemoryStorage(self.values, f"{parent}/" if parent else "")
+        made.before, made.after = self.before, self.after
+        return made
+
     class _Call:
         def __init__(self, storage: MemoryStorage, name: str, key: str) -> None:
             self.storage, self.name, self.key = storage, name, key

@@ -9,8 +9,9 @@ from memory_storage import Died, MemoryStorage, fail_on, unavailable
 
 from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.storage import manifest as manifests
-from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.packing import Packing
 from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 
@@ -519,3 +520,49 @@ def test_a_store_forgets_what_it_deleted_and_never_takes_an_index_again(store, s
     assert len(store._claimed) <= 4
     store.delete("checkpoint_000019", attempt=1)
     assert store.first_free_index(0) == 20
+
+
+@pytest.fixture
+def place(storage):
+    """An experiment's place; its trials' folders are in it."""
+    storage.write(EXPERIMENT_KEY, b"{}")
+    return storage
+
+
+def test_a_checkpoint_that_comes_behind_the_deletion_of_its_experiment_is_taken_away(make, place, source):
+    store = make(over=place.sub("trial"), place=place)
+    commit(store, store.reserve(0, attempt=1), source)
+    assert len(store.committed()) == 1
+    place.values.clear()
+    with pytest.raises(SupersededError, match="has been deleted with its experiment"):
+        commit(store, 1, source)
+    assert place.list() == []
+
+
+def test_a_reservation_behind_the_deletion_of_the_experiment_is_taken_back(make, place):
+    store = make(over=place.sub("trial"), place=place)
+    place.values.clear()
+    with pytest.raises(SupersededError, match="has been deleted with its experiment"):
+        store.reserve(0, attempt=1)
+    assert place.list() == []
+
+
+def test_a_look_that_fails_is_made_again_with_the_same_commit(make, place, source):
+    store = make(over=place.sub("trial"), place=place)
+    place.before = fail_on("exists", EXPERIMENT_KEY)
+    with pytest.raises(StorageUnavailableError):
+        commit(store, 0, source)
+    place.values.clear()
+    with pytest.raises(SupersededError):
+        commit(store, 0)
+    assert place.list() == []
+
+
+def test_keys_that_may_not_see_whether_the_experiment_is_there_are_enough(make, place, source):
+    def deny(name, key):
+        if name == "exists" and key == EXPERIMENT_KEY:
+            raise StorageDeniedError("denied")
+
+    store = make(over=place.sub("trial"), place=place)
+    place.before = deny
+    assert commit(store, store.reserve(0, attempt=1), source) in store.committed()
