@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, StorageUnavailableError, open_storage
+from trialpod.storage.base import (
+    KeyExistsError,
+    KeyMissingError,
+    StorageDeniedError,
+    StorageUnavailableError,
+    open_storage,
+)
 from trialpod.storage.crc32 import combine
 from trialpod.storage.credentials import Credentials, EnvironmentCredentials, FileCredentials, provider_for
 from trialpod.storage.options import StorageOptions
@@ -133,7 +139,7 @@ def classify(status, code="", headers=None):
         (404, "NoSuchBucket", "permanent", StorageError),
         (403, "InvalidAccessKeyId", "refused", StorageUnavailableError),
         (400, "ExpiredToken", "refused", StorageUnavailableError),
-        (403, "AccessDenied", "refused", StorageUnavailableError),
+        (403, "AccessDenied", "refused", StorageDeniedError),
         (403, "RequestTimeTooSkewed", "refused", StorageUnavailableError),
         (503, "SlowDown", "transient", StorageUnavailableError),
         (499, "ClientDisconnected", "transient", StorageUnavailableError),
