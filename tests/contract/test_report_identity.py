@@ -93,6 +93,7 @@ class Experiment:
         self.results: dict[str, list[Any]] = {"t_1": [], "t_2": []}
         self.ended: list[str] = []
         self.assigned: list[str] = []
+        self.while_it_waits: Callable[[], None] | None = None  # work is given only after that
         self.not_ready = 0
         self.commits: list[BaseException | None] = []  # what becomes of the next ones; None is well
         self.committing = 0
@@ -108,7 +109,15 @@ class Experiment:
         received = len(self.results[trial_id])
         return ReportAnswer(received=received, durable=0 if self.commits or self.committing else received)
 
-    def assign(self, request: AssignmentRequest) -> AssignmentAnswer:
+    def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
+        return self._work(request) if self.while_it_waits is None else self._wait(self.while_it_waits, request)
+
+    async def _wait(self, meanwhile: Callable[[], None], request: AssignmentRequest) -> AssignmentAnswer:
+        await asyncio.sleep(0)
+        meanwhile()
+        return self._work(request)
+
+    def _work(self, request: AssignmentRequest) -> AssignmentAnswer:
         self.assigned.append(request.runner)
         trial_id = request.runner.partition("/")[0]
         assignment = Assignment(
@@ -313,6 +322,21 @@ def test_a_pod_gets_no_work_in_the_name_of_another(world: World, runner: str, st
         client.assignment(AssignmentRequest(runner=runner, pid=7, hostname="h"))
     assert refused.value.status == status
     assert world.experiment.assigned == []
+
+
+def test_a_pod_that_was_replaced_while_it_waited_gets_no_work(world: World) -> None:
+    world.experiment.while_it_waits = lambda: world.experiment.pods.update(t_1="uid-of-its-successor")
+    with connected(world, world.api.issue("one")) as client, pytest.raises(RefusedError, match="does not run trial"):
+        client.assignment(AssignmentRequest(runner="t_1/1", pid=7, hostname="h"))
+    assert world.experiment.assigned == ["t_1/1"]
+
+
+def test_a_pod_that_is_still_the_one_gets_the_work_that_it_waited_for(world: World) -> None:
+    world.experiment.while_it_waits = lambda: None
+    with connected(world, world.api.issue("one")) as client:
+        answer = client.assignment(AssignmentRequest(runner="t_1/1", pid=7, hostname="h"))
+    assert answer.assignment is not None
+    assert answer.assignment.trial_id == "t_1"
 
 
 @pytest.mark.parametrize("experiment", ["team/digits", "team/secret", "digits", "team/digits/x"])

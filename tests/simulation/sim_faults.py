@@ -97,9 +97,9 @@ class Faults(StoreFaults):
 
     async def _partition(self, fault: Fault) -> None:
         if found := self._a_pod(fault):
-            self.world.network.cut.add(found[1].name)
+            self.world.network.cut.add(found[0]["metadata"]["uid"])
             await asyncio.sleep(fault.for_s)
-            self.world.network.cut.discard(found[1].name)
+            self.world.network.cut.discard(found[0]["metadata"]["uid"])
 
     # -- pods --
 

@@ -40,7 +40,7 @@ class Network:
 
     Attributes:
         lost, unanswered, doubled, delayed: shares of messages.
-        cut: pods that reach nobody, by the name of their process.
+        cut: pods that reach nobody, by their uid.
     """
 
     def __init__(self, world: SimWorld) -> None:
@@ -61,15 +61,15 @@ class Network:
             seconds += self.random.random() * 4.0
         return seconds
 
-    def break_off(self, call: Call, label: str) -> None:
+    def break_off(self, call: Call) -> None:
         """The caller is gone, or waits no more: the server learns of it where the network brings it."""
         call.over = True
-        if label.split(" ", 1)[0] not in self.cut:
+        if call.caller.pod_uid not in self.cut:
             self.world.after(HOP_S, call.hang_up)
 
-    def sign(self, call: Call, label: str) -> None:
+    def sign(self, call: Call) -> None:
         """Tell the caller that its request is being worked on."""
-        if label.split(" ", 1)[0] not in self.cut:
+        if call.caller.pod_uid not in self.cut:
             call.heard_s = self.world.kernel.now
 
     def receiver(self, caller: Caller) -> SimOperator | None:
@@ -87,8 +87,8 @@ class Call:
         hung_up: the caller waits for it no more, and the server can know that.
     """
 
-    def __init__(self, thread: SimThread, now: float) -> None:
-        self.thread = thread
+    def __init__(self, thread: SimThread, caller: Caller, now: float) -> None:
+        self.thread, self.caller = thread, caller
         self.answer: tuple[int, bytes] | None = None
         self.refused = ""
         self.over = False
@@ -125,9 +125,9 @@ class SimConnection:
         self.process.point("before a call")
         thread = kernel().current
         assert thread is not None
-        call = Call(thread, kernel().now)
+        call = Call(thread, self.caller, kernel().now)
         label = f"{self.process.name} {path.rpartition('/')[2]}"
-        self.process.on_kill_do(lambda: call.over or network.break_off(call, label))
+        self.process.on_kill_do(lambda: call.over or network.break_off(call))
         if path.endswith("/report"):
             world.pods.note_sent(self.process, body)
         world.env(network_send, network, call, path, body, self.caller, label)
@@ -137,7 +137,7 @@ class SimConnection:
         call.over = True
         self.process.point("after a call")
         if call.answer is None:
-            world.env(network.break_off, call, label)
+            world.env(network.break_off, call)
             kernel().log("no answer", f"{label} {call.refused}")
             raise TransportError(call.refused or "no answer in time")
         status, data = call.answer
@@ -152,7 +152,7 @@ class SimConnection:
 def network_send(network: Network, call: Call, path: str, body: bytes, caller: Caller, label: str) -> None:
     """Bring a request to an operator, some way or other."""
     world = network.world
-    if label.split(" ", 1)[0] in network.cut:
+    if caller.pod_uid in network.cut:
         world.kernel.counts["partition"] += 1
         return  # nobody answers, until the caller gives up
     if network.chance(network.lost, "requests lost"):
@@ -200,7 +200,7 @@ def network_deliver(
 
         def give_sign() -> None:
             if not (task.done() or call.over):
-                world.env(network.sign, call, label)
+                world.env(network.sign, call)
                 operator.process.call(give_sign, after_s=WORKING_S)
 
         if call.hung_up:
@@ -269,11 +269,10 @@ class SimPods(Witness, FakePods):
         uid = pod["metadata"]["uid"]
         process = self.processes[uid]
         self.orphans.add(uid)
-        name = process.name
-        self.world.network.cut.add(name)
+        self.world.network.cut.add(uid)
         self._tasks.pop(uid).cancel()
         self.api.remove(self.current(pod) or pod)
-        self.world.after(known_again_s, self.world.network.cut.discard, name)
+        self.world.after(known_again_s, self.world.network.cut.discard, uid)
         self.world.after(known_again_s + 100.0, process.kill)
 
     # -- FakePods --

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
@@ -236,17 +237,18 @@ class ReportService:
     def _assign(
         self, experiment: Experiment, request: AssignmentRequest, caller: Caller | None
     ) -> Reply | Awaitable[Reply]:
+        why_not: Callable[[], str] = str
         if caller is not None:
             trial_id, slash, attempt = request.runner.rpartition("/")
             numbered = attempt.isascii() and attempt.isdigit() and len(attempt) <= len(str(MOST))
             if not (slash and trial_id and numbered):
                 return refuse(400, f"the runner {request.runner[:100]!r} is not of the form trial/attempt")
-            why = (
-                experiment.admits(caller, trial_id, int(attempt))
+            why_not = (
+                partial(experiment.admits, caller, trial_id, int(attempt))
                 if isinstance(experiment, Guarded)
-                else experiment.permits(caller, trial_id)
+                else partial(experiment.permits, caller, trial_id)
             )
-            if why:
+            if why := why_not():
                 return _send_away(experiment, why)
             if why := unspoken(request):
                 # Said as the end of the attempt, it is where users look: in the trial's status and the events.
@@ -261,11 +263,17 @@ class ReportService:
             if committed is None:
                 return 200, _encoder.encode(answer)
             return self._assign_when(answer, committed)
-        return self._assign_later(experiment, answer)
+        return self._assign_later(experiment, answer, why_not)
 
-    async def _assign_later(self, experiment: Experiment, answer: Awaitable[AssignmentAnswer]) -> Reply:
+    async def _assign_later(
+        self, experiment: Experiment, answer: Awaitable[AssignmentAnswer], why_not: Callable[[], str]
+    ) -> Reply:
         try:
             found = await answer
+            if why := why_not():
+                # Its pod was replaced while it waited, and the answer is for the pod that has taken its place.
+                refusal = _send_away(experiment, why)
+                return refusal if isinstance(refusal, tuple) else await refusal
             committed = _committed(experiment, found)
         except NotReadyError as error:
             return refuse(503, str(error))
