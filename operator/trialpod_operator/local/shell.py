@@ -378,15 +378,19 @@ class LocalShell:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
                 loop.call_soon_threadsafe(self._tell_stored, position)
 
-        self._mirror.start(report, fenced, stored)
-        self._mirror.request(self._host.position, urgent=True)
-        # Of trials that ended in the last second before a kill the storage may have less than this folder.
+        # Of trials that ended, or paused, in the last second before a kill the storage may have less than is here. That
+        # is known before the first snapshot is sent, which brings their files along.
         trials = self._host.engine.state.get_trials()
+        for trial in trials:
+            if not trial.ended and trial.attempt:
+                self._mirror.trial_started(self._host.files.path(trial).name)
         behind = self._host.ended_lately if self._mirror.snapshot_stored else trials
         self._mirror.compare_soon(self._host.files.path(trial).name for trial in behind if trial.ended)
         for trial in trials:
             if trial.ended and trial.released:
                 self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
+        self._mirror.start(report, fenced, stored)
+        self._mirror.request(self._host.position, urgent=True)
 
     async def _finish_mirror(self) -> None:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""
