@@ -378,8 +378,8 @@ class LocalShell:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
                 loop.call_soon_threadsafe(self._tell_stored, position)
 
-        # Of trials that ended, or paused, in the last second before a kill the storage may have less than is here. That
-        # is known before the first snapshot is sent, which brings their files along.
+        # Of trials that ended, or paused, in the last second before a kill the storage may have less than is here.
+        # That is known before the first snapshot is sent, which brings their files along.
         trials = self._host.engine.state.get_trials()
         for trial in trials:
             if not trial.ended and trial.attempt:
