@@ -2,6 +2,8 @@
 
 * A file is replaced as a whole, and only in the version that is known here (`StoredFiles`). So no process that was
   replaced puts back what they were before.
+* None stays that comes behind the deletion of the whole experiment: who has been told to stop meanwhile, or needed
+  `LATE_S` for a file, looks for the experiment's own, which goes last, and if it is gone takes the file away.
 * A file that is here is whole: it was fetched, or it was written here from its beginning. One that is not here may be
   in the storage; nothing is ever written here in its place before it was looked for there.
 
@@ -15,6 +17,7 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +39,14 @@ from trialpod.storage.layout import (
     TRAINABLE_FILE,
     TRIALPOD_DIR,
 )
+from trialpod_operator.experiment.journal_copy import FencedError
 from trialpod_operator.experiment.journal_objects import read_part
 from trialpod_operator.experiment.stored_files import RefuseOutdated, StoredFiles
 
 PARALLEL = 8
+LATE_S = 10.0
+"""Nobody deletes an experiment sooner after its operator stopped."""
+
 LOCKS = 64
 """Files share so many locks."""
 
@@ -75,14 +82,23 @@ class FileCopies:
     Args:
         directory: the experiment's.
         storage: the experiment's place in the storage.
+        monotonic: seconds.
+        given_up: whether nobody waits for the copies any more.
     """
 
-    def __init__(self, directory: Path, storage: Storage) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        storage: Storage,
+        monotonic: Callable[[], float] = time.monotonic,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._directory = directory
         self._storage = storage
         self.stored = StoredFiles(storage)
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
+        self._monotonic, self._given_up = monotonic, given_up
         self._first = True  # nobody has written this experiment before
 
     # -- to the storage --
@@ -133,10 +149,18 @@ class FileCopies:
                 with contextlib.suppress(FileNotFoundError):
                     data = read_part(self._directory / file.key, 0, file.mark[0])
             if data is not None:
+                began = self._monotonic()
                 self.stored.write(file.key, data, refuse_outdated)
+                if self._given_up() or self._monotonic() - began >= LATE_S:
+                    self._refuse_deleted(file.key)
                 self._copied[file.key] = file.mark
 
         _each(send, due)
+
+    def _refuse_deleted(self, key: str) -> None:
+        if not self.place_kept():
+            self._storage.delete(key)
+            raise FencedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
 
     def compare(self, dirnames: Iterable[str]) -> None:
         """Take files of these trials that are as long in the storage as here for copied: they only grow."""

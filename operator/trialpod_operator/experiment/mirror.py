@@ -71,8 +71,8 @@ class Mirror:
         self._urgent = threading.Event()
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
-        self._files = FileCopies(directory, storage)
         self._monotonic: Callable[[], float] = time.monotonic
+        self._files = FileCopies(directory, storage, lambda: self._monotonic(), lambda: self._given_up)
         self._journal = JournalCopy(
             directory,
             storage,
