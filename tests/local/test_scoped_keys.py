@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3 import S3Storage
 from trialpod.storage.s3_client import S3Client
 from trialpod.storage.sts import StsRefusedError, assume_role
+from trialpod.storage.supplied import Supply
 from trialpod_operator.cluster.session_policy import session_policy
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
@@ -135,10 +137,22 @@ def test_certificates_come_with_the_options_where_nothing_is_mounted(tmp_path: P
     with MinioServer(tmp_path, ca=authority) as tls:
         tls.storage("s3://tune/team")
         reached = StorageOptions(endpoint=tls.endpoint, ca_pem=authority.ca_file.read_text()).resolved({})
-        keys = assume_role(reached, tls.keys.now, session_policy(MINE), duration_s=900).credentials
+        keys = _once_started(lambda: assume_role(reached, tls.keys.now, session_policy(MINE), duration_s=900))
         S3Storage(S3Client("tune", reached, credentials=_fixed(keys)), "team/digits/train_1").write(
             "checkpoint_000000/model", b"x"
         )
+
+
+def _once_started(ask: Callable[[], Supply]) -> Credentials:
+    """A server that has just started serves objects somewhat sooner than it makes keys."""
+    until = time.monotonic() + 20.0
+    while True:
+        try:
+            return ask().credentials
+        except StorageUnavailableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)  # polls another process, which tells nobody when it is ready
 
 
 SOURCE = """

@@ -138,6 +138,7 @@ def _supply(answer: Answer, url: str, duration_s: int) -> Supply:
 def _refusal(answer: Answer, url: str) -> StorageError:
     code, message = error_code(answer)
     said = f"{code} ({message.rstrip('.')})" if code else f"HTTP status {answer.status}"
-    if code in _TRANSIENT or (answer.status >= 500 and answer.status != 501):
+    starting = "Server not initialized" in message  # MinIO, which serves objects somewhat sooner than it makes keys
+    if code in _TRANSIENT or starting or (answer.status >= 500 and answer.status != 501):
         return StorageUnavailableError(f"the token service of {url} cannot answer now: {said}")
     return StsRefusedError(f"{url} gives no short-lived keys (AssumeRole): {said}", code)

@@ -102,6 +102,15 @@ def test_the_lifetime_is_the_servers(server: Server, expiration: str) -> None:
         (Answer(200, {}, b"<html>a console</html>"), StsRefusedError, ""),
         (Answer(400, {}, b"<Code>Throttling</Code>"), StorageUnavailableError, None),
         (Answer(503, {}, b""), StorageUnavailableError, None),
+        (
+            Answer(
+                400,
+                {},
+                b"<Code>InvalidParameterValue</Code><Message>Server not initialized, please try again</Message>",
+            ),
+            StorageUnavailableError,
+            None,
+        ),
         (ConnectionRefusedError("refused"), StorageUnavailableError, None),
     ],
 )
