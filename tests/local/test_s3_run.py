@@ -200,9 +200,12 @@ def test_an_attempt_of_a_lost_machine_that_the_bucket_does_not_know_of_is_no_fai
     work.assert_whole(f"{uri}/exp")
 
 
-def test_a_run_killed_while_it_waits_to_copy_the_rest_is_gone_on_with(work: Shell, server: MinioServer) -> None:
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_a_run_that_ends_while_it_waits_to_copy_the_rest_is_gone_on_with(
+    work: Shell, server: MinioServer, how: str
+) -> None:
     """Its last snapshot has replaced records of which the bucket has a part only."""
-    uri = "s3://runs/rest"
+    uri = f"s3://runs/rest-{how}"
     server.storage(uri)
     work.write(
         "train.py",
@@ -225,8 +228,16 @@ def train(config):
         open_gate(work)
         snapshot = work.folder / "trialpod-results" / "exp" / ".trialpod" / "journal" / "00000002.snapshot"
         eventually("the last snapshot", snapshot.exists, running)
-        running.signal(signal.SIGKILL)
-        running.wait()
+        if how == "killed":
+            running.signal(signal.SIGKILL)
+            running.wait()
+        else:
+            running.signal(signal.SIGINT)
+            running.wait_event("interrupted")
+            running.signal(signal.SIGINT)
+            assert running.wait(5) == 130
+            assert f"not everything is copied to {uri}/exp yet; run again to copy the rest" in running.text
+            assert "Traceback" not in running.text
         work.wait_until_all_gone()
     finally:
         server.start()

@@ -123,7 +123,6 @@ class SimRun:
         self.released = True
         self.ended_s = 0.0
         self.listens = False  # a signal to end is not the end at once
-        self.uncopied = False  # it has told its user to run again, for what the bucket did not get
         self.process.spawn(self._main, "main")
 
     def _main(self) -> None:
@@ -384,7 +383,6 @@ class _Silent:
 
     def event(self, event: Any) -> None:
         text = str(event.message or event).replace(str(self._folder), "").partition("(")[0]
-        self._run.uncopied = self._run.uncopied or "run again to copy the rest" in text
         self._run.world.kernel.log("said", text[:200].partition("\n")[0])
 
     def finish(self, view: Any) -> None: ...
@@ -538,7 +536,7 @@ class LocalWorld(Surroundings):
         run.serves, run.ended_s = None, self.loop.time()
         if run.pool is not None:
             run.pool.orphaned()
-        if run.outcome is not None and not run.outcome.interrupted and not run.uncopied:
+        if run.outcome is not None and not run.outcome.interrupted and not run.outcome.uncopied:
             if self.finished is None:
                 self.finished, self.finished_by = run.outcome, run
             else:

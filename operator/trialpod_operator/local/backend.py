@@ -28,8 +28,7 @@ from trialpod_operator.local.display.choose import can_move_the_cursor, choose_d
 from trialpod_operator.local.display.table_options import table_options
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.log_links import LogLinks
-from trialpod_operator.local.summary import RunCommand, summarize
-from trialpod_operator.local.view import ExperimentView
+from trialpod_operator.local.summary import RunCommand, exit_status, summarize
 
 
 @dataclass
@@ -41,7 +40,7 @@ class ScriptRun:
     command: RunCommand | None = None
     cpus: float | None = None
     gpus: int | None = None
-    views: list[ExperimentView] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
 
 
 script_run: ScriptRun | None = None
@@ -83,7 +82,7 @@ class LocalBackend:
         )
         outcome = run_experiment(plan, directory, display, options)
         if script_run is not None:
-            script_run.views.append(outcome.view)
+            script_run.statuses.append(exit_status(outcome.view, interrupted=False, uncopied=outcome.uncopied))
         if not script.json and verbose >= 0:
             write_closing(sys.stdout, summarize(outcome.view, script.command))
         if outcome.interrupted:

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,8 @@ class RunOutcome:
 
     view: ExperimentView
     interrupted: bool
+    uncopied: str = ""
+    """What the storage does not have of what is in the directory, and what to do."""
 
 
 class LocalShell:
@@ -301,6 +304,8 @@ class LocalShell:
                 await pool.close()
                 remove_left_behind(tempfile.gettempdir())  # of trials that were killed
                 await server.close()
+                if self._mirror is not None:
+                    self._mirror.abandon()  # the lock is let go next
                 if hasattr(self, "_host"):
                     self._host.close()
                 self._display.close()
@@ -339,10 +344,13 @@ class LocalShell:
             await self._finish_mirror()
             if isinstance(self._failure, FencedError):
                 raise self._failure  # what was shown is not what the storage has
-        stopped_early = not self._host.engine.finished
+        uncopied = self._mirror.problem() if self._mirror is not None else ""
+        if uncopied:
+            self._display.event(events.warning(uncopied))
+        cut_short = bool(uncopied) or not self._host.engine.finished
         view = self._view(rows=None)
         self._display.finish(view)
-        return RunOutcome(view, interrupted=stopped_early and self._interrupts > 0)
+        return RunOutcome(view, cut_short and self._interrupts > 0, uncopied)
 
     def _end_callbacks(self) -> None:
         if self._callbacks is None:
@@ -356,27 +364,12 @@ class LocalShell:
 
     def _deliver_into(self, loop: asyncio.AbstractEventLoop) -> Callable[[AnyEvent], None]:
         """Return what applies events of other threads, as long as the loop runs."""
-
-        def deliver(event: AnyEvent) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
-                loop.call_soon_threadsafe(self.guarded, lambda: self.apply(event))
-
-        return deliver
+        return lambda event: _tell(loop, self.guarded, lambda: self.apply(event))
 
     def _start_mirror(self) -> None:
         if self._mirror is None:
             return
-        loop = asyncio.get_running_loop()
-
-        def report(message: str) -> None:
-            loop.call_soon_threadsafe(self._display.event, events.warning(message))
-
-        def fenced(error: FencedError) -> None:
-            loop.call_soon_threadsafe(self._fail, error)
-
-        def stored(position: int) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
-                loop.call_soon_threadsafe(self._tell_stored, position)
+        tell = partial(_tell, asyncio.get_running_loop())
 
         # Of trials that ended, or paused, in the last second before a kill the storage may have less than is here.
         # That is known before the first snapshot is sent, which brings their files along.
@@ -389,26 +382,23 @@ class LocalShell:
         for trial in trials:
             if trial.ended and trial.released:
                 self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
-        self._mirror.start(report, fenced, stored)
+        self._mirror.start(
+            lambda message: tell(self._display.event, events.warning(message)),
+            partial(tell, self._fail),
+            partial(tell, self._tell_stored),
+        )
         self._mirror.request(self._host.position, urgent=True)
 
     async def _finish_mirror(self) -> None:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""
         if self._mirror is None:
             return
-        loop = asyncio.get_running_loop()
-
-        def ended() -> None:
-            loop.call_soon_threadsafe(self._changed.set)
-
-        self._mirror.finish(ended)
+        self._mirror.finish(partial(_tell, asyncio.get_running_loop(), self._changed.set))
         deadline = time.monotonic() + MIRROR_TIMEOUT_S
         while not self._mirror.done and time.monotonic() < deadline and self._interrupts < 2:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), 0.5)
-        if problem := self._mirror.problem():
-            self._display.event(events.warning(problem))
 
     def _begin(self) -> None:
         if self._host.engine.state.settings is not None:
@@ -576,13 +566,22 @@ class LocalShell:
         self._interrupts += 1
         self._changed.set()
         if self._interrupts == 1:
-            what = "stopping: running trials finish their step and checkpoint"
+            if self._mirror is not None and self._host.engine.finished:
+                what = f"all trials are over; what is left of them is being copied to {self._mirror.uri}"
+            else:
+                what = "stopping: running trials finish their step and checkpoint"
             self._display.event(events.interrupted(what, "press Ctrl-C again to end at once"))
             self.soon(self._suspend)
 
     def _suspend(self) -> None:
         self.apply(SuspendRequested())
         self._workers.terminate_all()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
+    """Call in the loop, from another thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+        loop.call_soon_threadsafe(call, *arguments)
 
 
 def _log_preload(preload: asyncio.Future[str]) -> None:

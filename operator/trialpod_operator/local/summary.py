@@ -60,11 +60,11 @@ def _paths(changes: Iterable[str]) -> list[str]:
     return [f"spec.{name}" for name in changes]
 
 
-def exit_status(view: ExperimentView, *, interrupted: bool) -> int:
-    """Return 130 when the user interrupted the run, 1 when a trial or the experiment failed, else 0."""
+def exit_status(view: ExperimentView, *, interrupted: bool, uncopied: str = "") -> int:
+    """Return 130 when the user interrupted the run, 1 when a trial, the experiment or its copy failed, else 0."""
     if interrupted:
         return EXIT_INTERRUPTED
-    failed = view.state == "Failed" or view.counts.get("ERROR", 0) > 0
+    failed = bool(uncopied) or view.state == "Failed" or view.counts.get("ERROR", 0) > 0
     return EXIT_FAILED if failed else EXIT_FINE
 
 

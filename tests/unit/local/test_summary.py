@@ -154,6 +154,11 @@ def test_the_exit_status_tells_failures_and_interruptions(
     assert exit_status(experiment([trial(0, status)], state=state), interrupted=interrupted) == expected
 
 
+def test_what_the_storage_does_not_have_counts_as_a_failure() -> None:
+    view = experiment([trial(0, "TERMINATED")], state="Succeeded")
+    assert exit_status(view, interrupted=False, uncopied="not everything is copied") == 1
+
+
 def test_yaml_quotes_what_some_reader_would_take_for_a_number_or_a_boolean() -> None:
     params = {"a": "1e-4", "b": "y", "c": "0o17", "d": "12", "e": "no", "f": "adam", "g": 1e-05, "h": "1_0"}
     assert yaml_text(params) == ("a: '1e-4'\nb: 'y'\nc: '0o17'\nd: '12'\ne: 'no'\nf: adam\ng: 1.0e-05\nh: '1_0'")

@@ -84,7 +84,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
     options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors="resume" if args.retry_failed else "")
     outcome = run_experiment(plan, directory, display, options)
     write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
-    return exit_status(outcome.view, interrupted=outcome.interrupted)
+    return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
 
 
 def _run_script(args: argparse.Namespace) -> int:
@@ -110,9 +110,9 @@ def _run_script(args: argparse.Namespace) -> int:
     backend.script_run = state
     if run_script_file(args.file, args.args):
         return EXIT_FAILED
-    if not state.views:
+    if not state.statuses:
         print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
-    return max((exit_status(view, interrupted=False) for view in state.views), default=EXIT_FINE)
+    return max(state.statuses, default=EXIT_FINE)
 
 
 def run_script_file(file: str, arguments: Sequence[str]) -> bool:
