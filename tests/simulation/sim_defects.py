@@ -27,8 +27,8 @@ from trialpod_operator.cluster.reuse import Reuse
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.experiment.file_copies import FileCopies
 from trialpod_operator.experiment.journal_copy import JournalCopy
+from trialpod_operator.experiment.late_objects import LateObjects
 from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.stored_files import StoredFiles
 from trialpod_operator.reports import service
@@ -268,7 +268,7 @@ def deleted_whosever_it_is(put: Put) -> None:
 
 def deleted_places_are_written(put: Put) -> None:
     """Who was stopped does not look whether the place was deleted meanwhile."""
-    put(FileCopies, "place_kept", lambda _self: True)
+    put(LateObjects, "_marks_gone", lambda _self: False)
 
 
 def told_before_it_is_labelled(put: Put) -> None:

@@ -168,6 +168,7 @@ class Process:
     def __init__(self, kernel: Kernel, name: str) -> None:
         self.kernel, self.name = kernel, name
         self.alive, self.stopped = True, False
+        self.killed_at: float | None = None
         self.offset_s = 0.0
         self.backlog: deque[tuple[_Guarded, tuple[Any, ...], contextvars.Context]] = deque()
         self.tasks: dict[asyncio.Task[Any], None] = {}
@@ -215,6 +216,7 @@ class Process:
         if not self.alive:
             return
         self.alive = False
+        self.killed_at = self.kernel.now
         self.backlog.clear()
         self.kernel.log("killed", self.name)
         self.on_kill()

@@ -16,6 +16,9 @@ from trialpod_operator.experiment.examine import examine
 if TYPE_CHECKING:
     from sim_world import Hosted, SimWorld
 
+KNOWN_WITHIN_S = 15.0
+"""Who writes behind the deletion of an experiment finds out within this, and takes away what it wrote."""
+
 
 def judge(world: SimWorld, notes: list[str]) -> list[str]:
     """Return what is wrong; `notes` gets what is worth knowing."""
@@ -33,12 +36,19 @@ def judge(world: SimWorld, notes: list[str]) -> list[str]:
     return found
 
 
+def _killed_with(experiment: Hosted, key: str) -> bool:
+    """Whether the process that wrote an object was killed before it could know that it came too late."""
+    writer, at = experiment.world.weather.writers[key]
+    return writer.killed_at is not None and writer.killed_at - at < KNOWN_WITHIN_S
+
+
 def _deleted(experiment: Hosted) -> list[str]:
     """Its data is gone if it was to go with it. That its objects are gone is seen before."""
     others = [each.prefix for each in experiment.world.experiments if each is not experiment]
     if not experiment.plan.deletes or experiment.prefix in others:
         return []  # what it has left is its user's, or what another one has there is
     left = sorted(key for key in experiment.world.values if key.startswith(experiment.prefix))
+    left = [key for key in left if not _killed_with(experiment, key)]
     return [f"deleted: {experiment.key} has left {left[:5]}"] if left else []
 
 

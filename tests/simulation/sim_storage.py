@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_storage import MemoryStorage
-from sim_kernel import PROCESS, Kernel, WorldOver
+from sim_kernel import PROCESS, Kernel, Process, WorldOver
 
 from trialpod.storage.base import KeyChangedError, KeyExistsError, StorageUnavailableError
 from trialpod.storage.layout import EXPERIMENT_KEY
@@ -40,6 +40,8 @@ class StoreWeather:
         """All that was ever written to the journal, without the snapshots that replaced it."""
         self.results: dict[str, bytes] = {}
         """The trials' results as they were written last: none of them ever goes away again."""
+        self.writers: dict[str, tuple[Process, float]] = {}
+        """Who wrote each object last, and when."""
 
     def clear(self) -> None:
         """From now on the bucket is well."""
@@ -101,6 +103,7 @@ class SimStorage(MemoryStorage):
             return
         weather.writes += 1
         full = f"{self._prefix}{key}"
+        weather.writers[full] = process, kernel.now
         if name == "delete" and key == EXPERIMENT_KEY:
             weather.forget(full.removesuffix(EXPERIMENT_KEY))
         if (

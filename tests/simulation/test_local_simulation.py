@@ -73,7 +73,7 @@ def test_what_went_wrong_once_on_a_machine_with_these_faults_does_not_again(seed
     [
         pytest.param(3590774864, id="an attempt was given to a process of whose death the run had just been told"),
         pytest.param(3590786372, id="the results of a trial that had paused before a kill never came to the bucket"),
-        pytest.param(3590805421, id="a run that was told twice to end kept silent about what the bucket did not have"),
+        pytest.param(3590805421, id="a run that was told twice to end did not say what the bucket lacks"),
     ],
 )
 def test_what_went_wrong_once_on_a_machine_does_not_again(seed: int) -> None:

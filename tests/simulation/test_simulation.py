@@ -129,6 +129,7 @@ def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, faults: 
         ),
         pytest.param(1795382441, id="an operator that was replaced made a pod again for an attempt that had begun"),
         pytest.param(1795397217, id="a file of a trial came behind the deletion of its experiment, by a slow store"),
+        pytest.param(1795406571, id="an operator made the mark of a place again that another had deleted"),
         pytest.param(1795391497, id="a pod that was replaced while it waited was given the attempt all the same"),
         pytest.param(1795387290, id="a pod on a lost node stored a checkpoint behind the deletion of its experiment"),
         pytest.param(25, id="an experiment whose place was taken was written for as long as it was refused"),

@@ -2,8 +2,7 @@
 
 * A file is replaced as a whole, and only in the version that is known here (`StoredFiles`). So no process that was
   replaced puts back what they were before.
-* None stays that comes behind the deletion of the whole experiment: who has been told to stop meanwhile, or needed
-  `LATE_S` for a file, looks for the experiment's own, which goes last, and if it is gone takes the file away.
+* ``experiment.json`` is never made again when it was there and is gone: the experiment has been deleted then.
 * A file that is here is whole: it was fetched, or it was written here from its beginning. One that is not here may be
   in the storage; nothing is ever written here in its place before it was looked for there.
 
@@ -17,7 +16,6 @@ import contextlib
 import os
 import shutil
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,14 +37,11 @@ from trialpod.storage.layout import (
     TRAINABLE_FILE,
     TRIALPOD_DIR,
 )
-from trialpod_operator.experiment.journal_copy import FencedError
 from trialpod_operator.experiment.journal_objects import read_part
+from trialpod_operator.experiment.late_objects import LateObjects
 from trialpod_operator.experiment.stored_files import RefuseOutdated, StoredFiles
 
 PARALLEL = 8
-LATE_S = 10.0
-"""Nobody deletes an experiment sooner after its operator stopped."""
-
 LOCKS = 64
 """Files share so many locks."""
 
@@ -82,23 +77,23 @@ class FileCopies:
     Args:
         directory: the experiment's.
         storage: the experiment's place in the storage.
-        monotonic: seconds.
-        given_up: whether nobody waits for the copies any more.
+        late: is told what was written.
+        monotonic: seconds, for differences only.
     """
 
     def __init__(
         self,
         directory: Path,
         storage: Storage,
-        monotonic: Callable[[], float] = time.monotonic,
-        given_up: Callable[[], bool] = lambda: False,
+        late: LateObjects,
+        monotonic: Callable[[], float],
     ) -> None:
         self._directory = directory
         self._storage = storage
         self.stored = StoredFiles(storage)
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
-        self._monotonic, self._given_up = monotonic, given_up
+        self._late, self._monotonic = late, monotonic
         self._first = True  # nobody has written this experiment before
 
     # -- to the storage --
@@ -112,19 +107,12 @@ class FileCopies:
         if EXPERIMENT_KEY in self._copied:
             return True  # it is the one that was there
         (file,) = self._due([EXPERIMENT_KEY])
+        self._late.write_soon(file.key)
         if file.data is None or not self.stored.create(file.key, file.data):
             self.fetch_experiment()
             return False
-        self._copied[file.key] = file.mark
+        self._note(file.key, file.mark)
         return True
-
-    def place_kept(self) -> bool:
-        """Look whether ``experiment.json``, which goes last when a place is deleted, is still there if it ever was.
-
-        Raises:
-            StorageError: the storage cannot be read.
-        """
-        return EXPERIMENT_KEY not in self._copied or self._storage.exists(EXPERIMENT_KEY)
 
     def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:
         """Return which files of these trials have changed, or grown by that factor."""
@@ -150,17 +138,23 @@ class FileCopies:
                     data = read_part(self._directory / file.key, 0, file.mark[0])
             if data is not None:
                 began = self._monotonic()
-                self.stored.write(file.key, data, refuse_outdated)
-                if self._given_up() or self._monotonic() - began >= LATE_S:
-                    self._refuse_deleted(file.key)
-                self._copied[file.key] = file.mark
+                self._late.write_soon(file.key)
+                try:
+                    self.stored.write(file.key, data, refuse_outdated, only_replace=self._is_mark(file.key))
+                except KeyMissingError:
+                    raise self._late.deleted() from None
+                self._late.written(file.key, began)
+                self._note(file.key, file.mark)
 
         _each(send, due)
 
-    def _refuse_deleted(self, key: str) -> None:
-        if not self.place_kept():
-            self._storage.delete(key)
-            raise FencedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
+    def _is_mark(self, key: str) -> bool:
+        return key == EXPERIMENT_KEY and self._late.marked
+
+    def _note(self, key: str, mark: tuple[int, int]) -> None:
+        self._copied[key] = mark
+        if key == EXPERIMENT_KEY:
+            self._late.marked = True
 
     def compare(self, dirnames: Iterable[str]) -> None:
         """Take files of these trials that are as long in the storage as here for copied: they only grow."""
@@ -269,7 +263,7 @@ class FileCopies:
         passing.write_bytes(data)
         os.replace(passing, path)
         status = path.stat()
-        self._copied[key] = (status.st_size, status.st_mtime_ns)
+        self._note(key, (status.st_size, status.st_mtime_ns))
 
     # -- logs --
 

@@ -7,8 +7,6 @@
   takes the place of its next growth. What comes behind the snapshot is copied after it. So nobody's records are
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
-* Who was stopped for a while, or did nothing, looks after its next object whether the place is still there: it may
-  have been deleted with its experiment, and an object behind that would be in the way of the next one of that name.
 * Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
   storage has of it can be told from what somebody else wrote. It is removed there from here.
 """
@@ -23,7 +21,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trialpod.errors import TrialpodError
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
 from trialpod_operator.experiment.journal_objects import (
     JOURNAL,
@@ -37,19 +34,13 @@ from trialpod_operator.experiment.journal_objects import (
     read_part,
     whole_records,
 )
+from trialpod_operator.experiment.late_objects import FencedError, LateObjects
 
 logger = logging.getLogger(__name__)
 
 PARALLEL = 8
-IDLE_S = 10.0
-"""Shorter than anybody waits who takes over from a process that says nothing any more."""
-
 LISTINGS = 10
 """How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
-
-
-class FencedError(TrialpodError):
-    """Another process writes the same experiment into the same storage."""
 
 
 class JournalCopy:
@@ -61,7 +52,7 @@ class JournalCopy:
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
             replaced by it, with what finds out whether another process has gone on.
         written: told when the storage took something of the journal.
-        place_kept: looks whether what is stored of the experiment has not been deleted.
+        late: is told what was written.
         monotonic: seconds, for differences only.
     """
 
@@ -71,7 +62,7 @@ class JournalCopy:
         storage: Storage,
         before_snapshot: Callable[[Callable[[], None]], None],
         written: Callable[[], None],
-        place_kept: Callable[[], bool],
+        late: LateObjects,
         monotonic: Callable[[], float],
     ) -> None:
         self._place = directory
@@ -79,7 +70,7 @@ class JournalCopy:
         self._storage = storage
         self._before_snapshot = before_snapshot
         self._written = written
-        self._place_kept = place_kept
+        self._late = late
         self._monotonic = monotonic
         self._copying = threading.Lock()  # held while the journal is copied; who holds it changes what is below
         # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
@@ -258,6 +249,7 @@ class JournalCopy:
 
     def _create(self, key: str, data: bytes) -> int:
         """Make an object that nobody has made before; return how many of these bytes it holds."""
+        self._late.write_soon(key)
         try:
             self._storage.write_new(key, data)
         except KeyExistsError:
@@ -266,9 +258,7 @@ class JournalCopy:
             if found != data and not (found and data.startswith(found)):
                 raise self._outdated(key) from None
             data = found
-        if self._monotonic() - self._made_at >= IDLE_S and not self._place_kept():
-            self._storage.delete(key)
-            raise FencedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
+        self._late.written(key, self._made_at)
         self._made_at = self._monotonic()
         return len(data)
 
@@ -278,6 +268,7 @@ class JournalCopy:
             self._storage.delete(f"{JOURNAL}/{name}")
             self._snapshots.discard(name)
         for name in [name for name in self._sent if number_of(name) < number]:
+            self._late.write_soon(f"{JOURNAL}/{name}{REMOVED}")
             self._storage.write(f"{JOURNAL}/{name}{REMOVED}", b"")
             self._storage.delete_tree(f"{JOURNAL}/{name}")
             del self._sent[name]

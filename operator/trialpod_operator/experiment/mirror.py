@@ -11,6 +11,7 @@ copied from here: the attempts put them into the storage by themselves.
   journal need not wait for.
 * ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
   quarter, and at its end; over a trial's life that is at most five times their size.
+* What comes behind the deletion of the whole experiment is taken away (`late_objects`).
 * What cannot be copied now is copied later. Nothing here ever stops training.
 
 * Whoever writes the journal may wait until the storage has what was written so far: `request` asks for it, and
@@ -34,7 +35,8 @@ from trialpod.storage.base import Storage
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod_operator.experiment.due_trials import DueTrials
 from trialpod_operator.experiment.file_copies import FileCopies, LogText
-from trialpod_operator.experiment.journal_copy import FencedError, JournalCopy
+from trialpod_operator.experiment.journal_copy import JournalCopy
+from trialpod_operator.experiment.late_objects import FencedError, LateObjects
 
 __all__ = ["FencedError", "Mirror"]
 
@@ -72,13 +74,14 @@ class Mirror:
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
         self._monotonic: Callable[[], float] = time.monotonic
-        self._files = FileCopies(directory, storage, lambda: self._monotonic(), lambda: self._given_up)
+        self._late = LateObjects(storage, lambda: self._monotonic())
+        self._files = FileCopies(directory, storage, self._late, lambda: self._monotonic())
         self._journal = JournalCopy(
             directory,
             storage,
             self._copy_before_snapshot,
             self._files.stored.journal_written,
-            self._files.place_kept,
+            self._late,
             lambda: self._monotonic(),
         )
         self._trials = DueTrials()
@@ -316,6 +319,8 @@ class Mirror:
             self._repeat(self._copy_files, self._wake, BACKOFF_MAX_S)
         finally:
             self._journal_complete.wait()
+            if self._given_up or self._broken is not None:
+                self._late.leave_none()
             self._ended_copying = True
             self._tell_end()
 

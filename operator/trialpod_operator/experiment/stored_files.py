@@ -76,15 +76,17 @@ class StoredFiles:
         """The journal took something from here: all that was found before is from the same history."""
         self._found = False
 
-    def write(self, key: str, data: bytes, refuse_outdated: RefuseOutdated) -> None:
+    def write(self, key: str, data: bytes, refuse_outdated: RefuseOutdated, *, only_replace: bool = False) -> None:
         """Make or replace a file.
 
         Args:
             key: of the file.
             data: all of it.
             refuse_outdated: looks at the journal.
+            only_replace: do not make it.
 
         Raises:
+            KeyMissingError: it is not there, and was only to be replaced.
             StorageError: the storage takes nothing, or others replace the file again and again.
         """
         if self._found:
@@ -95,13 +97,15 @@ class StoredFiles:
             try:
                 if not self._conditions:
                     refuse_outdated()
+                    if only_replace:
+                        self._storage.read_version(key)
                     return self._storage.write(key, data)
                 self._versions[key] = self._storage.write_if(key, data, version)
                 return None
             except NoConditionsError:
                 self._conditions = False
             except KeyChangedError:
-                found, version = self._look(key)
+                found, version = self._storage.read_version(key) if only_replace else self._look(key)
                 if found is not None and version is not None and found.startswith(data):
                     self._versions[key] = version
                     return None

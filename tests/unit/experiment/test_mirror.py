@@ -1,10 +1,8 @@
 """The copy of an experiment in its storage, with a folder in the role of the storage."""
 
-import itertools
 import os
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,9 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal import Journal
-from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.file_copies import Due, FileCopies
+from trialpod_operator.experiment.late_objects import LateObjects
 from trialpod_operator.experiment.mirror import FencedError, Mirror
 
 
@@ -450,7 +449,7 @@ def all_of(directory: Path) -> list[bytes]:
 
 def test_an_older_version_of_a_file_is_not_sent_behind_a_later_one(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
-    copies = FileCopies(here, storage)
+    copies = FileCopies(here, storage, LateObjects(storage, time.monotonic), time.monotonic)
     (here / "trial_0").mkdir(parents=True)
     growing, whole = here / "trial_0" / "result.json", here / "trial_0" / "params.json"
 
@@ -465,27 +464,6 @@ def test_an_older_version_of_a_file_is_not_sent_behind_a_later_one(tmp_path: Pat
     copies.send(older, lambda: None)
     assert storage.read("trial_0/result.json") == storage.read("trial_0/params.json") == b"1\n2\n"
     assert copies.due_of_trials(["trial_0"]) == []
-
-
-@pytest.mark.parametrize(("took_s", "given_up"), [(0.0, True), (10.0, False)], ids=["given up", "took long"])
-def test_a_file_that_comes_behind_the_deletion_of_its_experiment_is_taken_away(
-    tmp_path: Path, storage: DirectoryStorage, took_s: float, given_up: bool
-) -> None:
-    here = tmp_path / "here"
-    (here / "trial_0").mkdir(parents=True)
-    (here / ".trialpod").mkdir()
-    (here / EXPERIMENT_KEY).write_text("{}")
-    copies = FileCopies(here, storage, partial(next, itertools.count(0.0, took_s)), lambda: given_up)
-    assert copies.take_place()
-    (here / "trial_0" / "params.json").write_text("{}")
-    copies.send(copies.due_of_trials(["trial_0"]), lambda: None)
-    assert storage.list() == [EXPERIMENT_KEY, "trial_0/params.json"]
-
-    storage.delete_many(storage.list())
-    (here / "trial_0" / "result.json").write_text('{"loss": 1}\n')
-    with pytest.raises(FencedError, match="was deleted meanwhile"):
-        copies.send(copies.due_of_trials(["trial_0"]), lambda: None)
-    assert storage.list() == []
 
 
 def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, storage: DirectoryStorage) -> None:

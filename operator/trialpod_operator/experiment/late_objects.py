@@ -1,0 +1,94 @@
+"""Takes away what a process writes behind the deletion of its experiment, which another one may delete at any time.
+
+* ``experiment.json`` is the first object of a place and the last that is deleted. Who knows that it was there, and
+  finds it gone, writes nothing more.
+* Who needed long for a write, or did nothing for a while, looks at once. Everybody looks when they let go.
+* Only what this process wrote lately is taken away, and only when nothing else is there: of a place from which
+  somebody removes things by hand, or is still removing them, everything stays as it is.
+
+What a process leaves that dies between such a write and its look stays. All methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from trialpod.errors import StorageError, TrialpodError
+from trialpod.storage.base import Storage
+from trialpod.storage.layout import EXPERIMENT_KEY
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 10.0
+"""Shorter than anybody waits who takes over from a process that says nothing any more."""
+
+LATELY_S = 60.0
+"""Longer than another process's deletion is not known here while this one is at work."""
+
+
+class FencedError(TrialpodError):
+    """Another process writes the same experiment to the same storage, or has deleted it."""
+
+
+class LateObjects:
+    """Knows what was written lately.
+
+    Args:
+        storage: the experiment's place in the storage.
+        monotonic: seconds, for differences only.
+    """
+
+    def __init__(self, storage: Storage, monotonic: Callable[[], float]) -> None:
+        self._storage = storage
+        self._monotonic = monotonic
+        self._lock = threading.Lock()  # guards the next
+        self._written: dict[str, float] = {}  # object -> when, in this order
+        self.marked = False
+        """Whether ``experiment.json`` is known to have been there."""
+
+    def write_soon(self, key: str) -> None:
+        """An object is written next. Whether it was may not be known afterwards."""
+        now = self._monotonic()
+        with self._lock:
+            self._written.pop(key, None)
+            self._written[key] = now
+            while now - self._written[oldest := next(iter(self._written))] > LATELY_S:
+                del self._written[oldest]
+
+    def written(self, key: str, since: float) -> None:
+        """It was; look whether it came too late when that took long.
+
+        Args:
+            key: of the object.
+            since: when the write had begun, or the one before it had ended.
+
+        Raises:
+            FencedError: the experiment has been deleted. The object is gone.
+            StorageError: the storage cannot be read.
+        """
+        if self._monotonic() - since >= IDLE_S:
+            self.write_soon(key)
+            if self._marks_gone():
+                self._storage.delete(key)
+                raise self.deleted()
+
+    def deleted(self) -> FencedError:
+        """Return the error for who finds the place gone."""
+        return FencedError(f"{self._storage.uri} was deleted meanwhile; nothing more is written there")
+
+    def leave_none(self) -> None:
+        """Look whether the experiment has been deleted, and take away what was written here since."""
+        with self._lock:
+            written = set(self._written)
+        try:
+            if written and self._marks_gone():
+                left = self._storage.list()
+                if left and written.issuperset(left):
+                    self._storage.delete_many(list(left))
+        except StorageError as error:
+            logger.info("whether %s was deleted is not known: %s", self._storage.uri, error)
+
+    def _marks_gone(self) -> bool:
+        return self.marked and not self._storage.exists(EXPERIMENT_KEY)
