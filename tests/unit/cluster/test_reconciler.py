@@ -501,6 +501,27 @@ def test_a_secret_that_comes_late_is_waited_for(play: Play) -> None:
     play(scenario)
 
 
+def test_a_journal_with_a_gap_is_told_and_gone_on_with_once_it_is_whole(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 20
+        await world.apply()
+        await world.until_running(3)
+        await asyncio.sleep(3.0)
+        await world.operator.close()
+        taken = sorted(key for key in world.storage.values if "/journal/" in key)[1]
+        data = world.storage.values.pop(taken)
+        world.start_operator()
+        await until(lambda: world.condition("Stalled").get("reason") == "JournalDamaged")
+        assert "the journal has a gap before byte" in world.condition("Stalled")["message"]
+        assert world.condition("Ready")["status"] == "False"
+        world.storage.values[taken] = data
+        await world.until_over()
+        assert world.states() == ["TERMINATED"] * 3
+        world.check_results()
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("pause_s", [0.0, 0.3, 5.0])
 def test_an_experiment_deleted_and_made_again_is_another_one(play: Play, pause_s: float) -> None:
     async def scenario(world: World) -> None:
@@ -546,9 +567,12 @@ def test_of_two_operators_one_is_fenced_and_answers_nothing_more(play: Play) -> 
         await asyncio.sleep(2.0)
         first = world.operator
         world.start_operator()
+        said = set()
         for second in range(12):
             await asyncio.sleep(1.0)
             world.pods.service = world.operators[second % 2].service
+            said.add(world.condition("Ready")["reason"])
+        assert "StorageConflict" in said
         first.watch.close()
         await first.controller.close()
         world.pods.service = world.operator.service
