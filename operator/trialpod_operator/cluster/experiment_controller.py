@@ -32,7 +32,6 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.audit import changes
 from trialpod_operator.cluster.conditions import Problem
-from trialpod_operator.cluster.fencing import Fencing
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import ApiError
@@ -80,6 +79,9 @@ SETTLE_WITHIN_S = 5.0
 RETRY_S = 10.0
 """When to look again at what somebody else has to put right, and no watch will tell of."""
 
+OPENINGS = 5
+"""So often in a row an experiment's journal may be found in pieces: another operator may just be replacing them."""
+
 
 class ExperimentController:
     """One TuneExperiment.
@@ -101,7 +103,7 @@ class ExperimentController:
         self._hosted: HostedExperiment | None = None
         self._runs: Runs | None = None
         self._tried = False  # to open it
-        self._fencing = Fencing(lambda: asyncio.get_running_loop().time())
+        self._fenced_openings = 0  # in a row
         self._applied = -1  # generation whose settings the engine has
         self._secret_files: dict[str, bytes] = {}
         self._secret_read_at = 0.0
@@ -218,7 +220,6 @@ class ExperimentController:
         """
         self._writer.observe(item)
         if self._broken is not None:
-            self._fencing.taken(self._broken)
             self._broken = None
             await self.close()  # it is opened anew, from the storage
         if item["metadata"].get("deletionTimestamp"):
@@ -231,7 +232,7 @@ class ExperimentController:
             was_open = self.open
             try:
                 again = await self._drive(item)
-                self._fencing.opened()
+                self._fenced_openings = 0
             except storage_access.StorageProblemError as error:
                 problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
             except StorageUnavailableError as error:
@@ -242,14 +243,15 @@ class ExperimentController:
                 logger.warning("%s is opened anew: %s", self.key, error)
                 await self.close()
                 again = 1.0
-                (self._fencing.taken if was_open else self._fencing.refused)(error)
+                self._fenced_openings += not was_open
+                if self._fenced_openings > OPENINGS:
+                    remedy = "bring back what is missing, or move the rest away, and the experiment begins anew"
+                    problem = Problem(reason="JournalDamaged", message=f"{error}; {remedy}", stalled=True)
+                    again = RETRY_S
             except (StorageError, InvalidInputError) as error:
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
         if problem is None and self._issuer is not None and self.open:
             problem = self._issuer.problem
-        if problem is None and not over:
-            problem = self._fencing.problem()
-            again = RETRY_S if problem and problem.stalled else _soonest(again, self._fencing.over_in())
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem, refused=refused)
         return _soonest(again, next_write, self._time_to_live(item))
