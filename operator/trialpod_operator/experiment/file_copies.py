@@ -78,22 +78,15 @@ class FileCopies:
         directory: the experiment's.
         storage: the experiment's place in the storage.
         late: is told what was written.
-        monotonic: seconds, for differences only.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        storage: Storage,
-        late: LateObjects,
-        monotonic: Callable[[], float],
-    ) -> None:
+    def __init__(self, directory: Path, storage: Storage, late: LateObjects) -> None:
         self._directory = directory
         self._storage = storage
         self.stored = StoredFiles(storage)
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
-        self._late, self._monotonic = late, monotonic
+        self._late = late
         self._first = True  # nobody has written this experiment before
 
     # -- to the storage --
@@ -137,13 +130,12 @@ class FileCopies:
                 with contextlib.suppress(FileNotFoundError):
                     data = read_part(self._directory / file.key, 0, file.mark[0])
             if data is not None:
-                began = self._monotonic()
                 self._late.write_soon(file.key)
                 try:
                     self.stored.write(file.key, data, refuse_outdated, only_replace=self._is_mark(file.key))
                 except KeyMissingError:
                     raise self._late.deleted() from None
-                self._late.written(file.key, began)
+                self._late.written(file.key)
                 self._note(file.key, file.mark)
 
         _each(send, due)

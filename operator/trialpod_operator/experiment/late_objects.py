@@ -12,6 +12,7 @@ What a process leaves that dies between such a write and its look stays. All met
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -57,18 +58,20 @@ class LateObjects:
             while now - self._written[oldest := next(iter(self._written))] > LATELY_S:
                 del self._written[oldest]
 
-    def written(self, key: str, since: float) -> None:
+    def written(self, key: str, idle_since: float = math.inf) -> None:
         """It was; look whether it came too late when that took long.
 
         Args:
             key: of the object.
-            since: when the write had begun, or the one before it had ended.
+            idle_since: when the write before it had ended, for who writes all the time.
 
         Raises:
             FencedError: the experiment has been deleted. The object is gone.
             StorageError: the storage cannot be read.
         """
-        if self._monotonic() - since >= IDLE_S:
+        with self._lock:
+            began = self._written.get(key, -math.inf)
+        if self._monotonic() - min(began, idle_since) >= IDLE_S:
             self.write_soon(key)
             if self._marks_gone():
                 self._storage.delete(key)

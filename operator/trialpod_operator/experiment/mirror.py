@@ -75,7 +75,7 @@ class Mirror:
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
         self._monotonic: Callable[[], float] = time.monotonic
         self._late = LateObjects(storage, lambda: self._monotonic())
-        self._files = FileCopies(directory, storage, self._late, lambda: self._monotonic())
+        self._files = FileCopies(directory, storage, self._late)
         self._journal = JournalCopy(
             directory,
             storage,

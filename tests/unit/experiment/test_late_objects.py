@@ -41,7 +41,7 @@ def journal_of(directory: Path) -> Journal:
 def placed(here: Path, storage: MemoryStorage, step_s: float = 0.0) -> FileCopies:
     """Return the copies of an experiment that has its place; each look at their clock takes so long."""
     clock = partial(next, itertools.count(0.0, step_s))
-    copies = FileCopies(here, storage, LateObjects(storage, clock), clock)
+    copies = FileCopies(here, storage, LateObjects(storage, clock))
     assert copies.take_place()
     return copies
 
@@ -113,7 +113,7 @@ class Late:
     def write(self, key: str) -> None:
         self.objects.write_soon(key)
         self.storage.write(key, b"x")
-        self.objects.written(key, self.now)
+        self.objects.written(key)
 
 
 def test_nothing_goes_while_the_experiment_is_there(storage: MemoryStorage) -> None:

@@ -449,7 +449,7 @@ def all_of(directory: Path) -> list[bytes]:
 
 def test_an_older_version_of_a_file_is_not_sent_behind_a_later_one(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
-    copies = FileCopies(here, storage, LateObjects(storage, time.monotonic), time.monotonic)
+    copies = FileCopies(here, storage, LateObjects(storage, time.monotonic))
     (here / "trial_0").mkdir(parents=True)
     growing, whole = here / "trial_0" / "result.json", here / "trial_0" / "params.json"
 
