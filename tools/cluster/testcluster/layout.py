@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TAG = "trialpod-" + hashlib.sha256(str(ROOT).encode()).hexdigest()[:6]
+CACHE = (ROOT / ".cache").resolve()
+TAG = "trialpod-" + hashlib.sha256(str(CACHE.parent).encode()).hexdigest()[:6]
+"""Of the checkout that owns the cache: a worktree whose `.cache` links there uses the same cluster."""
 
 KUBERNETES_VERSION = "v1.34.4"
 COREDNS_VERSION = "v1.14.7"
 HELM_VERSION = "v3.22.0"
 
-CACHE = ROOT / ".cache"
 BIN = CACHE / "bin"
 IMAGES = CACHE / "cluster-images"
 """The base image, buildah's layers and the built images: kept when the cluster is taken down."""
