@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trialpod.errors import InvalidInputError
+from trialpod.missing import PLAIN, install_command
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
@@ -80,7 +81,15 @@ class LocalBackend:
             drop_unfinished=request.resume and not request.resume_unfinished,
             callbacks=callbacks,
         )
-        outcome = run_experiment(plan, directory, display, options)
+        try:
+            outcome = run_experiment(plan, directory, display, options)
+        except ModuleNotFoundError as error:
+            if error.name not in PLAIN:
+                raise
+            raise InvalidInputError(
+                f"running experiments needs the package {error.name!r}, which is not installed; "
+                f"install it with: {install_command(error.name)}"
+            ) from error
         if script_run is not None:
             script_run.statuses.append(exit_status(outcome.view, interrupted=False, uncopied=outcome.uncopied))
         if not script.json and verbose >= 0:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError, nearest
+from trialpod.missing import install_command
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -166,7 +167,12 @@ def _run(name: str, arguments: list[str], verbosity: int) -> int:
     except SystemExit as end:  # argparse has said what was wrong
         return end.code if isinstance(end.code, int) else 2
     namespace.verbose += verbosity
-    return command.run(namespace)
+    try:
+        return command.run(namespace)
+    except ModuleNotFoundError as error:  # what a command imports only when it needs it
+        if install_command(error.name or "") is None:
+            raise
+        _unavailable(name, error)
 
 
 def load_command(name: str) -> Command:
@@ -198,8 +204,13 @@ def load_command(name: str) -> Command:
 
 
 def _unavailable(name: str, error: ImportError) -> NoReturn:
+    install = install_command(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    if install is not None:
+        raise CommandUnavailableError(
+            f"`trialpod {name}` needs the package {error.name!r}, which is not installed; install it with: {install}"
+        ) from error
     if name in BUILT_IN:
-        advice = 'it needs the packages of an extra: pip install "trialpod[local]"'
+        advice = "the installation is incomplete: pip install --force-reinstall trialpod"
     else:
         advice = "is the package that it comes from installed completely?"
     raise CommandUnavailableError(f"`trialpod {name}` cannot start: {error}; {advice}") from error

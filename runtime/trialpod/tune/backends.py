@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.missing import install_command
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules, TrainableRef
 
 if TYPE_CHECKING:
@@ -165,9 +166,10 @@ def get_backend(name: str | None = None, *, environ: Mapping[str, str] = os.envi
     try:
         loaded: Any = found[wanted].load()
     except ModuleNotFoundError as error:
+        install = install_command(error.name or "") or f"pip install {error.name}"
         raise InvalidInputError(
             f"the backend {wanted!r} needs the package {error.name!r}, which is not installed; "
-            f"install it with: pip install 'trialpod[{wanted}]'"
+            f"install it with: {install}"
         ) from error
     backend: Backend = loaded() if isinstance(loaded, type) else loaded
     return backend
@@ -183,7 +185,7 @@ def _unknown(wanted: str, found: Iterable[str], *, from_variable: bool) -> str:
         + (
             f" Installed: {', '.join(names)}"
             if names
-            else "; none is installed, install one with: pip install 'trialpod[local]'"
+            else "; none is installed, install one with: pip install trialpod"
         )
     )
 

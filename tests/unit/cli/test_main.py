@@ -109,12 +109,37 @@ def test_an_unknown_command_leads_to_the_nearest(
     assert fragment in capsys.readouterr().err
 
 
-def test_a_missing_extra_is_answered_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(cli.BUILT_IN, "run", ("module_that_is_not_there:command", "Run"))
-    assert cli.main(["run", "x.yaml"]) == 2
-    assert 'pip install "trialpod[local]"' in capsys.readouterr().err
+class TestMissingPackage:
+    """A command that cannot be imported, or that finds a package missing at work, says how to install it."""
+
+    @pytest.mark.parametrize(
+        ("module", "remedy"),
+        [
+            ("yaml.nodes", "pip install trialpod"),
+            ("kopf", "pip install 'trialpod[operator]'"),
+            ("matplotlib", "pip install 'trialpod[plots]'"),
+        ],
+    )
+    def test_names_the_extra(
+        self, fake: types.ModuleType, capsys: pytest.CaptureFixture[str], module: str, remedy: str
+    ) -> None:
+        error = ModuleNotFoundError(f"No module named {module!r}", name=module)
+        fake.command = _command(lambda _: _raise(error))  # type: ignore[attr-defined]
+        assert cli.main(["fake"]) == 2
+        expected = f"trialpod: `trialpod fake` needs the package {module!r}, which is not installed"
+        assert capsys.readouterr().err == f"{expected}; install it with: {remedy}\n"
+
+    def test_of_another_package_is_no_matter_of_extras(self, fake: types.ModuleType) -> None:
+        fake.command = _command(lambda _: _raise(ModuleNotFoundError("No", name="other")))  # type: ignore[attr-defined]
+        with pytest.raises(ModuleNotFoundError):
+            cli.main(["fake"])
+
+    def test_incomplete_installation(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(cli.BUILT_IN, "run", ("module_that_is_not_there:command", "Run"))
+        assert cli.main(["run", "x.yaml"]) == 2
+        assert "pip install --force-reinstall trialpod" in capsys.readouterr().err
 
 
 def test_a_plug_in_that_is_no_command_is_blamed(fake: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

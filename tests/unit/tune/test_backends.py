@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,9 +22,12 @@ def test_the_variable_names_the_backend_and_is_named_when_it_is_wrong() -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
-    point = metadata.EntryPoint("local", "a_module_that_is_not_there:Backend", "trialpod.backends")
+    def load() -> None:
+        raise ModuleNotFoundError("No module named 'httptools'", name="httptools")
+
+    point = SimpleNamespace(name="local", load=load)
     monkeypatch.setattr(metadata, "entry_points", lambda group: (point,))
-    with pytest.raises(InvalidInputError, match=r"'a_module_that_is_not_there'.*pip install 'trialpod\[local\]'"):
+    with pytest.raises(InvalidInputError, match=r"'httptools'.*pip install trialpod$"):
         get_backend("local", environ={})
 
 

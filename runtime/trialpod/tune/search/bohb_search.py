@@ -16,8 +16,8 @@ from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 
-_PACKAGE = ("hpbandster.optimizers.config_generators.bohb", "hpbandster", "TuneBOHB")
-_SPACES = ("ConfigSpace", "ConfigSpace", "TuneBOHB")
+_PACKAGE = ("hpbandster.optimizers.config_generators.bohb", "hpbandster>=0.7.4", "TuneBOHB")
+_SPACES = ("ConfigSpace", "ConfigSpace>=1.2", "TuneBOHB")
 _OPTIONS = (
     "min_points_in_model",
     "top_n_percent",

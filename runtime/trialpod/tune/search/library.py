@@ -7,7 +7,8 @@ import importlib
 import random
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from trialpod.errors import InvalidInputError
@@ -40,6 +41,27 @@ def require(module: str, package: str, user: str) -> Any:
             f"{user} needs {package}, which cannot be imported here ({type(error).__name__}: {error}); "
             f"try: pip install --upgrade '{package}'"
         ) from error
+
+
+def require_all(libraries: Iterable[tuple[str, str]], user: str) -> None:
+    """Import each library; one message names all that are not installed.
+
+    Args:
+        libraries: pairs of a module and what to give to pip for it.
+        user: the class that needs them, for the message.
+
+    Raises:
+        InvalidInputError: some are not installed, or cannot be imported.
+    """
+    wanted = list(libraries)
+    missing = [package for module, package in wanted if find_spec(module.partition(".")[0]) is None]
+    if len(missing) > 1:
+        install = " ".join(f"'{package}'" for package in missing)
+        raise InvalidInputError(
+            f"{user} needs {' and '.join(missing)}, which are not installed: pip install {install}"
+        )
+    for module, package in wanted:
+        require(module, package, user)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.search.flat_space import FlatSpace, Values
-from trialpod.tune.search.library import require
+from trialpod.tune.search.library import require_all
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class LibrarySearcher(Searcher):
         warm_start: str | None = None,
     ) -> None:
         name = type(self).__name__
-        for module, package in self.LIBRARY:
-            require(module, package, name)
+        require_all(self.LIBRARY, name)
         super().__init__(metric, mode)
         if isinstance(metric, (list, tuple)) and not self.SEVERAL_METRICS:
             raise InvalidInputError(f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several")

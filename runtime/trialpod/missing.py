@@ -1,0 +1,36 @@
+"""Which `pip install` brings a library that is not installed."""
+
+from __future__ import annotations
+
+PLAIN = frozenset({"msgspec", "cloudpickle", "httptools", "yaml", "rich"})
+"""Modules that the plain installation brings; an image of trials may lack the last three."""
+
+EXTRAS = {
+    "cryptography": "operator",
+    "kopf": "operator",
+    "kubernetes": "operator",
+    "google_crc32c": "tensorboard",
+    "optuna": "optuna",
+    "hyperopt": "hyperopt",
+    "bayes_opt": "bayesopt",
+    "nevergrad": "nevergrad",
+    "zoopt": "zoopt",
+    "ax": "ax",
+    "hpbandster": "bohb",
+    "ConfigSpace": "bohb",
+    "sklearn": "examples",
+    "matplotlib": "plots",
+}
+"""Module -> the extra that brings it."""
+
+
+def install_command(module: str) -> str | None:
+    """Return the command that installs what brings `module`, or None when trialpod does not use it.
+
+    Args:
+        module: the name of a module, as a ModuleNotFoundError has it.
+    """
+    top = module.partition(".")[0]
+    if top in PLAIN:
+        return "pip install trialpod"
+    return f"pip install 'trialpod[{EXTRAS[top]}]'" if top in EXTRAS else None
