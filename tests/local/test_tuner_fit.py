@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -340,3 +341,31 @@ Tuner(train, run_config=RunConfig(name="exp", storage_path=STORAGE, verbose=0)).
     assert done.returncode == 1
     assert "holds an experiment already" in done.stderr
     assert "Tuner.restore(" in done.stderr
+
+
+class TestPrintedOutput:
+    BODY = """
+def f(config):
+    print("epoch", config["x"])
+    print("a warning", file=sys.stderr)
+    tune.report({"loss": config["x"]})
+running = RunConfig(storage_path=STORAGE, verbose=VERBOSE)
+Tuner(f, param_space={"x": tune.grid_search([1, 2])}, run_config=running).fit()
+"""
+
+    def run(self, shell: Shell, verbose: int) -> str:
+        shell.write("script.py", HEAD + self.BODY.replace("VERBOSE", str(verbose)))
+        done = shell.python("script.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def test_is_shown_by_default(self, shell: Shell) -> None:
+        shown = self.run(shell, 1)
+        for number in (1, 2):
+            assert re.search(rf"^\(f_\w+_0000{number - 1} pid=\d+\) epoch {number}$", shown, re.MULTILINE), shown
+        assert len(re.findall(r"^\(f_\w+ pid=\d+\) a warning$", shown, re.MULTILINE)) == 2
+        assert "iteration 1: loss" not in shown
+
+    def test_verbose_2_shows_results_and_0_nothing(self, shell: Shell) -> None:
+        assert "_00001 iteration 1: loss=2\n" in self.run(shell, 2)
+        assert self.run(shell, 0) == ""

@@ -371,6 +371,7 @@ class _Shell(LocalShell):
 class _Silent:
     """A display; what it is told is in the timeline."""
 
+    detail = 0
     rows = 0
     interval_s = 1.0
 
@@ -384,6 +385,8 @@ class _Silent:
     def event(self, event: Any) -> None:
         text = str(event.message or event).replace(str(self._folder), "").partition("(")[0]
         self._run.world.kernel.log("said", text[:200].partition("\n")[0])
+
+    def output(self, output: Any) -> None: ...
 
     def finish(self, view: Any) -> None: ...
 

@@ -182,10 +182,10 @@ class KubernetesBackend:
         """Show the experiment until it has ended, and what came of it."""
         from trialpod_operator.cluster.commands.following import follow
         from trialpod_operator.local.display.base import write_closing
-        from trialpod_operator.local.display.choose import choose_display
+        from trialpod_operator.local.display.choose import choose_display, level_of
         from trialpod_operator.local.summary import summarize
 
-        verbose = request.verbose - 1
+        verbose = level_of(request.verbose)
         callbacks = self._callbacks(request)
         display = choose_display(sys.stdout, json=False, verbose=verbose)
         try:

@@ -25,11 +25,12 @@ from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import static_fields
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.display.base import Display, write_closing
-from trialpod_operator.local.display.choose import can_move_the_cursor, choose_display
+from trialpod_operator.local.display.choose import can_move_the_cursor, choose_display, level_of
 from trialpod_operator.local.display.table_options import table_options
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.log_links import LogLinks
 from trialpod_operator.local.summary import RunCommand, exit_status, summarize
+from trialpod_operator.local.trial_output import follow_all
 
 
 @dataclass
@@ -60,7 +61,7 @@ class LocalBackend:
         """
         directory = Path(request.directory)
         script = script_run or ScriptRun()
-        verbose = script.verbose if script.verbose is not None else request.verbose - 1
+        verbose = script.verbose if script.verbose is not None else level_of(request.verbose)
         callbacks = _callbacks(request, directory)
         display = _display(request, script.json, verbose, callbacks)
 
@@ -80,6 +81,7 @@ class LocalBackend:
             retry_errors=retry,
             drop_unfinished=request.resume and not request.resume_unfinished,
             callbacks=callbacks,
+            follow=follow_all if verbose >= 0 and not script.json else None,
         )
         try:
             outcome = run_experiment(plan, directory, display, options)
@@ -92,7 +94,7 @@ class LocalBackend:
             ) from error
         if script_run is not None:
             script_run.statuses.append(exit_status(outcome.view, interrupted=False, uncopied=outcome.uncopied))
-        if not script.json and verbose >= 0:
+        if not script.json and verbose >= -1:
             write_closing(sys.stdout, summarize(outcome.view, script.command))
         if outcome.interrupted:
             raise KeyboardInterrupt

@@ -23,6 +23,7 @@ from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
+from trialpod_operator.local.trial_output import OutputFollower
 
 if TYPE_CHECKING:
     from trialpod_operator.local.callbacks import Callbacks
@@ -43,7 +44,8 @@ class RunOptions:
 
     `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
     ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished.
-    `callbacks` are the script's. `wait` is told once when another process still holds the experiment.
+    `callbacks` are the script's. `follow` says of which trials, by id and name, the display is shown what they print;
+    None: of none. `wait` is told once when another process still holds the experiment.
     """
 
     cpus: float | None = None
@@ -51,6 +53,7 @@ class RunOptions:
     retry_errors: str = ""
     drop_unfinished: bool = False
     callbacks: Callbacks | None = None
+    follow: Callable[[str, str], bool] | None = None
     wait: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
 
 
@@ -101,6 +104,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 mirror=mirror,
                 fork_server=fork_server,
                 callbacks=options.callbacks,
+                output=OutputFollower(display.output, options.follow) if options.follow is not None else None,
             )
             return shell.run()
         finally:

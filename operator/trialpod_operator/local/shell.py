@@ -42,8 +42,11 @@ from trialpod_operator.engine.actions import (
 from trialpod_operator.engine.events import (
     AnyEvent,
     AttemptEnded,
+    AttemptStarted,
     CapacityObserved,
+    CheckpointsChanged,
     Recovered,
+    ResultsReceived,
     ResumeRequested,
     RetryRequested,
     SettingsObserved,
@@ -57,12 +60,14 @@ from trialpod_operator.experiment.mirror import FencedError, Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.local.announce import announce
 from trialpod_operator.local.callbacks import Callbacks
+from trialpod_operator.local.details import TrialDetails
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.words import plural
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.processes import ProcessPool
 from trialpod_operator.local.slots import Slots
+from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
 from trialpod_operator.local.view import ExperimentView, TrialRow
 from trialpod_operator.local.views import build_row, build_view
 from trialpod_operator.local.workers import Workers
@@ -106,6 +111,7 @@ class LocalShell:
         mirror: copies the directory to its storage; brought up to date already.
         fork_server: starts the processes; None starts one.
         callbacks: the script's, which are told of everything.
+        output: follows what trials print; None leaves it in their files.
     """
 
     def __init__(
@@ -121,6 +127,7 @@ class LocalShell:
         mirror: Mirror | None = None,
         fork_server: ForkServer | None = None,
         callbacks: Callbacks | None = None,
+        output: OutputFollower | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -133,6 +140,8 @@ class LocalShell:
         self._mirror = mirror
         self._fork_server = fork_server
         self._callbacks = callbacks
+        self._output = output
+        self._details = TrialDetails(display, str(directory), self._trial_name) if display.detail > 0 else None
         self._service = ReportService(self)
         self._interrupts = 0
         self._failure: BaseException | None = None
@@ -176,6 +185,7 @@ class LocalShell:
         except Exception as error:
             self._fail(error)
             raise
+        self._show_event(event)
         self._after_event()
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
@@ -315,12 +325,16 @@ class LocalShell:
         self._give_hints()
         try:
             self._begin()
-            last_flush = last_tick = last_shown = time.monotonic()
+            last_flush = last_tick = last_shown = last_poll = time.monotonic()
+            poll_s = FLUSH_S if self._output is None else POLL_INTERVAL_S
             while not self._over():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), min(self._display.interval_s, FLUSH_S))
+                    await asyncio.wait_for(self._changed.wait(), min(self._display.interval_s, FLUSH_S, poll_s))
                 now = time.monotonic()
+                if now - last_poll >= poll_s:
+                    last_poll = now
+                    self._show_more()
                 if now - last_flush >= FLUSH_S:
                     last_flush = now
                     self._host.flush()
@@ -335,9 +349,11 @@ class LocalShell:
             self._fail(error)
         if self._failure is not None:
             await self._workers.kill_all()
+            self._show_more(last=True)
             raise self._failure
         self._host.flush()
         await self._wait_for_exits()
+        self._show_more(last=True)
         self._end_callbacks()  # before the rest is copied to the storage, with what they want to remember
         if self._interrupts < 2:
             self._host.write_snapshot()
@@ -474,6 +490,8 @@ class LocalShell:
     def _carry_out(self, action: Action) -> None:
         match action:
             case StartAttempt(trial=trial, attempt=attempt):
+                if self._output is not None:
+                    self._output.trial_started(trial.trial_id, self._trial_name(trial), self.log_path(trial))
                 self._workers.start(trial, attempt)
                 if self._mirror is not None:
                     self._mirror.trial_started(self._host.files.path(trial).name)
@@ -489,9 +507,45 @@ class LocalShell:
         if self._recovering is not None and isinstance(action, TrialRequeued):
             self._recovering.append(action.trial)
             return
+        self._show_action(action)
         announcement = announce(action, self._row, self._plan.settings.metric)
         if announcement is not None:
             self._display.event(announcement)
+
+    # -- what a person sees --
+
+    def _show_action(self, action: Action) -> None:
+        """Show what a trial printed before something that happened to it, and what single results say."""
+        if self._output is not None:
+            match action:
+                case TrialEnded(trial=trial):
+                    self._output.trial_ended(trial.trial_id)
+                case ResultsApplied(trial=trial) if self._details is not None:
+                    self._output.refresh(trial.trial_id)
+        if self._details is not None:
+            self._details.action(action)
+
+    def _show_event(self, event: AnyEvent) -> None:
+        match event:
+            case AttemptStarted() if self._output is not None:
+                self._output.trial_running(event.trial_id, event.pid)
+            case ResultsReceived() | CheckpointsChanged() if event.committed and self._details is not None:
+                trial = self._host.engine.state.trials.get(event.trial_id)
+                if trial is not None:
+                    self._details.committed(trial, event.committed)
+
+    def _show_more(self, *, last: bool = False) -> None:
+        """Show what trials printed since the last call, and notices of what is not shown."""
+        if self._output is not None:
+            if last:
+                self._output.finish()
+            else:
+                self._output.poll()
+        if self._details is not None:
+            self._details.poll(last=last)
+
+    def _trial_name(self, trial: Trial) -> str:
+        return self._host.trial_name(trial)
 
     # -- small parts --
 

@@ -146,7 +146,10 @@ class RunConfig:
         failure_config: what happens when a trial fails.
         checkpoint_config: which checkpoints are made and kept.
         sync_config: a `SyncConfig`; nothing has to be synchronised, because trials write to the storage.
-        verbose: 0 prints nothing, 1 the experiment's progress, 2 also the trials' results; None means 1.
+        verbose: 0 prints nothing; 1 the experiment's progress, a summary, and what trials print, each line behind the
+            trial's name and process: ``(train_1a2b3_00003 pid=4242) epoch 0``; 2 also each start, end and result of
+            a trial; 3 also decisions and checkpoints, and all values of results. None means 1. What comes faster
+            than can be read is in the trials' ``log.txt`` and ``result.json``. Trials in pods: `trialpod logs`.
         stop: when a trial is over: a dict (the first metric that reaches its number), a Stopper, a function
             ``(trial_id, result) -> bool``, or a list of Stoppers and functions (any of them).
         callbacks: `Callback` objects, which run in this process while the experiment runs.

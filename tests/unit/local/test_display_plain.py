@@ -7,6 +7,8 @@ from display_views import any_row, any_view, experiment, trial
 from hypothesis import given, settings
 
 from trialpod_operator.local.display import choose_display, events
+from trialpod_operator.local.display.base import TrialOutput
+from trialpod_operator.local.display.choose import level_of
 from trialpod_operator.local.display.plain import TRIAL_LINES, PlainDisplay
 from trialpod_operator.local.view import ExperimentView, TrialRow
 
@@ -170,3 +172,22 @@ def test_any_view_and_event_is_told_in_lines_without_control_characters(view: Ex
     lines = out.getvalue().split("\n")
     assert all(line.startswith("[") for line in lines[:-1])
     assert all(character.isprintable() or character == "\u3000" for line in lines for character in line)
+
+
+class TestTrialOutput:
+    def test_lines_stand_behind_their_trial(self, clock: Clock, out: io.StringIO) -> None:
+        display = PlainDisplay(out, now=clock)
+        display.output(
+            TrialOutput("ab12c_00003", "train_ab12c_00003", 42, ["epoch 0", "  \x1b[1mbold\x1b[0m\t\x07x"])
+        )
+        display.output(TrialOutput("", "", 0, ["12 lines not shown: log.txt"]))
+        assert out.getvalue() == (
+            "(train_ab12c_00003 pid=42) epoch 0\n(train_ab12c_00003 pid=42)   bold  x\n12 lines not shown: log.txt\n"
+        )
+
+    def test_verbose_0_of_a_script_shows_nothing(self, out: io.StringIO) -> None:
+        display = choose_display(out, json=False, verbose=level_of(0))
+        display.event(events.warning("careful"))
+        display.output(TrialOutput("a", "train_a", 1, ["epoch 0"]))
+        display.finish(experiment([]))
+        assert out.getvalue() == ""

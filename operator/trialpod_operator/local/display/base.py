@@ -7,20 +7,41 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from trialpod_operator.local.display.events import Event
+from trialpod_operator.local.display.words import printed_line
 from trialpod_operator.local.view import ExperimentView
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutput:
+    """Lines that a trial printed, without their newlines; without a trial, a notice about what is not shown."""
+
+    trial_id: str
+    trial_name: str
+    pid: int
+    lines: list[str]
+
+    @property
+    def prefix(self) -> str:
+        """What stands before each line: ``(train_ab12c_00003 pid=4242)``; empty for a notice."""
+        if not self.trial_id:
+            return ""
+        return f"({self.trial_name} pid={self.pid})" if self.pid else f"({self.trial_name})"
 
 
 class Display(Protocol):
     """Shows an experiment while it runs.
 
     Attributes:
+        detail: 0 shows no single results, 1 a line for each, 2 also decisions, checkpoints and all their values.
         rows: How many `ExperimentView.rows` it can use; 0 when it looks at none.
         interval_s: How often `update` is worth a call, in seconds. More often does no harm: it returns at once.
     """
 
+    detail: int
     rows: int
     interval_s: float
 
@@ -32,6 +53,9 @@ class Display(Protocol):
 
     def event(self, event: Event) -> None:
         """Show a fact that happened once."""
+
+    def output(self, output: TrialOutput) -> None:
+        """Show what a trial printed."""
 
     def finish(self, view: ExperimentView) -> None:
         """Show the final state and close."""
@@ -70,3 +94,9 @@ class LineWriter:
         except (OSError, ValueError):
             # A reader that went away (`| head`) or a full disk must not end an experiment.
             self._stream = None
+
+
+def write_output(out: LineWriter, output: TrialOutput) -> None:
+    """Write what a trial printed, each line behind its prefix."""
+    for line in output.lines:
+        out.line(f"{output.prefix} {printed_line(line)}".strip())

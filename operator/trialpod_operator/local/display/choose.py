@@ -9,19 +9,29 @@ from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.table_options import TableOptions
 
 
+def level_of(verbose: int) -> int:
+    """Return the `verbose` of `choose_display` for that of a RunConfig: 0 nothing, 1 the usual, 2 and 3 more."""
+    return verbose - 1 if verbose > 0 else -2
+
+
 def choose_display(stream: TextIO, json: bool, verbose: int, table: TableOptions | None = None) -> Display:
     """Return the display for a stream.
 
     Args:
         stream: Where it writes, normally standard output.
         json: JSON lines, whatever the stream is.
-        verbose: Below 0: warnings and errors only; 0: the usual; 1 and more: a line for every trial event.
+        verbose: -2 and less: nothing; -1: warnings and errors only; 0: the usual; 1: also a line for every event of a
+            trial, and for every result; 2 and more: also what was decided about trials, and their checkpoints.
         table: How a live table looks; None is the usual.
     """
     if json:
         from trialpod_operator.local.display.json_lines import JsonLinesDisplay
 
         return JsonLinesDisplay(stream)
+    if verbose < -1:
+        from trialpod_operator.local.display.quiet import SilentDisplay
+
+        return SilentDisplay(stream)
     if verbose < 0:
         from trialpod_operator.local.display.quiet import QuietDisplay
 

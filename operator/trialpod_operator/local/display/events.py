@@ -6,10 +6,13 @@ A message never repeats the trial's name: a display puts that in front.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo
 from trialpod_operator.engine.reasons import explain
+from trialpod_operator.engine.trial import Trial
 from trialpod_operator.local.display.words import (
     clip,
     duration,
@@ -20,6 +23,7 @@ from trialpod_operator.local.display.words import (
 )
 from trialpod_operator.local.view import TrialRow
 
+_ITERATION = "training_iteration"
 Level = Literal["info", "warning", "error"]
 
 TRIAL_STARTED = "trial_started"
@@ -27,6 +31,9 @@ TRIAL_ENDED = "trial_ended"
 TRIAL_FAILED = "trial_failed"
 TRIAL_RETRIED = "trial_retried"
 TRIAL_EXPLOITS = "trial_exploits"
+TRIAL_RESULT = "trial_result"
+TRIAL_DECISION = "trial_decision"
+CHECKPOINT_SAVED = "checkpoint_saved"
 CHECKPOINT_DAMAGED = "checkpoint_damaged"
 WARNING = "warning"
 INTERRUPTED = "interrupted"
@@ -105,6 +112,28 @@ def trial_exploits(row: TrialRow, *, source: str, iteration: int | None, tag: st
         f"goes on from {start} with {clip(parameters(row.config), 120)}",
         {"source": source, "iteration": iteration, "config": row.config, "experiment_tag": tag},
     )
+
+
+def trial_result(trial: Trial, name: str, result: Mapping[str, Any], *, everything: bool) -> Event:
+    """A trial reported; the values that every result has are left out unless `everything` is asked for."""
+    values = {key: value for key, value in result.items() if everything or key not in AUTO_RESULT_KEYS}
+    shown = ", ".join(f"{one_line(key)}={number(value)}" for key, value in values.items() if key != _ITERATION)
+    if not everything:
+        shown = clip(shown, 200)
+    head = f"iteration {result.get(_ITERATION, '?')}"
+    return Event(TRIAL_RESULT, trial.trial_id, name, f"{head}: {shown}" if shown else head, {"result": dict(result)})
+
+
+def trial_decision(trial: Trial, name: str, decision: str, words: str) -> Event:
+    """A scheduler, stopper or the user decided about a running trial."""
+    return Event(TRIAL_DECISION, trial.trial_id, name, one_line(words), {"decision": decision})
+
+
+def checkpoint_saved(trial: Trial, name: str, info: CheckpointInfo) -> Event:
+    """A checkpoint of a trial is complete."""
+    message = f"{info.name} of iteration {info.iteration} is complete"
+    data = {"checkpoint": info.name, "iteration": info.iteration}
+    return Event(CHECKPOINT_SAVED, trial.trial_id, name, message, data)
 
 
 def trial_failed(row: TrialRow) -> Event:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from trialpod_operator.local.display.base import LineWriter
+from trialpod_operator.local.display.base import LineWriter, TrialOutput
 from trialpod_operator.local.display.events import Event
 from trialpod_operator.local.display.words import brief
 from trialpod_operator.local.view import ExperimentView, TrialRow
@@ -82,6 +82,7 @@ class JsonLinesDisplay:
         wall_clock: Seconds since the epoch.
     """
 
+    detail = 0
     rows = 0
     interval_s = PROGRESS_S
 
@@ -129,6 +130,11 @@ class JsonLinesDisplay:
         if event.trial_id:
             body |= {"trial_id": event.trial_id, "trial_name": event.trial_name}
         self._write(event.kind, body | {"data": event.data})
+
+    def output(self, output: TrialOutput) -> None:
+        """Write what a trial printed."""
+        body = {"trial_id": output.trial_id, "trial_name": output.trial_name, "pid": output.pid}
+        self._write("output", {**body, "lines": output.lines})
 
     def finish(self, view: ExperimentView) -> None:
         """Write the outcome."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from trialpod_operator.local.display.base import LineWriter
+from trialpod_operator.local.display.base import LineWriter, TrialOutput, write_output
 from trialpod_operator.local.display.events import TRIAL_STARTED, Event
 from trialpod_operator.local.display.progress import (
     Notices,
@@ -32,7 +32,8 @@ class PlainDisplay:
 
     Args:
         stream: Where they go.
-        verbose: 0 leaves out trial lines beyond `TRIAL_LINES` per interval; 1 and more writes all.
+        verbose: 0 leaves out trial lines beyond `TRIAL_LINES` per interval; 1 writes all, and the trials' results;
+            2 also what was decided about them, and their checkpoints.
         now: A monotonic clock, in seconds.
     """
 
@@ -42,6 +43,7 @@ class PlainDisplay:
     def __init__(self, stream: TextIO, *, verbose: int = 0, now: Callable[[], float] = time.monotonic) -> None:
         self._out = LineWriter(stream)
         self._limit = None if verbose > 0 else TRIAL_LINES
+        self.detail = max(verbose, 0)
         self._now = now
         self._notices = Notices()
         self._begun = now()
@@ -94,6 +96,10 @@ class PlainDisplay:
             return
         for line in self._notices.lines(event):
             self._line(line)
+
+    def output(self, output: TrialOutput) -> None:
+        """Write what a trial printed, without the time."""
+        write_output(self._out, output)
 
     def finish(self, view: ExperimentView) -> None:
         """Write where things stand."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from trialpod_operator.local.display.base import LineWriter
+from trialpod_operator.local.display.base import LineWriter, TrialOutput
 from trialpod_operator.local.display.events import Event
 from trialpod_operator.local.display.progress import Notices
 from trialpod_operator.local.view import ExperimentView
@@ -17,6 +17,7 @@ class QuietDisplay:
         stream: Where warnings and errors go.
     """
 
+    detail = 0
     rows = 0
     interval_s = 60.0
 
@@ -36,8 +37,18 @@ class QuietDisplay:
             for line in self._notices.lines(event):
                 self._out.line(line)
 
+    def output(self, output: TrialOutput) -> None:
+        """Show nothing."""
+
     def finish(self, view: ExperimentView) -> None:
         """Show nothing."""
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class SilentDisplay(QuietDisplay):
+    """A display that shows nothing at all."""
+
+    def event(self, event: Event) -> None:
+        """Show nothing."""

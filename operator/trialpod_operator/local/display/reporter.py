@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from trialpod.tune.callback_list import CallbackError
 from trialpod.tune.progress_reporter import ProgressReporter
 from trialpod.tune.trial import Trial
+from trialpod_operator.local.display.base import TrialOutput, write_output
 from trialpod_operator.local.display.quiet import QuietDisplay
 from trialpod_operator.local.view import ExperimentView
 
@@ -39,6 +40,10 @@ class ReporterDisplay(QuietDisplay):
     def update(self, view: ExperimentView) -> None:
         """Let the reporter report if it wants to."""
         self._report(view, done=False)
+
+    def output(self, output: TrialOutput) -> None:
+        """Write what a trial printed."""
+        write_output(self._out, output)
 
     def finish(self, view: ExperimentView) -> None:
         """Let the reporter report for the last time."""

@@ -16,6 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from trialpod_operator.local.display.base import TrialOutput
 from trialpod_operator.local.display.events import Event
 from trialpod_operator.local.display.layout import GAP, Column, fit, lines, trial_columns
 from trialpod_operator.local.display.progress import (
@@ -35,6 +36,7 @@ from trialpod_operator.local.display.words import (
     one_line,
     parameters,
     plural,
+    printed_line,
     rate,
 )
 from trialpod_operator.local.view import ExperimentView, TrialRow, best_first
@@ -54,7 +56,8 @@ class TableDisplay:
 
     Args:
         stream: The terminal.
-        verbose: 1 and more also writes a line above the table for each trial that starts, ends or is retried.
+        verbose: 1 also writes a line above the table for each trial that starts, ends or is retried, and for each
+            result; 2 also for what was decided, and for checkpoints.
         now: A monotonic clock, in seconds.
         console: A console in place of one for `stream`, for tests.
         options: What a script asks of the table; None = nothing.
@@ -75,6 +78,7 @@ class TableDisplay:
         self._options = options or TableOptions()
         self._console = console or Console(file=stream, highlight=False, markup=False, emoji=False)
         self._verbose = verbose
+        self.detail = max(verbose, 0)
         self._now = now
         self._next_draw = now()
         self._drawn: tuple[object, ...] = ()
@@ -104,6 +108,15 @@ class TableDisplay:
         style = _LEVEL_STYLES.get(event.level, "")
         for index, line in enumerate(self._notices.lines(event)):
             self._console.print(Text(line, style=style if index == 0 else "dim"), soft_wrap=True)
+
+    def output(self, output: TrialOutput) -> None:
+        """Write what a trial printed above the table."""
+        style = "cyan" if output.prefix else "dim"
+        lines = [Text.assemble((output.prefix, style), " ", printed_line(line)) for line in output.lines]
+        if not output.prefix:
+            lines = [Text(line, style=style) for line in output.lines]
+        if lines:
+            self._console.print(Text("\n").join(lines), soft_wrap=True)
 
     def finish(self, view: ExperimentView) -> None:
         """Draw the last table, the best trials first, and leave it standing."""

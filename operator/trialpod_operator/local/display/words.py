@@ -7,10 +7,13 @@ without control characters, so that nothing a trial says can move the cursor or 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_CONTROLS = ("Cc", "Cs", "Cn", "Zl", "Zp")
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Mn", "Me", "Mc", "Zl", "Zp")
 
 
@@ -72,6 +75,15 @@ def one_line(text: str) -> str:
         return words
     composed = unicodedata.normalize("NFC", words)
     return "".join(c for c in composed if unicodedata.category(c) not in _INVISIBLE)
+
+
+def printed_line(text: str) -> str:
+    """Return a line that a trial printed: spaces stay, escape sequences and control characters disappear."""
+    if text.isascii() and text.isprintable():
+        return text.rstrip()
+    text = _ESCAPE_SEQUENCE.sub("", text).expandtabs()
+    kept = (c for c in text if c == "\u200d" or unicodedata.category(c) not in _CONTROLS)
+    return "".join(kept).rstrip()
 
 
 def cell_width(text: str) -> int:
