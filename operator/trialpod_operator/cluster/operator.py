@@ -128,7 +128,6 @@ class _Process:
                 namespaces=self._options.namespaces,
                 stop_flag=stop,
                 ready_flag=self._watching,
-                memories=_no_memories(),
             )
         except Exception as error:
             if not stop.is_set():
@@ -164,23 +163,15 @@ class _Process:
         def login(**arguments: Any) -> kopf.ConnectionInfo | None:
             return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
 
-        def experiment(event: kopf.RawEvent, **_: Any) -> None:
+        # Coroutines that await nothing: kopf runs plain functions in threads, and the event loop owns the cache.
+        async def on_experiment(event: kopf.RawEvent, **_: Any) -> None:
             controller.take_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
 
-        def trial(event: kopf.RawEvent, **_: Any) -> None:
+        async def on_trial(event: kopf.RawEvent, **_: Any) -> None:
             controller.take_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
 
-        def pod(event: kopf.RawEvent, **_: Any) -> None:
+        async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
             controller.take_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
-
-        async def on_experiment(**arguments: Any) -> None:
-            experiment(**arguments)
-
-        async def on_trial(**arguments: Any) -> None:
-            trial(**arguments)
-
-        async def on_pod(**arguments: Any) -> None:
-            pod(**arguments)
 
         kopf.on.login(registry=registry)(login)
         kopf.on.event(names.GROUP, names.VERSION, names.EXPERIMENTS, registry=registry)(on_experiment)
@@ -261,20 +252,6 @@ class _ForEver:
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((1.0, 1.0, 2.0, 3.0), itertools.repeat(5.0))
-
-
-def _no_memories() -> Any:
-    """Return what kopf remembers of objects, for handlers of other kinds: nothing. None: as it does by itself."""
-    try:
-        from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
-    except ImportError:
-        return None
-
-    class NoMemories(ResourceMemories):
-        async def recall(self, raw_body: Any, *, noticed_by_listing: bool = False, **_: Any) -> ResourceMemory:
-            return ResourceMemory(noticed_by_listing=noticed_by_listing)
-
-    return NoMemories()
 
 
 class _NoDiff(kopf.DiffBaseStorage):

@@ -55,6 +55,8 @@ class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], dict[str, Object]] = {}  # (namespace, plural) -> name -> object
         self.watches: list[Watch] = []
+        self.listeners: list[Callable[[str, Object], None]] = []
+        """Called with ADDED, MODIFIED or DELETED and each object of a watched kind, at once."""
         self._pages: dict[str, list[Object]] = {}  # by the token that continues a list
         self._tokens = itertools.count(1)
         self.logs: dict[str, str] = {}  # pod's uid -> what it printed
@@ -221,6 +223,8 @@ class FakeApi:
         if item["_plural"] in WATCHED:
             for watch in list(self.watches):
                 watch.tell(kind, item["_plural"], _shown(item))
+            for listener in self.listeners:
+                listener(kind, item)
 
 
 class Watch:
