@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+TYPE_CHECKING = False  # importing typing would be most of this module's cost
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 
 class TrialpodError(Exception):
     """Base class of every error that trialpod raises on purpose."""
@@ -42,6 +47,27 @@ class ExperimentLockedError(TrialpodError):
 
 class NotSupportedError(TrialpodError, NotImplementedError):
     """Something of another system's API that trialpod has no counterpart for; the message says what to do instead."""
+
+
+class NotOffered:
+    """A stand-in for something that trialpod does not offer: it can be imported and mentioned, but not used."""
+
+    def refuse(self) -> NoReturn:
+        """Say what to do instead.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotImplementedError
+
+
+def refuse_stand_ins(*values: object) -> None:
+    """Raise NotSupportedError if a value, or one in a list, is a stand-in for something that is not offered."""
+    for value in values:
+        if isinstance(value, NotOffered):
+            value.refuse()
+        if isinstance(value, (list, tuple)):
+            refuse_stand_ins(*value)
 
 
 class JournalError(TrialpodError):

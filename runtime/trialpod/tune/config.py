@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from trialpod.errors import InvalidInputError, NotSupportedError, nearest
+from trialpod.errors import InvalidInputError, NotSupportedError, nearest, refuse_stand_ins
 from trialpod.tune.flattened import flattened
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class CheckpointConfig:
     def validate(self) -> None:
         """Raise InvalidInputError for a value that cannot work."""
         where = "CheckpointConfig"
+        refuse_stand_ins(*vars(self).values())
         if self.num_to_keep is not None and (not _is_int(self.num_to_keep) or self.num_to_keep < 1):
             refuse(where, "num_to_keep", self.num_to_keep, "an integer of at least 1, or None to keep all")
         attribute = self.checkpoint_score_attribute
@@ -121,6 +122,7 @@ class FailureConfig:
     def validate(self) -> None:
         """Raise InvalidInputError for a value that cannot work."""
         where = "FailureConfig"
+        refuse_stand_ins(*vars(self).values())
         if not _is_int(self.max_failures) or self.max_failures < -1:
             refuse(where, "max_failures", self.max_failures, "an integer of at least -1 (-1 = without limit)")
         if not isinstance(self.fail_fast, bool) and self.fail_fast != "raise":
@@ -194,6 +196,7 @@ class RunConfig:
     def validate(self) -> None:
         """Raise InvalidInputError for a value that cannot work."""
         where = "RunConfig"
+        refuse_stand_ins(*vars(self).values())
         if self.name is not None:
             check_name(where, self.name)
         if self.storage_path is not None and (
@@ -304,6 +307,7 @@ class TuneConfig:
     def validate(self) -> None:
         """Raise InvalidInputError for a value that cannot work."""
         where = "TuneConfig"
+        refuse_stand_ins(*vars(self).values())
         if self.mode is not None:
             _choose(where, "mode", self.mode, ("max", "min"))
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError, nearest
+from trialpod.errors import InvalidInputError, nearest, refuse_stand_ins
 
 if TYPE_CHECKING:
     import inspect
@@ -24,6 +24,11 @@ log = logging.getLogger(__name__)
 
 LARGEST = 1024 * 1024
 """Bytes of something registered that still travels with every Trainable of the script."""
+
+
+class WrongTypeError(InvalidInputError, TypeError):
+    """What is to be registered is of a type that cannot be."""
+
 
 _trainables: dict[str, Any] = {}
 _environments: dict[str, Callable[..., Any]] = {}
@@ -38,15 +43,21 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
         warn: whether to log that a callable of an unknown kind is taken as a function.
 
     Raises:
-        InvalidInputError: it cannot be a Trainable, or the name is no name.
+        InvalidInputError: it cannot be a Trainable, or the name is no name; `WrongTypeError` for what is neither a
+            function nor a class Trainable.
     """
     from trialpod.tune.trainable_checks import inspect_trainable
 
     if not isinstance(name, str) or not name or "/" in name:
         raise InvalidInputError(f"tune.register_trainable(name={name!r}): must be a non-empty string without slashes")
     if isinstance(trainable, str):
-        raise InvalidInputError(f"tune.register_trainable({name!r}, {trainable!r}): give a function or a class")
-    inspect_trainable(trainable)
+        raise WrongTypeError(f"tune.register_trainable({name!r}, {trainable!r}): give a function or a class")
+    try:
+        inspect_trainable(trainable)
+    except InvalidInputError as error:
+        if isinstance(trainable, type) or not callable(trainable):
+            raise WrongTypeError(str(error)) from error
+        raise
     if warn and not isinstance(trainable, type) and not hasattr(trainable, "__name__"):
         log.info("%s is registered as a function: it is a callable of type %s", name, type(trainable).__name__)
     _trainables[name] = trainable
@@ -57,7 +68,9 @@ def resolve_trainable(trainable: Any) -> Any:
 
     Raises:
         InvalidInputError: nothing is registered under that name.
+        NotSupportedError: it is a stand-in for something that is not offered.
     """
+    refuse_stand_ins(trainable)
     if not isinstance(trainable, str):
         # A class that `wrap_function` made is run as the function that it wraps.
         return getattr(trainable, "_wrapped_function", trainable) if isinstance(trainable, type) else trainable
@@ -174,12 +187,10 @@ def register_env(name: str, env_creator: Callable[..., Any]) -> None:
     """Give a function that makes an environment a name, for code here and in trials that asks `get_env` for it.
 
     Raises:
-        InvalidInputError: it cannot be called.
+        WrongTypeError: it cannot be called.
     """
     if not callable(env_creator):
-        raise InvalidInputError(
-            f"tune.register_env({name!r}, {env_creator!r}): the second argument must be a function"
-        )
+        raise WrongTypeError(f"tune.register_env({name!r}, {env_creator!r}): the second argument must be a function")
     _environments[name] = env_creator
 
 
@@ -192,6 +203,11 @@ def get_env(name: str) -> Callable[..., Any]:
     if name not in _environments:
         raise InvalidInputError(f"no environment is registered as {name!r}; tune.register_env(name, creator) does it")
     return _environments[name]
+
+
+def environments() -> Mapping[str, Callable[..., Any]]:
+    """Return what `register_env` was given, by name."""
+    return _environments
 
 
 def create(kind: str, group: str, builtin: Mapping[str, str], name: str, parameters: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, refuse_stand_ins
 from trialpod.protocol.messages import CheckpointRules
 from trialpod.tune.config import CheckpointConfig
 from trialpod.tune.registry import resolve_trainable
@@ -45,6 +45,7 @@ def inspect_trainable(trainable: Any) -> TrainableFacts:
     Raises:
         InvalidInputError: it is none, or has a signature that trials cannot call.
     """
+    refuse_stand_ins(trainable)
     if inspect.isclass(trainable):
         return _class(trainable)
     if isinstance(trainable, str):

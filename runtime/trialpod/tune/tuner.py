@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.errors import InvalidInputError, NotSupportedError, refuse_stand_ins
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
 from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend
@@ -97,6 +97,7 @@ class Tuner:
         run_config: RunConfig | None = None,
         backend: Backend | str | None = None,
     ) -> None:
+        refuse_stand_ins(tune_config, run_config, param_space)
         _check_config("tune_config", tune_config, TuneConfig)
         _check_config("run_config", run_config, RunConfig)
         self._trainable = trainable = resolve_trainable(trainable)

@@ -69,7 +69,7 @@ def test_what_has_no_counterpart_says_so_when_it_is_used() -> None:
     from ray.train import ScalingConfig  # type: ignore[import-not-found]
     from ray.train.torch import TorchTrainer  # type: ignore[import-not-found]
 
-    for use in (ScalingConfig, TorchTrainer, PPO, PPO.from_checkpoint):
+    for use in (ScalingConfig, TorchTrainer, PPO, lambda **_: PPO.from_checkpoint):
         with pytest.raises(NotSupportedError, match="is not offered by trialpod; "):
             use(num_workers=2)
     with pytest.raises(NotImplementedError, match=r"ray\.train\.torch\.TorchTrainer"):

@@ -6,6 +6,7 @@ pickles by its name, as real ones do.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,9 +14,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from trialpod.compat.ray import table
-from trialpod.compat.ray.unsupported import Unsupported
-from trialpod.errors import nearest
+from trialpod.compat.ray import known_names, shared, table
+from trialpod.compat.ray.unsupported import UnsupportedModule, stand_in
+from trialpod.errors import NotOffered, nearest
 
 
 class AliasFinder:
@@ -27,7 +28,7 @@ class AliasFinder:
         """Return the spec of an alias module, None for everything else."""
         if fullname != "ray" and not fullname.startswith("ray."):
             return None
-        if fullname in table.MODULES or table.remedy(fullname) is not None:
+        if fullname in table.MODULES or _remedy(fullname) is not None or known_names.is_module(fullname):
             return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
         parent, _, name = fullname.rpartition(".")
         named = nearest(name, _names(parent)) if parent in table.MODULES else None
@@ -41,7 +42,12 @@ class AliasFinder:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make the module."""
-        return ModuleType(spec.name, f"trialpod's alias of {spec.name}.")
+        doc = f"trialpod's alias of {spec.name}."
+        if spec.name in table.MODULES or known_names.is_module(spec.name):
+            return ModuleType(spec.name, doc)
+        module = UnsupportedModule(spec.name, doc)
+        module.remedy = _remedy(spec.name) or table.INTERNAL
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module its look-up."""
@@ -62,20 +68,49 @@ def _look_up(module: str, attribute: str) -> Any:
     """Return what a name in an alias module stands for.
 
     Raises:
-        AttributeError: Ray has no such name, or it is none that people use.
+        AttributeError: Ray has no such name.
     """
     full = f"{module}.{attribute}"
+    if attribute == "__all__":
+        return _exported(module)
     if attribute.startswith("__"):
         raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
-    targets = table.MODULES.get(module)
-    if targets is None:
-        return Unsupported(full, table.remedy(module) or "")
     special = table.NAMES.get(full)
     if special is not None:
         return _named(special)
     if full in table.MODULES:
         return import_module(full)
-    for target in targets:
+    found = _in_targets(module, attribute)
+    if found is not _NOTHING:
+        return found
+    if attribute == "logger":
+        return logging.getLogger(module)
+    remedy = table.remedy(full)
+    if remedy is None and attribute in known_names.names(module):
+        if attribute in shared.SHARED:
+            return _named(shared.SHARED[attribute])
+        remedy = table.INTERNAL
+    remedy = remedy or _remedy(full)
+    if remedy is None and module not in table.MODULES:
+        remedy = _remedy(module) or table.INTERNAL
+    # Ray's modules have lower-case names; a function among them refuses to be called just the same.
+    if known_names.is_module(full) or (attribute.islower() and _remedy(full) is not None):
+        return import_module(full)
+    if remedy is not None:
+        return stand_in(full, remedy)
+    guess = nearest(attribute, _names(module))
+    raise AttributeError(
+        f"module {module!r} (trialpod's alias) has no attribute {attribute!r}"
+        + (f"; did you mean {guess!r}?" if guess else ""),
+        name=attribute,
+    )
+
+
+_NOTHING = object()
+
+
+def _in_targets(module: str, attribute: str) -> Any:
+    for target in table.MODULES.get(module, ()):
         try:
             return getattr(import_module(target), attribute)
         except AttributeError:
@@ -83,15 +118,39 @@ def _look_up(module: str, attribute: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("trialpod"):
                 raise
-    remedy = table.remedy(full)
-    if remedy is not None:
-        return Unsupported(full, remedy)
-    guess = nearest(attribute, _names(module))
-    raise AttributeError(
-        f"module {module!r} (trialpod's alias) has no attribute {attribute!r}"
-        + (f"; did you mean {guess!r}?" if guess else ""),
-        name=attribute,
-    )
+    return _NOTHING
+
+
+def _remedy(full: str) -> str | None:
+    """Return what to do instead of a name without counterpart; private names of Ray's count as known."""
+    found = table.remedy(full)
+    if found is None and any(part.startswith("_") and not part.startswith("__") for part in full.split(".")):
+        return table.INTERNAL
+    return found
+
+
+def _exported(module: str) -> list[str]:
+    """Return the names that ``from module import *`` binds: what is offered, without modules."""
+    names = {full.rpartition(".")[2] for full in table.NAMES if full.rpartition(".")[0] == module}
+    for target in table.MODULES.get(module, ()):
+        found = import_module(target)
+        listed = getattr(found, "__all__", None)
+        if listed is None:
+            listed = [
+                name
+                for name, value in vars(found).items()
+                if not isinstance(value, ModuleType) and getattr(value, "__module__", target) == target
+            ]
+        names.update(listed)
+    return sorted(name for name in names if not name.startswith("_") and _is_there(module, name))
+
+
+def _is_there(module: str, name: str) -> bool:
+    try:
+        value = getattr(import_module(module), name)
+    except (AttributeError, ModuleNotFoundError):
+        return False  # a library that it needs is not installed
+    return not isinstance(value, (ModuleType, NotOffered))
 
 
 def _named(target: str) -> Any:
@@ -108,6 +167,7 @@ def _names(module: str) -> list[str]:
             continue
         names.update(getattr(found, "__all__", None) or (name for name in vars(found) if not name.startswith("_")))
     names.update(table.unsupported_names(module))
+    names.update(known_names.names(module))
     return sorted(
         names | {name for name in vars(sys.modules.get(module, ModuleType(""))) if not name.startswith("_")}
     )

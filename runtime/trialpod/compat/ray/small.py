@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from typing import Any
+
+import cloudpickle
+
+from trialpod import tune
+from trialpod.tune import session
+
+__all__ = ["cloudpickle", "session", "tune"]
+
+logger = logging.getLogger("ray")
 
 UNRESOLVED_SEARCH_SPACE = (
     "{par} of {cls} has to be resolved before the search: it still has search-space objects in it"
 )
 UNDEFINED_SEARCH_SPACE = "{cls} has no search space; give it one, or param_space to the Tuner"
 UNDEFINED_METRIC_MODE = "{cls} has no metric or mode ({metric}, {mode}); give it both, or TuneConfig"
+
+
+def _importers(known: dict[str, str]) -> dict[str, Callable[[], Any]]:
+    from importlib import import_module
+
+    def importer(target: str) -> Callable[[], Any]:
+        home, _, attribute = target.partition(":")
+        return lambda: getattr(import_module(home), attribute)
+
+    return {name: importer(target) for name, target in known.items()}
+
+
+def __getattr__(name: str) -> Any:
+    """Return Ray's tables of names: what imports the class of each scheduler, and of each search algorithm."""
+    if name == "SCHEDULER_IMPORT":
+        from trialpod.tune.schedulers import _SCHEDULERS
+
+        return _importers(_SCHEDULERS)
+    if name == "SEARCH_ALG_IMPORT":
+        from trialpod.tune.search import _SEARCHERS
+
+        return _importers(_SEARCHERS)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def function(func: Any) -> Any:
@@ -20,6 +54,19 @@ def function(func: Any) -> Any:
 def durable(trainable: Any) -> Any:
     """Return the Trainable: every one's checkpoints are in the experiment's storage."""
     return trainable
+
+
+def get_current_placement_group() -> None:
+    """Return None: nothing runs in a placement group."""
+    return
+
+
+def is_ray_cluster() -> bool:
+    """Return False: there is no Ray cluster."""
+    return False
+
+
+_is_ray_cluster = is_ray_cluster
 
 
 def pretty_print(result: dict[str, Any], exclude: set[str] | None = None) -> str:

@@ -34,12 +34,16 @@ _SEARCH_PARTS = (
 MODULES: dict[str, tuple[str, ...]] = {
     "ray": (f"{_RAY}.core",),
     "ray.actor": (f"{_RAY}.core",),
+    "ray.cloudpickle": ("cloudpickle",),
+    "ray.cloudpickle.cloudpickle": ("cloudpickle.cloudpickle", "cloudpickle"),
+    "ray.util.annotations": (f"{_RAY}.annotations",),
     "ray.exceptions": (f"{_RAY}.exceptions",),
     "ray.util": (f"{_RAY}.util",),
     "ray.tune": (_TUNE,),
     "ray.tune.analysis": (f"{_TUNE}.experiment_analysis",),
     "ray.tune.analysis.experiment_analysis": (f"{_TUNE}.experiment_analysis",),
-    "ray.tune.callback": (f"{_TUNE}.callback",),
+    "ray.tune.callback": (f"{_RAY}.callback_list", f"{_TUNE}.callback"),
+    "ray.tune.constants": (f"{_RAY}.constants",),
     "ray.tune.context": (f"{_TUNE}.session",),
     "ray.tune.durable_trainable": (f"{_TUNE}.trainable.durable",),
     "ray.tune.error": (f"{_RAY}.exceptions",),
@@ -51,6 +55,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.tune.experiment": (f"{_TUNE}.experiment",),
     "ray.tune.experiment.experiment": (f"{_TUNE}.experiment",),
     "ray.tune.experiment.trial": (f"{_TUNE}.internals", f"{_TUNE}.trial"),
+    "ray.tune.cluster_info": (f"{_RAY}.small",),
+    "ray.tune.execution.cluster_info": (f"{_RAY}.small",),
     "ray.tune.function_runner": (f"{_TUNE}.trainable.function_trainable", f"{_TUNE}.status_reporter"),
     "ray.tune.impl": (),
     "ray.tune.impl.tuner_internal": (f"{_TUNE}.internals",),
@@ -73,17 +79,19 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.tune.integration.comet": (f"{_TUNE}.logger",),
     "ray.tune.progress_reporter": (f"{_TUNE}.progress_reporter",),
     "ray.tune.ray_trial_executor": (f"{_TUNE}.internals",),
-    "ray.tune.registry": (f"{_TUNE}.registry",),
+    "ray.tune.registry": (f"{_RAY}.registry", f"{_TUNE}.registry"),
     "ray.tune.resources": (f"{_TUNE}.resources",),
-    "ray.tune.result": (f"{_TUNE}.result_keys",),
+    "ray.tune.result": (f"{_TUNE}.result_keys", f"{_RAY}.constants"),
     "ray.tune.result_grid": (f"{_TUNE}.result_grid",),
     "ray.tune.sample": (f"{_TUNE}.search.sample",),
     "ray.tune.schedulers": (f"{_TUNE}.schedulers",),
     **_below(
         "ray.tune.schedulers",
         f"{_TUNE}.schedulers",
-        "async_hyperband hb_bohb hyperband median_stopping_rule pb2 pbt trial_scheduler",
+        "async_hyperband hb_bohb hyperband median_stopping_rule pb2",
     ),
+    "ray.tune.schedulers.pbt": (f"{_TUNE}.schedulers.pbt", f"{_TUNE}.schedulers.pbt_replay"),
+    "ray.tune.schedulers.trial_scheduler": (f"{_TUNE}.schedulers.trial_scheduler", f"{_TUNE}.schedulers.fifo"),
     "ray.tune.schedulers.resource_changing_scheduler": (
         f"{_TUNE}.schedulers.resource_changing_scheduler",
         f"{_TUNE}.schedulers.resource_distribution",
@@ -131,15 +139,23 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ray.tune.tune_config": (f"{_TUNE}.config", f"{_TUNE}.resume_config"),
     "ray.tune.tuner": (f"{_TUNE}.tuner",),
     "ray.tune.utils": (f"{_TUNE}.utils",),
-    "ray.tune.utils.util": (f"{_TUNE}.utils",),
+    "ray.tune.utils.mock_trainable": (f"{_RAY}.mock_trainable",),
+    "ray.tune.utils.util": (f"{_TUNE}.utils", f"{_RAY}.tune_util"),
     "ray.tune.utils.serialization": (f"{_TUNE}.utils",),
     "ray.tune.utils.placement_groups": (f"{_TUNE}.placement_groups",),
     "ray.tune.utils.validation": (f"{_TUNE}.utils",),
     "ray.train": (f"{_RAY}.train", _TUNE),
+    "ray.train._checkpoint": (f"{_TUNE}.checkpoint",),
+    "ray.train._internal": (),
+    "ray.train._internal.session": (f"{_TUNE}.session",),
+    "ray.train.base_trainer": (),
+    "ray.train.constants": (f"{_RAY}.constants",),
+    "ray.train.error": (),
     "ray.train.context": (f"{_TUNE}.session",),
     "ray.train.session": (f"{_TUNE}.session",),
     "ray.air": (f"{_RAY}.train", _TUNE),
     "ray.air.checkpoint": (f"{_TUNE}.checkpoint",),
+    "ray.air.constants": (f"{_RAY}.constants",),
     "ray.air.config": (f"{_TUNE}.config", f"{_TUNE}.sync_config", f"{_RAY}.train"),
     "ray.air.integrations": (),
     "ray.air.integrations.comet": (f"{_TUNE}.logger",),
@@ -151,6 +167,27 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 
 NAMES: dict[str, str] = {
+    "ray.tune.execution.ray_trial_executor._ExecutorEvent": f"{_TUNE}.internals:ExecutorEvent",
+    "ray.tune.execution.ray_trial_executor._ExecutorEventType": f"{_TUNE}.internals.executor:ExecutorEventType",
+    "ray.tune.ray_trial_executor.ExecutorEventType": f"{_TUNE}.internals.executor:ExecutorEventType",
+    "ray.tune.execution.trial_runner._ResumeConfig": f"{_TUNE}:ResumeConfig",
+    "ray.logger": f"{_RAY}.small:logger",
+    "ray.util.PublicAPI": f"{_RAY}.annotations:PublicAPI",
+    "ray.util.DeveloperAPI": f"{_RAY}.annotations:DeveloperAPI",
+    "ray.util.get_current_placement_group": f"{_RAY}.small:get_current_placement_group",
+    "ray.util.placement_group.get_current_placement_group": f"{_RAY}.small:get_current_placement_group",
+    "ray.train._internal.session.get_session": f"{_TUNE}.session:current",
+    "ray.train._internal.session._TrainingResult": f"{_TUNE}.trainable.training_result:TrainingResult",
+    "ray.train.base_trainer.TrainingFailedError": f"{_RAY}.train:TrainingFailedError",
+    "ray.train.error.SessionMisuseError": f"{_RAY}.train:SessionMisuseError",
+    "ray.tune.search.SEARCH_ALG_IMPORT": f"{_RAY}.small:SEARCH_ALG_IMPORT",
+    "ray.tune.schedulers.SCHEDULER_IMPORT": f"{_RAY}.small:SCHEDULER_IMPORT",
+    "ray.tune.experiment.convert_to_experiment_list": f"{_TUNE}.experiment:_convert_to_experiment_list",
+    "ray.tune.resources.json_to_resources": f"{_RAY}.tune_util:json_to_resources",
+    "ray.tune.resources.resources_to_json": f"{_RAY}.tune_util:resources_to_json",
+    "ray.tune.function_runner.FunctionRunner": f"{_TUNE}.trainable.function_trainable:FunctionTrainable",
+    "ray.tune.analysis.experiment_analysis.Analysis": f"{_TUNE}:ExperimentAnalysis",
+    "ray.tune.stopper.EarlyStopping": f"{_TUNE}.stopper:ExperimentPlateauStopper",
     "ray.tune.TuneError": "trialpod.errors:TrialpodError",
     "ray.tune.EarlyStopping": f"{_TUNE}.stopper:ExperimentPlateauStopper",
     "ray.tune.Analysis": f"{_TUNE}:ExperimentAnalysis",
@@ -190,6 +227,10 @@ _TRAINERS = (
 )
 _DATA = "load the data in the Trainable, or pass it with tune.with_parameters"
 _CLUSTER = "trialpod has no cluster runtime of its own; use what your platform has for this"
+INTERNAL = "it is internal to Ray; docs/coming-from-ray.md lists what there is"
+"""What to do instead of a name that Ray has and does not document."""
+_TESTS = "it belongs to Ray's own tests, which are not part of an installation"
+_MIXINS = "call setup_mlflow() or setup_wandb() in the Trainable, or pass a logger callback to RunConfig"
 _PRIVATE = "it marks temporary folders that trialpod does not have; tune.get_checkpoint() is what a trial starts from"
 
 _REMEDIES: tuple[tuple[str, str], ...] = (
@@ -205,6 +246,19 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ("ray.train.DataConfig", _DATA),
     ("ray.train.xgboost", _TRAINERS),
     ("ray.train.lightgbm", _TRAINERS),
+    ("ray.tune.integration.mlflow.mlflow_mixin", _MIXINS),
+    ("ray.tune.integration.mlflow.MLflowTrainableMixin", _MIXINS),
+    ("ray.tune.integration.wandb.wandb_mixin", _MIXINS),
+    ("ray.tune.integration.wandb.WandbTrainableMixin", _MIXINS),
+    ("ray.tune.integration.wandb.WandbLogger", "pass WandbLoggerCallback(...) in RunConfig(callbacks=[...])"),
+    ("ray.tune.logger.MLFLowLogger", "pass MLflowLoggerCallback(...) in RunConfig(callbacks=[...])"),
+    ("ray.tune.logger.MLFlowLogger", "pass MLflowLoggerCallback(...) in RunConfig(callbacks=[...])"),
+    ("ray.tune.cli", "use the commands `trialpod results`, `best` and `explain`"),
+    ("ray.tune.scripts", "use the commands `trialpod results`, `best` and `explain`"),
+    ("ray.tune.commands", "use the commands `trialpod results`, `best` and `explain`"),
+    ("ray.tune.automlboard", "use the commands `trialpod results`, `best` and `explain`"),
+    ("ray.tune.tests", _TESTS),
+    ("ray.tests", _TESTS),
     ("ray.tune.sklearn", "use the package tune-sklearn's successor of your choice, or write a function Trainable"),
     ("ray.tune.automl", "write the search space as a dict"),
     ("ray.tune.web_server", "`trialpod run --json` prints every event for programs"),
@@ -324,7 +378,7 @@ _CHILDREN: dict[str, tuple[str, str]] = {
         _CLUSTER,
         (
             "ActorGroup ActorPool accelerators annotations check_open_ports check_serialize client collective "
-            "connect dask debug debugpy deregister_serializer disconnect get_current_placement_group "
+            "connect dask data debug debugpy deregister_serializer disconnect get_current_placement_group "
             "get_placement_group init_service iter joblib list_named_actors lightgbm metrics ml_utils "
             "multiprocessing pdb placement_group placement_group_table placement_groups queue "
             "register_serializer remove_placement_group rpdb scheduling_strategies serialization sgd spark "

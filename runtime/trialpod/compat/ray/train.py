@@ -14,6 +14,10 @@ class TrainingFailedError(TrialpodError, RuntimeError):
     """Raised by Ray's trainers; here only a name for ``except``."""
 
 
+class SessionMisuseError(TrialpodError):
+    """Never raised; a name for ``except``."""
+
+
 def save_checkpoint(**state: Any) -> None:
     """Keep values as the checkpoint of the next report."""
     import tempfile

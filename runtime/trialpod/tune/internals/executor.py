@@ -22,6 +22,15 @@ PG_READY = "PG_READY"
 NO_RUNNING_TRIAL = "NO_RUNNING_TRIAL_TIMEOUT"
 
 
+class ExecutorEventType:
+    """The types of events by name, as scripts compare them."""
+
+    ERROR = ERROR
+    NO_RUNNING_TRIAL_TIMEOUT = NO_RUNNING_TRIAL
+    PG_READY = PG_READY
+    TRAINING_RESULT = TRAINING_RESULT
+
+
 @dataclass(frozen=True)
 class ExecutorEvent:
     """What happened.

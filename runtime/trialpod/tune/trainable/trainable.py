@@ -16,6 +16,7 @@ import copy
 import logging
 import os
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
@@ -33,6 +34,19 @@ EXPORT_FORMATS = ("checkpoint", "model", "onnx", "h5")
 _COUNTERS = ("training_iteration", "time_total_s", "timesteps_total", "episodes_total")
 _MAGIC_KEYS = ("__trial_info__", "__stdout_file__", "__stderr_file__")
 _SLOW_SETUP_S = 10.0
+
+
+def checked_formats(formats: Iterable[str]) -> list[str]:
+    """Return names of export formats in their usual form.
+
+    Raises:
+        InvalidInputError: one is unknown.
+    """
+    names = [str(name).strip().lower() for name in formats]
+    for name in names:
+        if name not in EXPORT_FORMATS:
+            raise InvalidInputError(f"unknown export format {name!r}; known are {', '.join(EXPORT_FORMATS)}")
+    return names
 
 
 class Trainable:
@@ -378,10 +392,7 @@ class Trainable:
         Raises:
             InvalidInputError: a format is unknown.
         """
-        formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
-        for name in formats:
-            if name not in EXPORT_FORMATS:
-                raise InvalidInputError(f"unknown export format {name!r}; known are {', '.join(EXPORT_FORMATS)}")
+        formats = checked_formats([export_formats] if isinstance(export_formats, str) else export_formats)
         return self._export_model(formats, export_dir or self.logdir)
 
     def get_auto_filled_metrics(
