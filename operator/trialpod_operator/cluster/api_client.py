@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from trialpod_operator.cluster.kubeconfig import Access
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_S = 6 * 3600.0
 """So long a log that is followed may be silent."""
+
+_MAX_HEAD = 64 * 1024
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -134,6 +137,45 @@ class KubeClient:
         finally:
             connection.close()
 
+    def upgrade(
+        self, path: str, headers: Mapping[str, str], *, query: Mapping[str, str], timeout_s: float
+    ) -> tuple[socket.socket, bytes]:
+        """Send a GET request that switches its connection to another protocol.
+
+        Args:
+            path: of the request.
+            headers: that ask for the protocol.
+            query: of the request.
+            timeout_s: for the connection and the answer.
+
+        Returns:
+            The connection, without a timeout, and what came on it behind the answer.
+
+        Raises:
+            ApiError: the server refuses.
+            ClusterUnreachableError: it does not answer.
+        """
+        connection = self._connect(timeout_s)
+        try:
+            connection.connect()
+            stream: socket.socket = connection.sock
+            asked = {**self._authorization(), "User-Agent": "trialpod", **headers}
+            lines = [f"GET {self._target(path, query)} HTTP/1.1", f"Host: {urlsplit(self.access.server).netloc}"]
+            lines += [f"{name}: {value}" for name, value in asked.items()]
+            stream.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            head, rest = _read_head(stream)
+            status = int(head.split(b" ", 2)[1])
+            if status != 101:
+                raise _refused(status, _read_body(stream, head, rest))
+            stream.settimeout(None)
+        except (OSError, http.client.HTTPException, ValueError, IndexError) as error:
+            connection.close()
+            raise self._unreachable(error) from error
+        except BaseException:
+            connection.close()
+            raise
+        return stream, rest
+
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
         if self._connection is not None:
@@ -197,6 +239,27 @@ def _refused(status: int, answer: bytes) -> ApiError:
         found = {"message": answer[:300].decode(errors="replace")}
     found = found if isinstance(found, dict) else {}
     return ApiError(status, str(found.get("reason") or ""), str(found.get("message") or f"status {status}"))
+
+
+def _read_head(stream: socket.socket) -> tuple[bytes, bytes]:
+    """Return the head of an answer, and what came behind it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = stream.recv(65536)
+        if not piece or len(data) > _MAX_HEAD:
+            raise http.client.HTTPException("the answer to a change of protocol is not HTTP")
+        data += piece
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def _read_body(stream: socket.socket, head: bytes, begin: bytes) -> bytes:
+    """Return the body of a refusal."""
+    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line)
+    length = min(int(fields.get(b"content-length", b"0") or 0), _MAX_HEAD)
+    while len(begin) < length and (piece := stream.recv(65536)):
+        begin += piece
+    return begin
 
 
 class _Https(http.client.HTTPSConnection):

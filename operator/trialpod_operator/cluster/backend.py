@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.storage import routes
 from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.endpoints import endpoint_of
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3 import parse_uri
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
 from trialpod.tune.callback_list import CallbackError
 from trialpod.tune.shipping import stored_objects
@@ -30,6 +32,7 @@ from trialpod.tune.stored_objects import FOLDER
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.client import ApiError, Experiments
 from trialpod_operator.cluster.remote_callbacks import RemoteCallbacks
+from trialpod_operator.cluster.remote_storage import StoragePlace, default_storage, own_endpoint, reach
 from trialpod_operator.cluster.remote_view import is_true, view_of
 from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, resource_name
 from trialpod_operator.cluster.skew import skew
@@ -129,6 +132,39 @@ class KubernetesBackend:
         ending = f"-{stamp}-{secrets.token_hex(2)}"
         return resource_name(trainable)[: names.MAX_EXPERIMENT_NAME - len(ending)].rstrip("-") + ending
 
+    def prepare_storage(self, path: str) -> None:
+        """Register how this process reaches the server of a bucket that is inside the cluster.
+
+        Nothing is asked before something in that bucket is opened.
+        """
+        if not path.startswith("s3://") or endpoint_of(path) or own_endpoint(self._environ):
+            return
+        bucket = parse_uri(path)[0]
+        if not routes.registered(bucket):
+            routes.register(bucket, lambda: self._route(path))
+
+    def _route(self, path: str) -> routes.Route | None:
+        """Return the way to the server of a bucket in the cluster; None where the environment says how."""
+        try:
+            api = Experiments.connect(self._namespace, context=self._context)
+        except InvalidInputError:
+            return None  # no cluster is known: only stored results are read, perhaps
+        with api:
+            place = self._storage_place(api, path)
+            if not place.endpoint:
+                return None
+            if self._secret is None and place.secret:
+                self._secret = place.secret  # the pods need it, too
+            return reach(api, place, self._environ)[1]
+
+    def _storage_place(self, api: Experiments, path: str) -> StoragePlace:
+        """Return where a path is: as this backend was told, or as the operator's default storage says."""
+        default = default_storage(api.operator_facts())
+        same = _bucket(str(default.get("uri") or "")) == _bucket(path)
+        endpoint = self._endpoint if self._endpoint is not None else str(default.get("endpoint") or "") * same
+        secret = self._secret if self._secret is not None else str(default.get("credentialsSecret") or "") * same
+        return StoragePlace(path, endpoint, secret)
+
     def attaches(self, path: str) -> bool:
         """Return whether there is a TuneExperiment for what is kept at `path`, which `run` would follow."""
         with Experiments.connect(self._namespace, context=self._context) as api:
@@ -138,12 +174,14 @@ class KubernetesBackend:
         """Return whether the storage at `path` holds an experiment."""
         if not path.startswith("s3://") or (submission is not None and submission.dry_run):
             return False
+        self.prepare_storage(path)
         return open_storage(path).exists(EXPERIMENT_KEY)
 
     def load(self, path: str) -> ExperimentOutcome:
         """Read what is known of the experiment in the directory or at the URI `path`."""
         from trialpod_operator.local.backend import LocalBackend
 
+        self.prepare_storage(path)
         return LocalBackend().load(path)
 
     def run(self, request: ExperimentRequest) -> ExperimentOutcome:
@@ -161,6 +199,7 @@ class KubernetesBackend:
             if submission is not None and submission.dry_run:
                 submission.items.append(self._made(request))
                 raise Submitted(0)
+            self.prepare_storage(request.storage_uri)
             with Experiments.connect(self._namespace, context=self._context) as api:
                 code = Path(request.trainable.pickle or "").read_bytes()
                 tuner = Path(request.directory, _TUNER_FILE)
@@ -250,6 +289,11 @@ class KubernetesBackend:
 
     def _settings(self, namespace: str, request: ExperimentRequest) -> ClusterSettings:
         endpoint = self._endpoint
+        route = None
+        if endpoint is None and (submission is None or not submission.dry_run):
+            route = routes.route_to(_bucket(request.storage_uri))
+        if endpoint is None and route is not None:
+            endpoint = route.endpoint
         if endpoint is None:
             own = StorageOptions(endpoint=endpoint_of(request.storage_uri)).resolved(self._environ)
             endpoint = "" if own.addressing == "virtual" else own.endpoint
@@ -310,6 +354,10 @@ class KubernetesBackend:
         deadline = self._clock() + COPIED_S
         while storage.exists(_WRITER) and self._clock() < deadline:
             self._sleep(COPIED_POLL_S)
+
+
+def _bucket(uri: str) -> str:
+    return uri.partition("://")[2].partition("/")[0]
 
 
 def _code_uri(request: ExperimentRequest) -> str:

@@ -28,6 +28,7 @@ from trialpod.storage.base import (
 )
 from trialpod.storage.endpoints import endpoint_of, plain
 from trialpod.storage.options import StorageOptions
+from trialpod.storage.routes import route_to
 from trialpod.storage.s3_client import Rejection, S3Client, settled
 from trialpod.storage.s3_errors import not_s3
 from trialpod.storage.s3_signing import quoted
@@ -64,10 +65,7 @@ class S3Storage(Storage):
         """
         bucket, prefix = parse_uri(uri)
         if client is None:
-            given = options or StorageOptions()
-            if not given.endpoint:
-                given = msgspec.structs.replace(given, endpoint=endpoint_of(uri))
-            client = S3Client(bucket, given.resolved())
+            client = _client(uri, bucket, options)
         storage = cls(client, prefix)
         storage._check_bucket()
         return storage
@@ -407,10 +405,19 @@ def open_to_read(uri: str, options: StorageOptions | None = None) -> S3Storage:
     if local_folder(uri) is not None:
         raise InvalidInputError(f"storage {uri!r} is a folder, not a bucket")
     bucket, prefix = parse_uri(uri)
+    return S3Storage(_client(uri, bucket, options), prefix)
+
+
+def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:
+    """Return a client for a bucket: at the options' endpoint, by a registered route, or as the environment says."""
     given = options or StorageOptions()
-    if not given.endpoint:
-        given = msgspec.structs.replace(given, endpoint=endpoint_of(uri))
-    return S3Storage(S3Client(bucket, given.resolved()), prefix)
+    if given.endpoint:
+        return S3Client(bucket, given.resolved())
+    if (route := route_to(bucket)) is not None:
+        given = msgspec.structs.replace(given, endpoint=route.endpoint, ca_pem=given.ca_pem or route.ca_pem)
+        return S3Client(bucket, given.resolved(), credentials=route.credentials, dial=route.dial)
+    given = msgspec.structs.replace(given, endpoint=endpoint_of(uri))
+    return S3Client(bucket, given.resolved())
 
 
 def parse_uri(uri: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from trialpod.errors import StorageError
@@ -26,6 +27,9 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3_errors import Failure, error_code, from_answer, from_exception
 from trialpod.storage.s3_http import Answer, FilePart, HttpPool, ShortFileError, Sink, StaleConnectionError
 from trialpod.storage.s3_signing import UNSIGNED, Signer, query_string, quoted
+
+if TYPE_CHECKING:
+    from trialpod.storage.routes import Dial
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class S3Client:
         bucket: its name.
         options: resolved.
         credentials: where the keys come from; None for what the options name.
+        dial: connects to the server; None = by the address in the options.
         clock: monotonic seconds.
         wall_clock: seconds since the epoch.
         sleep: waits some seconds.
@@ -64,6 +69,7 @@ class S3Client:
         options: StorageOptions,
         *,
         credentials: CredentialsProvider | None = None,
+        dial: Dial | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
@@ -85,6 +91,7 @@ class S3Client:
             timeout_s=options.timeout_s,
             connect_timeout_s=options.connect_timeout_s,
             ca_pem=options.ca_pem,
+            dial=dial,
         )
         parts = urlsplit(options.endpoint)
         host = parts.hostname or ""

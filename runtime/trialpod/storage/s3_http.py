@@ -24,6 +24,8 @@ from trialpod.errors import InvalidInputError
 if TYPE_CHECKING:
     import ssl
 
+    from trialpod.storage.routes import Dial
+
 Sink = Callable[[memoryview], None]
 
 _STEP = 256 * 1024
@@ -75,19 +77,28 @@ class HttpPool:
         timeout_s: seconds for one send or one wait for data.
         connect_timeout_s: seconds until a connection must stand.
         ca_pem: certificates to trust for https, themselves; goes before `ca_file`.
+        dial: connects to the endpoint; None = by its address.
 
     Raises:
         InvalidInputError: the file of certificates cannot be used.
     """
 
     def __init__(
-        self, endpoint: str, *, ca_file: str, timeout_s: float, connect_timeout_s: float, ca_pem: str = ""
+        self,
+        endpoint: str,
+        *,
+        ca_file: str,
+        timeout_s: float,
+        connect_timeout_s: float,
+        ca_pem: str = "",
+        dial: Dial | None = None,
     ) -> None:
         parts = urlsplit(endpoint)
         self._tls: ssl.SSLContext | None = _context(ca_file, ca_pem) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
+        self._dial = dial
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         # Not by __del__: in a cycle that is collected the sockets may come first, and warn that nobody closed them.
@@ -153,11 +164,15 @@ class HttpPool:
             _close_all(self._idle)
 
     def _connect(self, host: str) -> socket.socket:
-        address = "localhost" if host.endswith(".localhost") else host
-        connection = socket.create_connection((address, self._port), timeout=self._connect_timeout_s)
+        if self._dial is not None:
+            connection = self._dial(self._connect_timeout_s)
+        else:
+            address = "localhost" if host.endswith(".localhost") else host
+            connection = socket.create_connection((address, self._port), timeout=self._connect_timeout_s)
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT") and connection.family != socket.AF_UNIX:  # Linux
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)

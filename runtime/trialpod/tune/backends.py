@@ -120,10 +120,11 @@ class ExperimentOutcome:
 class Backend(Protocol):
     """Where experiments run.
 
-    A backend may have three things more, which a `Tuner` asks for: ``ships_code`` (True: trials run where the user's
+    A backend may have four things more, which a `Tuner` asks for: ``ships_code`` (True: trials run where the user's
     own modules are not, so their code travels with the Trainable), ``default_name(trainable_name, now)`` (the name of
-    an experiment that was given none) and ``attaches(path)`` (True: running a script again goes on with the
-    experiment of that name).
+    an experiment that was given none), ``attaches(path)`` (True: running a script again goes on with the experiment
+    of that name) and ``prepare_storage(path)`` (called before anything is read from a path; it may register a route
+    to its server).
     """
 
     def run(self, request: ExperimentRequest) -> ExperimentOutcome:
@@ -145,6 +146,13 @@ class Backend(Protocol):
     def can_restore(self, path: str) -> bool:
         """Return whether the directory or URI `path` holds an experiment that `run` could go on with."""
         ...
+
+
+def prepare_storage(backend: Backend, path: str) -> None:
+    """Have a backend make the storage at a path or URI reachable for this process, if it has a way to do so."""
+    prepare = getattr(backend, "prepare_storage", None)
+    if prepare is not None:
+        prepare(path)
 
 
 def get_backend(name: str | None = None, *, environ: Mapping[str, str] = os.environ) -> Backend:

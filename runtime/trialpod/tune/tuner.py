@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import InvalidInputError, NotSupportedError, refuse_stand_ins
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
-from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend
+from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend, prepare_storage
 from trialpod.tune.config import (
     CheckpointConfig,
     FailureConfig,
@@ -157,6 +157,7 @@ class Tuner:
                 "Tuner.restore(resume_errored=True, restart_errored=True): failed trials can go on from their "
                 "checkpoints or start anew, not both; choose one"
             )
+        prepare_storage(open_backend(backend), str(place))
         saved = _saved(place, "Tuner.restore", inspect_trainable(trainable).name)
         space = saved["param_space"] if param_space is None else checked_space(param_space)
         check_same_keys(saved["param_space"], space)
@@ -180,6 +181,7 @@ class Tuner:
     def can_restore(cls, path: str | os.PathLike[str], *, backend: Backend | str | None = None) -> bool:
         """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
         place = experiment_place(path)
+        prepare_storage(open_backend(backend), str(place))
         stored = place.storage().exists(TUNER_FILE) or _file_here(place) is not None
         return stored and open_backend(backend).can_restore(str(place))
 
@@ -211,6 +213,7 @@ class Tuner:
         place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
         if not must and not open_backend(self._backend).can_restore(str(place)):
             return
+        prepare_storage(open_backend(self._backend), str(place))
         saved = _saved(place, "resume", self._facts.name)
         check_same_keys(saved["param_space"], self._param_space)
         self._resume = _Resume(place, unfinished, errored, restart)

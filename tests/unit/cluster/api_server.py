@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +30,8 @@ class ApiServer:
         self.routes: dict[tuple[str, str], Json | bytes] = {}
         """Answers by method and path, before all else; {"code": ...} is a refusal, bytes are text."""
         self.bodies: list[Any] = []
+        self.forwards: dict[tuple[str, str], int] = {}
+        """Ports of this machine by the pod's path and its port, for port-forwards."""
         self.before_get: Callable[[str, str], None] = lambda _resource, _name: None
         self._versions = 0
         outer = self
@@ -38,6 +44,8 @@ class ApiServer:
                 pass
 
             def _serve(self) -> None:
+                if self.headers.get("Upgrade") == "websocket" and self._forward():
+                    return
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
                 outer.authorizations.append(self.headers.get("Authorization"))
@@ -47,6 +55,19 @@ class ApiServer:
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def _forward(self) -> bool:
+                """Carry a port-forward to its end; return whether there is one for this path."""
+                parts = urlsplit(self.path)
+                port = parse_qs(parts.query).get("ports", [""])[0]
+                target = outer.forwards.get((parts.path, port))
+                if target is None:
+                    return False
+                outer.requests.append((self.command, parts.path))
+                outer.authorizations.append(self.headers.get("Authorization"))
+                carry_port_forward(self, int(port), target)
+                self.close_connection = True
+                return True
 
             do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
@@ -138,6 +159,54 @@ class ApiServer:
                 notes[key] = value
             found["metadata"]["generation"] += json.dumps(found.get("spec")) != before
         return 200, found
+
+
+def carry_port_forward(handler: BaseHTTPRequestHandler, port: int, target: int) -> None:
+    """Play the kubelet: `v4.channel.k8s.io` over a WebSocket on one side, a port of this machine on the other."""
+    assert handler.headers["Sec-WebSocket-Protocol"] == "v4.channel.k8s.io"
+    digest = hashlib.sha1(f"{handler.headers['Sec-WebSocket-Key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode())
+    handler.send_response(101)
+    handler.send_header("Upgrade", "websocket")
+    handler.send_header("Connection", "Upgrade")
+    handler.send_header("Sec-WebSocket-Accept", base64.b64encode(digest.digest()).decode())
+    handler.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
+    handler.end_headers()
+
+    def send(data: bytes, opcode: int = 2, *, final: bool = True) -> None:
+        size = bytes((len(data),)) if len(data) < 126 else b"\x7e" + struct.pack(">H", len(data))
+        handler.wfile.write(bytes((0x80 * final | opcode,)) + size + data)
+        handler.wfile.flush()
+
+    number = struct.pack("<H", port)
+    send(b"\0" + number)
+    send(b"\1" + number)
+    send(b"are you there", opcode=9)
+    try:
+        upstream = socket.create_connection(("127.0.0.1", target), timeout=10)
+    except OSError as error:
+        send(b"\1" + f"cannot connect to the port {port}: {error.strerror}".encode())
+        return
+
+    def answer() -> None:
+        while data := upstream.recv(30000):
+            send(b"\0" + data[:10], final=False)
+            send(data[10:], opcode=0)
+        send(b"", opcode=8)
+
+    with upstream:
+        answering = threading.Thread(target=answer)
+        answering.start()
+        while len(head := handler.rfile.read(2)) == 2 and head[0] & 0x0F != 8:
+            length = head[1] & 0x7F
+            if length >= 126:
+                length = int.from_bytes(handler.rfile.read(2 if length == 126 else 8), "big")
+            mask = handler.rfile.read(4)
+            data = bytes(byte ^ mask[at % 4] for at, byte in enumerate(handler.rfile.read(length)))
+            if head[0] & 0x0F == 2:
+                assert data[:1] == b"\0"
+                upstream.sendall(data[1:])
+        upstream.shutdown(socket.SHUT_RDWR)
+        answering.join()
 
 
 def experiment_object(name: str, spec: Json | None = None, **status: Any) -> Json:

@@ -12,8 +12,6 @@ import pytest
 import yaml
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 
-from trialpod_operator.cluster import remote_storage
-
 Json = dict[str, Any]
 CORE = "/api/v1/namespaces/team"
 
@@ -399,17 +397,3 @@ def test_a_name_that_is_nowhere_is_told_so(server: ApiServer, trialpod: Run, mon
     assert "clim does not exist, here or in ./trialpod-results; if it is the name of an experiment" in text
     assert "in a cluster: no cluster is known" in text
     assert "--kubeconfig FILE" in text
-
-
-def test_an_address_inside_the_cluster_comes_with_the_way_to_it(server: ApiServer) -> None:
-    from trialpod_operator.cluster.client import Experiments
-
-    server.put("tuneexperiments", climbing())
-    data = {"AWS_ACCESS_KEY_ID": "YQ==", "AWS_SECRET_ACCESS_KEY": "Yg=="}
-    server.routes["GET", f"{CORE}/secrets/minio"] = {"data": data}
-    with (
-        Experiments.connect() as api,
-        pytest.raises(remote_storage.DeskStorageError, match="port-forward svc/minio 9000:9000"),
-        remote_storage.opened(api, {**climbing()}, {}),
-    ):
-        pass
