@@ -112,6 +112,7 @@ class Shell:
             **{key: value for key, value in os.environ.items() if not key.startswith("TRIALPOD_")},
             MARK: self.mark,
             "TERM": "dumb",
+            "PATH": f"{Path(TRIALPOD[0]).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
         }
         self._running: list[Running] = []

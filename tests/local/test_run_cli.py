@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -92,6 +93,42 @@ def test_init_and_run_and_best_work_as_printed(shell: Shell) -> None:
     assert f"best trial: {best['name']} with accuracy=" in again.stdout
     assert best["checkpoint"] in again.stdout
     assert Path(best["checkpoint"], "state.json").is_file()
+
+
+class TestPrintedCommands:
+    """The last lines of a run are commands; each is executed as it is printed, also where trialpod is not on PATH."""
+
+    SOURCE = """
+from trialpod import tune
+
+def train(config):
+    tune.report({"score": config["x"]})
+    if config["x"] < BOUND:
+        raise ValueError(f"no {config['x']}")
+"""
+
+    def commands(self, shell: Shell, output: str) -> dict[str, str]:
+        found = [line.split(":", 1) for line in output.splitlines() if re.match(r"\s*[a-z ]+: +venv/trialpod", line)]
+        made = {name.strip(): command.strip() for name, command in found}
+        for name, command in made.items():
+            done = shell.execute(["sh", "-c", command])
+            assert not done.stderr, f"{name}: {command}: {done.stderr}"
+            assert done.returncode == (name == "retry"), f"{name}: {command}: {done.stdout}"
+        return made
+
+    def test_work_as_printed(self, shell: Shell) -> None:
+        (shell.folder / "venv").mkdir()
+        (shell.folder / "venv/trialpod").symlink_to(TRIALPOD[0])
+        shell.env["PATH"] = "/usr/bin:/bin"
+        prepared(shell, self.SOURCE.replace("BOUND", "2.0"))
+        command = ["venv/trialpod", "run", "experiment.yaml", "--storage", "my results", "--max-concurrent", "1"]
+        failed = shell.execute([*command, "--set", "spec.numSamples=7", "--set", "spec.seed=1"])
+        assert failed.returncode == 1
+        assert set(self.commands(shell, failed.stdout)) == {"all of them", "retry", "compare"}
+        prepared(shell, self.SOURCE.replace("BOUND", "-1"))
+        done = shell.execute([*command, "--name", "other"])
+        assert done.returncode == 0
+        assert set(self.commands(shell, done.stdout)) == {"extend", "compare"}
 
 
 def test_a_finished_experiment_is_only_told_again(shell: Shell) -> None:

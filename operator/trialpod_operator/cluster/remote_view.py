@@ -13,10 +13,10 @@ from typing import Any
 
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.words import duration
+from trialpod_operator.local.pace import RunningTrial, remaining_s, trials_per_minute
 from trialpod_operator.local.view import ExperimentView, TrialRow
 
 Json = dict[str, Any]
-RATE_WINDOW = 20
 _COUNTS = {
     "PENDING": "pending",
     "RUNNING": "running",
@@ -80,7 +80,7 @@ def view_of(
     started = seconds(status.get("startTime"))
     ended = seconds(status.get("completionTime"))
     state = state_of(item)
-    rate = _trials_per_minute(listed)
+    elapsed_s = max(0.0, (ended or now) - started) if started else 0.0
     total = counts.get("total")
     left = None if total is None else total - counts.get("done", 0)
     budget = spec.get("timeBudget")
@@ -100,14 +100,14 @@ def view_of(
         total=total,
         counts=by_state,
         results=sum(row.iteration for row in all_rows.values()),
-        elapsed_s=max(0.0, (ended or now) - started) if started else 0.0,
+        elapsed_s=elapsed_s,
         time_budget_s=_budget_seconds(budget),
         max_concurrent=spec.get("maxConcurrentTrials"),
         best=_best(best, all_rows),
         rows=_shown(list(all_rows.values()), listed, rows),
         failures=failures,
-        trials_per_minute=rate,
-        eta_s=left / rate * 60 if rate and left and state == "Running" else None,
+        trials_per_minute=trials_per_minute(int(counts.get("done", 0)), elapsed_s),
+        eta_s=_eta_s(spec, all_rows.values(), left) if left and state == "Running" else None,
         resources={
             str(name): {str(part): _number(hours) or 0.0 for part, hours in (parts or {}).items()}
             for name, parts in (status.get("resources") or {}).items()
@@ -209,11 +209,25 @@ def _shown(rows: list[TrialRow], trials: list[Mapping[str, Any]], limit: int | N
     return [*running, *ended, *waiting][:limit]
 
 
-def _trials_per_minute(trials: list[Mapping[str, Any]]) -> float | None:
-    times = (seconds((trial.get("status") or {}).get("completionTime")) for trial in trials)
-    ended = sorted(time for time in times if time)[-RATE_WINDOW:]
-    span = ended[-1] - ended[0] if len(ended) > 1 else 0.0
-    return 60.0 * (len(ended) - 1) / span if span > 0 else None
+def _eta_s(spec: Mapping[str, Any], rows: Iterable[TrialRow], left: int) -> float | None:
+    """Return how long `left` trials, the running ones among them, still take; None when that is not known."""
+    listed = list(rows)
+    stop = spec.get("stop") or {}
+    last_iteration = _number(stop.get("training_iteration"))
+    running = [
+        RunningTrial(
+            row.run_time_s,
+            row.run_time_s * last_iteration / row.iteration if last_iteration and row.iteration else None,
+        )
+        for row in listed
+        if row.status == "RUNNING"
+    ]
+    return remaining_s(
+        [row.run_time_s for row in listed if row.status == "TERMINATED"],
+        running,
+        max(0, left - len(running)),
+        early_stopping=bool(spec.get("scheduler") or spec.get("stoppers") or len(stop) > 1),
+    )
 
 
 def _number(text: Any) -> float | None:

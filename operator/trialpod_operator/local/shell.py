@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -65,6 +66,7 @@ from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.words import plural
 from trialpod_operator.local.fork_server import ForkServer
+from trialpod_operator.local.loading import Loading
 from trialpod_operator.local.processes import ProcessPool
 from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
@@ -153,6 +155,7 @@ class LocalShell:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # for a position to be there
         self._changed: asyncio.Event
         self._wakeup: asyncio.TimerHandle | None = None
+        self._loading: Loading | None = None
 
     def run(self) -> RunOutcome:
         """Run the experiment; returns when it has finished or was interrupted.
@@ -292,6 +295,9 @@ class LocalShell:
                 await pool.start()
                 preload = asyncio.ensure_future(pool.preload(self._plan.trainable))
                 preload.add_done_callback(_log_preload)
+                self._loading = Loading(self._plan.trainable, self._display.event)
+                following = asyncio.ensure_future(self._loading.follow(preload))
+                stack.callback(following.cancel)
                 self._host = ExperimentHost(
                     self._plan,
                     self._directory,
@@ -590,14 +596,17 @@ class LocalShell:
             trial,
             path=str(host.files.path(trial)),
             name=host.trial_name(trial),
-            now=self._clock(),
+            now=host.now(),
             checkpoints=host.checkpoint_uri(trial),
         )
 
     def _view(self, rows: int | None = 0) -> ExperimentView:
-        engine = self._host.engine
+        host = self._host
+        engine = host.engine
         settings = engine.state.settings or self._plan.settings
-        return build_view(engine, settings, path=str(self._directory), now=self._clock(), rows=rows, row=self._row)
+        view = build_view(engine, settings, path=str(self._directory), now=host.now(), rows=rows, row=self._row)
+        loading = self._loading.message if self._loading is not None and not engine.finished else ""
+        return view if view.message or not loading else dataclasses.replace(view, message=loading)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

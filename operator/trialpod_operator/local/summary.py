@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from trialpod.cli.program import program
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS
 from trialpod_operator.local.account import account_text, is_worth_telling
@@ -47,13 +48,13 @@ class RunCommand:
         """Return the command; `changes` are fields of the spec to set in addition (or anew)."""
         options = [option for option in self.sets if option.partition("=")[0] not in _paths(changes)]
         options += [f"{path}={value}" for path, value in zip(_paths(changes), changes.values(), strict=True)]
-        words = ["trialpod", "run", self.file]
+        words = ["run", self.file]
         words += ["--name", self.name] if self.name else []
         words += ["--storage", self.storage] if self.storage else []
         words += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
         for option in options:
             words += ["--set", option]
-        return shlex.join(words)
+        return f"{program()} {shlex.join(words)}"
 
 
 def _paths(changes: Iterable[str]) -> list[str]:
@@ -113,7 +114,7 @@ def _failures(view: ExperimentView) -> str:
     if len(groups) > MOST_FAILURES:
         others = sum(count for _, count in groups[MOST_FAILURES:])
         lines.append(f"  {plural(others, 'trial')} with {plural(len(groups) - MOST_FAILURES, 'other message')}")
-        lines.append(f"    all of them: trialpod results {one_line(shlex.quote(view.path))} --failed")
+        lines.append(f"    all of them: {program()} results {one_line(shlex.quote(view.path))} --failed")
     return "\n".join(lines)
 
 
@@ -196,5 +197,5 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
         lines.append(f"retry:   {command.text()} --retry-failed")
     if command.num_samples and command.num_samples > 0 and view.state != "Failed":
         lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")
-    lines.append(f"compare: trialpod results {one_line(shlex.quote(view.path))}")
+    lines.append(f"compare: {program()} results {one_line(shlex.quote(view.path))}")
     return "\n".join(lines)

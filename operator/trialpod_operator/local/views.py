@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trialpod.tune.result_keys import TRAINING_ITERATION
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outcome import RUNNING as EXPERIMENT_RUNNING
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 from trialpod_operator.experiment.best import best_trial
+from trialpod_operator.local.pace import RunningTrial, remaining_s, trials_per_minute
 from trialpod_operator.local.view import ExperimentView, TrialRow
-
-RATE_WINDOW = 20
-"""Trials per minute are told from the latest this many ended trials."""
 
 
 def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: str = "") -> TrialRow:
@@ -63,10 +62,9 @@ def build_view(
         if trial.status == ERROR:
             failures[trial.error] = failures.get(trial.error, 0) + 1
     best = best_trial(engine)
-    rate = _trials_per_minute(trials)
+    elapsed_s = engine.active_s(now)
     total = engine.search.total
-    remaining = None if total is None else total - sum(trial.ended for trial in trials)
-    eta = remaining / rate * 60 if rate and remaining and flags.state == EXPERIMENT_RUNNING else None
+    eta = _eta_s(engine, settings, trials, total, elapsed_s, now) if flags.state == EXPERIMENT_RUNNING else None
     return ExperimentView(
         name=settings.name,
         path=path,
@@ -77,13 +75,13 @@ def build_view(
         total=total,
         counts={status: state.counts.get(status, 0) for status in (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)},
         results=flags.results,
-        elapsed_s=engine.active_s(now),
+        elapsed_s=elapsed_s,
         time_budget_s=settings.time_budget_s,
         max_concurrent=settings.max_concurrent,
         best=row(best) if best is not None else None,
         rows=[row(trial) for trial in _shown(trials, rows)],
         failures=failures,
-        trials_per_minute=rate,
+        trials_per_minute=trials_per_minute(sum(trial.ended for trial in trials), elapsed_s),
         eta_s=eta,
         resources=accounting.hours(flags.account, flags.spent),
         budget_used_up=_budget_used_up(flags.stopping),
@@ -106,9 +104,32 @@ def _shown(trials: list[Trial], limit: int | None) -> list[Trial]:
     return [*running, *ended, *waiting][:limit]
 
 
-def _trials_per_minute(trials: list[Trial]) -> float | None:
-    ended = sorted(trial.ended_at for trial in trials if trial.ended)[-RATE_WINDOW:]
-    if len(ended) < 2:
+def _eta_s(
+    engine: Engine, settings: Settings, trials: list[Trial], total: int | None, elapsed_s: float, now: float
+) -> float | None:
+    """Return how long the experiment still takes; None when that is not known."""
+    if total is None:
         return None
-    span = ended[-1] - ended[0]
-    return 60.0 * (len(ended) - 1) / span if span > 0 else None
+    ended = sorted((trial for trial in trials if trial.status == TERMINATED), key=lambda trial: trial.ended_at)
+    last_iteration = _iteration_limit(settings)
+    running = []
+    for trial in trials:
+        if trial.running:
+            age_s = trial.run_time_s + max(0.0, now - trial.started_at)
+            known = last_iteration is not None and trial.iteration > 0
+            limit_s = age_s * last_iteration / trial.iteration if known and last_iteration is not None else None
+            running.append(RunningTrial(age_s, limit_s))
+    eta = remaining_s(
+        [trial.run_time_s for trial in ended],
+        running,
+        total - sum(trial.ended for trial in trials) - len(running),
+        early_stopping=not engine.silent or len(settings.stop_rules) > 1,
+    )
+    if eta is None or settings.time_budget_s is None:
+        return eta
+    return min(eta, max(0.0, settings.time_budget_s - elapsed_s))
+
+
+def _iteration_limit(settings: Settings) -> float | None:
+    """Return the iteration after which every trial is over, by the stop rules."""
+    return min((rule.value for rule in settings.stop_rules if rule.key == TRAINING_ITERATION), default=None)

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from trialpod.cli.command import Command
+from trialpod.cli.program import remember
 from trialpod.errors import InvalidInputError, TrialpodError, nearest
 from trialpod.missing import install_command
 
@@ -105,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments after the program's name; default: those of this process.
     """
+    remember()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get("TRIALPOD_DEBUG", "") not in ("", "0")
     leading = 0

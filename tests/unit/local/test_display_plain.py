@@ -70,10 +70,10 @@ def test_a_run_is_told_in_one_line_per_change(clock: Clock, out: io.StringIO) ->
         "[    3.5s] warning: the disk is nearly full\n"
         "[    3.5s]   delete something\n"
         "[    3.5s] ab12c_00004 warning: reports NaN\n"
-        "[   12.0s] 4/20 trials, 1 running, 2 failed, best accuracy=0.9 (ab12c_00004), 120 results, "
+        "[   12.0s] 4/20 trials (2 failed), 1 running, best accuracy=0.9 (ab12c_00004), 120 results, "
         "42 trials/min, ETA 31.0 s\n"
         "[   12.0s] warning: stopping; press Ctrl-C again to stop at once\n"
-        "[   12.0s] stopped: 4/20 trials, 1 running, 2 failed, best accuracy=0.9 (ab12c_00004), 120 results; "
+        "[   12.0s] stopped: 4/20 trials (2 failed), 1 running, best accuracy=0.9 (ab12c_00004), 120 results; "
         "Interrupted by the user.\n"
     )
 
@@ -100,6 +100,20 @@ def test_a_fast_experiment_does_not_flood_the_log(clock: Clock, out: io.StringIO
     clock.time += 11.0
     display.update(experiment([trial(1)]))
     assert "(not shown: 90 trials started, 90 trials ended)" in out.getvalue()
+
+
+class TestClockSteps:
+    def test_time_never_goes_backwards(self, clock: Clock, out: io.StringIO) -> None:
+        display = PlainDisplay(out, now=clock)
+        display.start(experiment([trial(0, "RUNNING")], results=0))
+        clock.time += 2.0
+        display.event(events.trial_started(trial(0)))
+        clock.time -= 3600.0
+        display.event(events.trial_started(trial(1)))
+        clock.time += 11.0
+        display.update(experiment([trial(0, "RUNNING")], results=9))
+        times = [line.partition("s]")[0].strip("[ ") for line in out.getvalue().splitlines()]
+        assert times == ["0.0", "0.0", "2.0", "2.0", "13.0"]
 
 
 def test_a_new_error_is_shown_even_when_trial_lines_are_left_out(clock: Clock, out: io.StringIO) -> None:

@@ -42,7 +42,7 @@ def nine_trials() -> ExperimentView:
 
 def test_a_wide_terminal_shows_everything() -> None:
     assert rendered(nine_trials(), 100) == [
-        "digits · Running · 6/20 trials · 2 running · 1 failed",
+        "digits · Running · 6/20 trials (1 failed) · 2 running",
         "0:14 · ETA 0:31 · 42 trials/min · 8.5 results/s",
         "best accuracy=1.4 · ab12c_00009 · iteration 4 · lr=0.01",
         "",
@@ -57,7 +57,7 @@ def test_a_wide_terminal_shows_everything() -> None:
 
 def test_a_narrow_terminal_shows_what_matters_most() -> None:
     assert rendered(nine_trials(), 42) == [
-        "digits · Running · 6/20 trials · 2 running",
+        "digits · Running · 6/20 trials (1 failed)",
         "0:14 · ETA 0:31 · 42 trials/min",
         "best accuracy=1.4 · ab12c_00009",
         "",

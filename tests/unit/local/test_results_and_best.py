@@ -46,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_results_are_a_table_with_the_best_first(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(results) == 0
     assert capsys.readouterr().out == (
-        "digits: Succeeded, 4/4 trials, 1 failed, 120 results in 14.2 s\n"
+        "digits: Succeeded, 4/4 trials (1 failed), 120 results in 14.2 s\n"
         "\n"
         "trial        status      iter  accuracy  time       lr\n"
         "ab12c_00002  TERMINATED     9       0.7  0:03  0.03333\n"

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from trialpod.cli.command import Command
+from trialpod.cli.program import program
 from trialpod.errors import InvalidInputError
 
 FILES = ("train.py", "experiment.yaml", "README.md")
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     for path in write_example(directory, force=options.force):
         print(f"wrote {path}")
     step = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
-    print(f"\nnext: {step}trialpod run experiment.yaml")
+    print(f"\nnext: {step}{program()} run experiment.yaml")
     return 0
 
 

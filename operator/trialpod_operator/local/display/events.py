@@ -35,6 +35,7 @@ TRIAL_RESULT = "trial_result"
 TRIAL_DECISION = "trial_decision"
 CHECKPOINT_SAVED = "checkpoint_saved"
 CHECKPOINT_DAMAGED = "checkpoint_damaged"
+LOADING = "loading"
 WARNING = "warning"
 INTERRUPTED = "interrupted"
 
@@ -197,6 +198,12 @@ def checkpoint_damaged(row: TrialRow, *, checkpoint: str, problem: str, used: st
         {"checkpoint": checkpoint, "problem": problem, "used": used},
         "warning",
     )
+
+
+def loading(what: str, seconds: float, *, ended: bool) -> Event:
+    """The import of the user's code takes long, or took long and has ended."""
+    text = f"imported {what} in {duration(seconds)}" if ended else f"importing {what}, {seconds:.0f} s"
+    return Event(LOADING, message=text, data={"what": what, "seconds": round(seconds, 1), "ended": ended})
 
 
 def warning(message: str, remedy: str = "", *, trial_id: str = "", **data: Any) -> Event:

@@ -17,6 +17,7 @@ from trialpod_operator.local.display.progress import (
     best_value,
     done,
     metric_name,
+    outcome,
     standing,
     trials,
 )
@@ -46,16 +47,17 @@ class PlainDisplay:
         self.detail = max(verbose, 0)
         self._now = now
         self._notices = Notices()
-        self._begun = now()
-        self._next_progress = self._begun + PROGRESS_S
+        self._last = now()
+        self._elapsed_s = 0.0
+        self._next_progress = PROGRESS_S
         self._shown: tuple[object, ...] = ()
         self._trial_lines = 0
         self._left_out = {"started": 0, "ended": 0}
 
     def start(self, view: ExperimentView) -> None:
         """Say what is about to run and where its results go."""
-        self._begun = self._now()
-        self._next_progress = self._begun + PROGRESS_S
+        self._last, self._elapsed_s = self._now(), 0.0
+        self._next_progress = PROGRESS_S
         self._shown = self._state(view)
         parts = [f"{one_line(view.name)}:"]
         parts.append("an open number of trials" if view.total is None else plural(view.total, "trial"))
@@ -72,13 +74,13 @@ class PlainDisplay:
 
     def update(self, view: ExperimentView) -> None:
         """Write a progress line when one is due and something has changed."""
-        now = self._now()
-        if now < self._next_progress:
+        elapsed_s = self._time()
+        if elapsed_s < self._next_progress:
             return
         state = self._state(view)
         if state == self._shown:
             return
-        self._next_progress = now + PROGRESS_S
+        self._next_progress = elapsed_s + PROGRESS_S
         self._shown = state
         self._line(self._progress(view) + self._take_left_out())
 
@@ -104,7 +106,7 @@ class PlainDisplay:
     def finish(self, view: ExperimentView) -> None:
         """Write where things stand."""
         message = one_line(view.message)
-        progress = f"{one_line(view.state).lower()}: {self._progress(view)}{self._take_left_out()}"
+        progress = f"{outcome(view)}: {self._progress(view)}{self._take_left_out()}"
         self._line(f"{progress}; {message}" if message else progress)
 
     def close(self) -> None:
@@ -141,5 +143,11 @@ class PlainDisplay:
         return ", ".join(parts)
 
     def _line(self, text: str) -> None:
-        seconds = self._now() - self._begun
-        self._out.line(f"[{seconds:7.1f}s] {text}")
+        self._out.line(f"[{self._time():7.1f}s] {text}")
+
+    def _time(self) -> float:
+        """Return the seconds since the start; a clock that is set back does not take any of them away."""
+        now = self._now()
+        self._elapsed_s += max(0.0, now - self._last)
+        self._last = now
+        return self._elapsed_s

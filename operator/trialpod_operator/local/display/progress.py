@@ -18,16 +18,22 @@ def done(view: ExperimentView) -> int:
 
 
 def trials(view: ExperimentView) -> str:
-    """Return ``12/40 trials``, or ``12 trials`` when their number is open."""
+    """Return ``12/40 trials``, or ``12 trials done`` when their number is open, and how many of these have failed."""
+    failed = f" ({view.counts['ERROR']:,} failed)" if view.counts.get("ERROR") else ""
     if view.total is None:
-        return f"{plural(done(view), 'trial')} done"
-    return f"{done(view):,}/{plural(view.total, 'trial')}"
+        return f"{plural(done(view), 'trial')} done{failed}"
+    return f"{done(view):,}/{plural(view.total, 'trial')}{failed}"
 
 
 def standing(view: ExperimentView) -> list[tuple[str, str]]:
     """Return (status, words) for the statuses that matter while an experiment runs and are not zero."""
-    words = [("RUNNING", "running"), ("PAUSED", "paused"), ("ERROR", "failed")]
+    words = [("RUNNING", "running"), ("PAUSED", "paused")]
     return [(status, f"{view.counts[status]:,} {word}") for status, word in words if view.counts.get(status)]
+
+
+def outcome(view: ExperimentView) -> str:
+    """Return the state in one word; an experiment that came to its end with failed trials has only finished."""
+    return "finished" if view.state == "Succeeded" and view.counts.get("ERROR") else one_line(view.state).lower()
 
 
 def metric_name(view: ExperimentView) -> str:

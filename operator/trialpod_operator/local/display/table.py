@@ -165,7 +165,7 @@ class TableDisplay:
         first: list[Part] = [
             (one_line(view.name), "bold"),
             (view.state, _STATE_STYLES.get(view.state, "bold yellow")),
-            (trials(view), ""),
+            (trials(view), _STYLES["ERROR"] if view.counts.get("ERROR") else ""),
         ]
         first += [(words, _STYLES[status]) for status, words in standing(view)]
         lines = [_joined(first, width), _joined(self._pace(view), width)]
