@@ -95,6 +95,42 @@ def test_init_and_run_and_best_work_as_printed(shell: Shell) -> None:
     assert Path(best["checkpoint"], "state.json").is_file()
 
 
+class TestOutput:
+    """What trials print is in their log.txt, and on the screen when asked."""
+
+    SOURCE = """
+from trialpod import tune
+
+def train(config):
+    print(f"hello from {tune.get_context().get_trial_id()[-1]}")
+    tune.report({"score": config["x"]})
+"""
+
+    def test_of_one_trial_or_of_all(self, shell: Shell) -> None:
+        prepared(shell, self.SOURCE, numSamples=2)
+        done = shell.run("run", "experiment.yaml", "--follow", "1", "--follow", "x")
+        shown = re.findall(r"^\(train_\w+_0000\d pid=\d+\) (hello .*)$", done.stdout, re.MULTILINE)
+        assert shown == ["hello from 1"]
+        assert done.stderr == "--follow x: no such trial ran; give its number or its id\n"
+        (pattern,) = re.findall(r"^output:  (.*)$", done.stdout, re.MULTILINE)
+        logs = sorted(Path("/").glob(pattern.replace("<trial>", "*").lstrip("/")))
+        assert [log.read_text() for log in logs] == ["hello from 0\n", "hello from 1\n"]
+        done = shell.run("run", "experiment.yaml", "--name", "all", "-v")
+        assert done.stdout.count(") hello from ") == 2
+        done = shell.run("run", "experiment.yaml", "--name", "none")
+        assert "hello" not in done.stdout
+
+
+class TestRelativePaths:
+    def test_name_the_folder_and_the_remedy(self, shell: Shell) -> None:
+        shell.write("data.txt", "")
+        prepared(shell, "def train(config):\n    open('data.txt')\n", numSamples=2)
+        done = shell.run("run", "experiment.yaml")
+        assert f"give an absolute path, {shell.folder}/data.txt" in done.stdout
+        assert "failed with the same error as" in done.stdout
+        assert "  2 trials: FileNotFoundError" in done.stdout
+
+
 class TestPrintedCommands:
     """The last lines of a run are commands; each is executed as it is printed, also where trialpod is not on PATH."""
 

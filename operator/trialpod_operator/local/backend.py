@@ -30,7 +30,7 @@ from trialpod_operator.local.display.table_options import table_options
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.log_links import LogLinks
 from trialpod_operator.local.summary import RunCommand, exit_status, summarize
-from trialpod_operator.local.trial_output import follow_all
+from trialpod_operator.local.trial_output import FollowedTrials, follow_all
 
 
 @dataclass
@@ -42,6 +42,7 @@ class ScriptRun:
     command: RunCommand | None = None
     cpus: float | None = None
     gpus: int | None = None
+    follow: FollowedTrials | None = None
     statuses: list[int] = field(default_factory=list)
 
 
@@ -81,7 +82,7 @@ class LocalBackend:
             retry_errors=retry,
             drop_unfinished=request.resume and not request.resume_unfinished,
             callbacks=callbacks,
-            follow=follow_all if verbose >= 0 and not script.json else None,
+            follow=script.follow or (follow_all if verbose >= 0 and not script.json else None),
         )
         try:
             outcome = run_experiment(plan, directory, display, options)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from trialpod.cli.program import program
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS
+from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.local.account import account_text, is_worth_telling
 from trialpod_operator.local.display.progress import done
 from trialpod_operator.local.display.words import duration, number, one_line, plural
@@ -98,6 +99,8 @@ def _outcome(view: ExperimentView) -> str:
     if is_worth_telling(view.resources):
         lines.append(account_text(view.resources))
     lines.append(f"results: {one_line(view.path)}")
+    if any(view.counts.values()):
+        lines.append(f"output:  {one_line(view.path)}/<trial>/{LOG_FILE}")
     return "\n".join(lines)
 
 
@@ -110,7 +113,7 @@ def _failures(view: ExperimentView) -> str:
         lines.append(f"  {plural(count, 'trial')}: {one_line(message)}")
         path = next((row.path for row in view.rows if row.error == message), None)
         if path is not None:
-            lines.append(f"    log: {one_line(path)}/log.txt")
+            lines.append(f"    log: {one_line(path)}/{LOG_FILE}")
     if len(groups) > MOST_FAILURES:
         others = sum(count for _, count in groups[MOST_FAILURES:])
         lines.append(f"  {plural(others, 'trial')} with {plural(len(groups) - MOST_FAILURES, 'other message')}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from trialpod_operator.local.display.base import TrialOutput
@@ -19,6 +19,7 @@ MAX_BYTES = 64 * 1024
 """What is read of one file at a time; when there is more, the rest up to its end is left out."""
 MAX_LINE_LENGTH = 1000
 NOTICE_INTERVAL_S = 5.0
+ALL = "all"
 LINGER_S = 1.0
 """How long a trial that has ended is still followed: its process prints until it exits."""
 
@@ -37,6 +38,36 @@ class _Followed:
 def follow_all(_trial_id: str, _trial_name: str) -> bool:
     """Follow every trial."""
     return True
+
+
+class FollowedTrials:
+    """The trials that a user named, to follow what they print.
+
+    Args:
+        names: each an id, a number, a readable name, the end of one of them, or ``all``.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._missing = set(names)
+        self._names = tuple(self._missing)
+
+    def __call__(self, trial_id: str, trial_name: str) -> bool:
+        """Return whether to follow a trial."""
+        matching = [name for name in self._names if name == ALL or _is_named(trial_id, trial_name, name)]
+        self._missing.difference_update(matching)
+        return bool(matching)
+
+    @property
+    def missing(self) -> list[str]:
+        """The names that no trial had so far."""
+        return sorted(self._missing)
+
+
+def _is_named(trial_id: str, trial_name: str, name: str) -> bool:
+    if name.isdecimal():
+        number = trial_id.rpartition("_")[2]
+        return number.isdecimal() and int(number) == int(name)
+    return trial_id == name or trial_name == name or trial_id.endswith(f"_{name}")
 
 
 class OutputFollower:

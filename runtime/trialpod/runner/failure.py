@@ -7,11 +7,13 @@ neither are the frames below it. A traceback without any user frame is shown who
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 
 import trialpod
 from trialpod.errors import SupersededError, TrialpodError
 from trialpod.protocol.messages import AttemptEnd
+from trialpod.runner.variables import ORIGINAL_DIR
 from trialpod.tune.session import TrialStopped
 
 _OWN = os.path.dirname(os.path.abspath(trialpod.__file__)) + os.sep
@@ -34,6 +36,9 @@ def end_of(error: BaseException, *, preempted: bool = False, retry: bool = True)
     if isinstance(error, SupersededError):  # nothing that the trial has done is at fault
         return AttemptEnd(cause="preempted", error=str(error))
     cause = "preempted" if preempted else "failed"
+    hint = _path_hint(error)
+    if hint and hint not in getattr(error, "__notes__", ()):
+        error.add_note(hint)  # for the traceback
     return AttemptEnd(cause=cause, error=one_line(error), traceback=user_traceback(error), retry=retry)  # type: ignore[arg-type]
 
 
@@ -50,7 +55,31 @@ def one_line(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame)]
     if frames:
         text += f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name})"
-    return text
+    hint = _path_hint(error)
+    return f"{text}; {hint}" if hint else text
+
+
+def _path_hint(error: BaseException) -> str:
+    """Return what to know about a relative path that was not found, and what to do; "" for other errors.
+
+    The same for all trials, so that failures for the same reason have the same message.
+    """
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, bytes)):
+        return ""
+    name = os.fsdecode(error.filename)
+    original = os.environ.get(ORIGINAL_DIR)
+    if not name or os.path.isabs(name) or "://" in name or original is None:
+        return ""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return ""
+    if here == original:
+        return ""
+    places = (os.path.normpath(os.path.join(folder, name)) for folder in (original, *sys.path) if folder)
+    found = next((place for place in places if os.path.exists(place)), "")
+    where = f"{os.path.dirname(here)}/<trial>, not in {original}"
+    return f"a trial runs in its own folder, {where}: give an absolute path" + (f", {found}" if found else "")
 
 
 def _words(error: BaseException) -> str:

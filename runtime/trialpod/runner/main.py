@@ -42,13 +42,12 @@ from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
 from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
 from trialpod.runner.streams import flush, say
+from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR
 from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
 log = logging.getLogger(__name__)
 
-ORIGINAL_DIR_VARIABLE = "TRIALPOD_ORIG_WORKING_DIR"
-RAY_ORIGINAL_DIR_VARIABLE = "TUNE_ORIG_WORKING_DIR"
 STAY_VARIABLE = "RAY_CHDIR_TO_TRIAL_DIR"
 """Environment variable: 0 leaves the working directory of trials as it is."""
 
@@ -223,7 +222,7 @@ class _Process:
             # The next trials need the room, and all that counts of this one is stored.
             import shutil
 
-            os.chdir(os.environ.get(ORIGINAL_DIR_VARIABLE, "/"))
+            os.chdir(os.environ.get(ORIGINAL_DIR, "/"))
             shutil.rmtree(assignment.trial_dir, ignore_errors=True)
         return "afresh"
 
@@ -287,8 +286,8 @@ class _Process:
         local = trial_dir.removeprefix("file://")
         if "://" in local:
             return
-        original = os.environ.setdefault(ORIGINAL_DIR_VARIABLE, os.getcwd())
-        os.environ.setdefault(RAY_ORIGINAL_DIR_VARIABLE, original)
+        original = os.environ.setdefault(ORIGINAL_DIR, os.getcwd())
+        os.environ.setdefault(RAY_ORIGINAL_DIR, original)
         if original not in sys.path:
             sys.path.insert(0, original)
         os.makedirs(local, exist_ok=True)
@@ -327,7 +326,7 @@ def _is_class(trainable: Loaded) -> TypeGuard[type[Trainable]]:
 
 def _absolute(ref: TrainableRef) -> TrainableRef:
     """Return `ref` with paths that stay right when the working directory changes."""
-    original = os.environ.get(ORIGINAL_DIR_VARIABLE, os.getcwd())
+    original = os.environ.get(ORIGINAL_DIR, os.getcwd())
     pickle = ref.pickle
     if pickle is not None and "://" not in pickle:
         pickle = os.path.join(original, pickle)

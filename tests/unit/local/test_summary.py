@@ -25,6 +25,7 @@ def test_a_finished_run_ends_with_what_to_paste_and_what_to_type() -> None:
     assert summarize(view, COMMAND) == (
         "4 trials in 14.2 s: 2 terminated, 2 failed\n"
         "results: ./trialpod-results/digits\n"
+        "output:  ./trialpod-results/digits/<trial>/log.txt\n"
         "\n"
         "failures:\n"
         "  2 trials: ValueError: lr is too large\n"

@@ -6,7 +6,13 @@ import pytest
 
 from trialpod_operator.local.display.base import TrialOutput
 from trialpod_operator.local.display.line_budget import MAX_BURST, MAX_LINES_PER_S
-from trialpod_operator.local.trial_output import LINGER_S, MAX_BYTES, NOTICE_INTERVAL_S, OutputFollower
+from trialpod_operator.local.trial_output import (
+    LINGER_S,
+    MAX_BYTES,
+    NOTICE_INTERVAL_S,
+    FollowedTrials,
+    OutputFollower,
+)
 
 
 class Trials:
@@ -143,3 +149,12 @@ class TestFlood:
         trials.take()
         trials.file("a").write_text("new\n")
         assert trials.take() == ["(train_a) new"]
+
+
+class TestFollowedTrials:
+    @pytest.mark.parametrize("name", ["3", "03", "1a2b3_00003", "train_1a2b3_00003", "00003", "all"])
+    def test_are_named_in_many_ways(self, name: str) -> None:
+        chosen = FollowedTrials([name, "7"])
+        assert chosen("1a2b3_00003", "train_1a2b3_00003")
+        assert chosen("1a2b3_00013", "train_1a2b3_00013") == (name == "all")
+        assert chosen.missing == ["7"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trialpod.errors import InvalidInputError, SupersededError
@@ -24,6 +26,43 @@ def test_the_line_has_type_first_line_and_the_users_place() -> None:
     line = one_line(raised(user_code))
     assert line.startswith("ValueError: first line (test_failure.py:")
     assert line.endswith("in user_code)")
+
+
+class TestRelativePath:
+    """Trials run in folders of their own, where the user's relative paths lead nowhere."""
+
+    @pytest.fixture(autouse=True)
+    def _in_a_trial(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "project").mkdir()
+        (tmp_path / "project/data.txt").touch()
+        (tmp_path / "results/climb/trial_1").mkdir(parents=True)
+        monkeypatch.setenv("TRIALPOD_ORIG_WORKING_DIR", str(tmp_path / "project"))
+        monkeypatch.chdir(tmp_path / "results/climb/trial_1")
+
+    def test_names_the_folder_and_the_file(self, tmp_path: Path) -> None:
+        end = end_of(raised(Path("data.txt").read_text))
+        hint = (
+            f"a trial runs in its own folder, {tmp_path}/results/climb/<trial>, not in {tmp_path}/project: "
+            f"give an absolute path, {tmp_path}/project/data.txt"
+        )
+        assert end.error.startswith(
+            "FileNotFoundError: [Errno 2] No such file or directory: 'data.txt' (test_failure"
+        )
+        assert end.error.endswith(f"; {hint}")
+        assert end.traceback.count(hint) == 1
+
+    def test_of_a_file_that_is_nowhere(self, tmp_path: Path) -> None:
+        assert one_line(raised(Path("other.txt").read_text)).endswith(
+            f"not in {tmp_path}/project: give an absolute path"
+        )
+
+    @pytest.mark.parametrize("error", [FileNotFoundError("no data"), FileNotFoundError(2, "no", "/nowhere/x")])
+    def test_others_have_no_hint(self, error: OSError) -> None:
+        assert "own folder" not in one_line(error)
+
+    def test_none_where_the_folder_was_not_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("TRIALPOD_ORIG_WORKING_DIR")
+        assert "own folder" not in one_line(raised(Path("data.txt").read_text))
 
 
 def test_an_error_without_a_message_is_its_type() -> None:

@@ -28,6 +28,7 @@ from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, RunCommand, exit_status, summarize
+from trialpod_operator.local.trial_output import ALL, FollowedTrials
 
 DEFAULT_STORAGE = "trialpod-results"
 
@@ -46,6 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
     parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
     parser.add_argument("--gpus", type=int, metavar="N", help="share out N GPUs instead of those there are")
+    parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
+                        help="show what this trial prints while it runs: its number, its id, or all (the default of "
+                        "scripts, and of manifests with -v)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per event, for programs")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the summary")
 
@@ -81,8 +85,11 @@ def _run_manifest(args: argparse.Namespace) -> int:
         return plan_from_manifest(experiment, folder, stored, storage_uri)
 
     display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
-    options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors="resume" if args.retry_failed else "")
+    follow = followed_trials(args, default=_verbosity(args) > 0)
+    retry = "resume" if args.retry_failed else ""
+    options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors=retry, follow=follow)
     outcome = run_experiment(plan, directory, display, options)
+    warn_of_missing(follow)
     write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
     return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
 
@@ -106,9 +113,12 @@ def _run_script(args: argparse.Namespace) -> int:
         command=command,
         cpus=args.cpus,
         gpus=args.gpus,
+        follow=FollowedTrials(args.follow) if args.follow else None,
     )
     backend.script_run = state
-    if run_script_file(args.file, args.args):
+    failed = run_script_file(args.file, args.args)
+    warn_of_missing(state.follow)
+    if failed:
         return EXIT_FAILED
     if not state.statuses:
         print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
@@ -143,6 +153,20 @@ def _show_script_error(error: Exception, script: str) -> None:
     first = next((at for at, frame in enumerate(shown.stack) if frame.filename == script), 0)
     shown.stack = traceback.StackSummary.from_list(shown.stack[first:])
     print("".join(shown.format()), end="", file=sys.stderr)
+
+
+def followed_trials(args: argparse.Namespace, *, default: bool) -> FollowedTrials | None:
+    """Return whose output to show; `default` is whether all trials are followed when none is named."""
+    if args.follow:
+        return FollowedTrials(args.follow)
+    return FollowedTrials([ALL]) if default and not args.json else None
+
+
+def warn_of_missing(follow: FollowedTrials | None) -> None:
+    """Say which of the named trials did not run."""
+    for name in follow.missing if follow is not None else ():
+        if name != ALL:
+            print(f"--follow {name}: no such trial ran; give its number or its id", file=sys.stderr)
 
 
 def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
