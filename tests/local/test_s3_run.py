@@ -390,8 +390,11 @@ told(state=state, repr=repr(best.checkpoint), path=best.path, there=Tuner.can_re
     assert (facts["there"], facts["nowhere"], facts["saved"], facts["copy"]) == (True, False, 6, ["state.json"])
     complete(server.storage(f"{uri}/exp"), 2)
 
-    refused = work.python("script.py", timeout_s=30)
-    assert f"{uri}/exp holds an experiment already" in refused.stderr
+    again = work.python("script.py", timeout_s=30)
+    assert again.returncode == 0, again.stderr  # it continues, and has nothing left to do
+    work.env["TRIALPOD_IF_EXISTS"] = "fresh"
+    assert "what is kept in a bucket cannot be moved aside" in work.python("script.py", timeout_s=30).stderr
+    del work.env["TRIALPOD_IF_EXISTS"]
 
     work.env["TRIALPOD_WORK_DIR"] = str(work.folder / "elsewhere")
     work.write(

@@ -330,19 +330,6 @@ told(names=[r.metrics["name"] for r in grid], classes=[r.config["optimizer"].__n
         assert len(read_json_lines(Path(trial["path"], "result.json"))) == 1
 
 
-def test_an_experiment_that_exists_is_not_touched_by_fit(shell: Shell) -> None:
-    body = """
-def train(config):
-    tune.report({"score": 1})
-Tuner(train, run_config=RunConfig(name="exp", storage_path=STORAGE, verbose=0)).fit()
-"""
-    script(shell, body)
-    done = shell.python("script.py")
-    assert done.returncode == 1
-    assert "holds an experiment already" in done.stderr
-    assert "Tuner.restore(" in done.stderr
-
-
 class TestPrintedOutput:
     BODY = """
 def f(config):

@@ -50,8 +50,8 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.engine.state import Snapshot, State
-from trialpod_operator.engine.state_versions import check_versions
+from trialpod_operator.engine.state import Kinds, Snapshot, State
+from trialpod_operator.engine.state_versions import check_kinds, check_versions, kind_of
 from trialpod_operator.engine.trial import Trial
 
 SNAPSHOT_VERSION = 1
@@ -213,14 +213,19 @@ class Engine:
                 search=self.search.get_state(),
                 scheduler=self.scheduler.get_state(),
                 stopper=self.stopper.get_state() if self.stopper is not None else None,
+                kinds=self._kinds,
             )
         )
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, data: bytes, *, by_record: bool = False) -> None:
         """Take over a snapshot, on an engine that was made with the same algorithms and has seen no event.
 
+        Args:
+            data: what `snapshot` returned.
+            by_record: the algorithms of this engine only stand in for those that decided.
+
         Raises:
-            InvalidInputError: it is of a newer version, or none at all.
+            InvalidInputError: it is of a newer version or of other algorithms, or none at all.
         """
         try:
             version = msgspec.msgpack.decode(data, type=_Version).version
@@ -238,17 +243,39 @@ class Engine:
         check_versions(
             (self.search, snapshot.search), (self.scheduler, snapshot.scheduler), (self.stopper, snapshot.stopper)
         )
+        kinds = self._kinds
+        if not by_record:
+            check_kinds(snapshot.kinds, kinds)
         self.state.load(snapshot)
         if snapshot.settings is not None:
             self._introduce(snapshot.settings)
             self.search.set_num_samples(snapshot.settings.num_samples)
-        self.search.set_state(snapshot.search)
+        self._load(self.search, snapshot.search)
         if snapshot.flags.asked:
             starts.ask_again(self)
-        self.scheduler.set_state(snapshot.scheduler)
-        if self.stopper is not None and snapshot.stopper is not None:
-            self.stopper.set_state(snapshot.stopper)
+        self._load(self.scheduler, snapshot.scheduler)
+        # Another stopper begins without the history of the one before it: stop rules may change.
+        same = by_record or snapshot.kinds is None or snapshot.kinds.stopper == kinds.stopper
+        if self.stopper is not None and snapshot.stopper is not None and same:
+            self._load(self.stopper, snapshot.stopper)
         self._tell_time(self.state.flags.now)
+
+    @property
+    def _kinds(self) -> Kinds:
+        return Kinds(search=kind_of(self.search), scheduler=kind_of(self.scheduler), stopper=kind_of(self.stopper))
+
+    @staticmethod
+    def _load(owner: Any, state: dict[str, Any]) -> None:
+        try:
+            owner.set_state(state)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InvalidInputError):
+                raise
+            raise InvalidInputError(
+                f"the stored state does not fit {kind_of(owner)} ({type(error).__name__}: {error}); the experiment "
+                "was started with another search algorithm, scheduler or stopper, or with another version of it. Use "
+                "the same one, or another name for a new experiment"
+            ) from error
 
     # -- for the engine's own modules ---------------------------------------------------------------------------
 
@@ -333,7 +360,7 @@ class Engine:
             case ResumeRequested():
                 outcome.resume(self, now)
             case RetryRequested():
-                outcome.retry_errors(self, event.from_scratch, now)
+                outcome.retry_errors(self, event, now)
             case Recovered():
                 outcome.recover(self, event, now)
 

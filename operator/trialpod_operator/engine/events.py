@@ -106,9 +106,13 @@ class ResumeRequested(Event, frozen=True):
 
 
 class RetryRequested(Event, frozen=True):
-    """Queue the trials that ended in ERROR once more, with a fresh count of failures."""
+    """Queue the trials that ended in ERROR once more, with a fresh count of failures.
+
+    `cut_short` adds those that were stopped because the experiment failed.
+    """
 
     from_scratch: bool = False
+    cut_short: bool = False
 
 
 class Recovered(Event, frozen=True):

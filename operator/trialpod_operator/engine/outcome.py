@@ -8,7 +8,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.engine import accounting, attempts, starts
 from trialpod_operator.engine.actions import ExperimentFinished, TrialRequeued, Warned
 from trialpod_operator.engine.decisions import note
-from trialpod_operator.engine.events import AttemptEnded, Recovered
+from trialpod_operator.engine.events import AttemptEnded, Recovered, RetryRequested
 from trialpod_operator.engine.results import decide
 from trialpod_operator.engine.trial import ERROR, PENDING, TERMINATED
 
@@ -115,9 +115,14 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
         _open(engine, now)
 
 
-def retry_errors(engine: Engine, from_scratch: bool, now: float) -> None:
+def retry_errors(engine: Engine, event: RetryRequested, now: float) -> None:
     """Queue the trials in ERROR once more; the experiment goes on for them even if it was being stopped."""
-    failed = [trial for trial in engine.state.trials.values() if trial.status == ERROR]
+    from_scratch = event.from_scratch
+    failed = [
+        trial
+        for trial in engine.state.trials.values()
+        if trial.status == ERROR or (event.cut_short and trial.may_be_retried)
+    ]
     if not failed:
         return
     if not budget_left(engine, now):

@@ -18,9 +18,12 @@ BUDGET_FIELDS = frozenset(
         "max_failures",
         "fail_fast",
         "strict_metric",
+        "stop_rules",
+        "checkpoint_rules",
     }
 )
-"""The settings that may change while an experiment runs, or when it is extended later."""
+"""The settings that may change while an experiment runs, or when it is extended later. The last two apply to the
+attempts that start afterwards; the API server lets nobody change them in a cluster."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

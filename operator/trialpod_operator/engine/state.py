@@ -50,6 +50,14 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     spare: list[Created] = []  # suggestions for which there are no trials yet
 
 
+class Kinds(msgspec.Struct, kw_only=True, frozen=True):
+    """The classes whose states a snapshot holds, each with the one that it wraps."""
+
+    search: str
+    scheduler: str
+    stopper: str = ""
+
+
 class Snapshot(msgspec.Struct, kw_only=True):
     """Everything needed to go on, as plain data."""
 
@@ -63,6 +71,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     search: dict[str, Any]
     scheduler: dict[str, Any]
     stopper: dict[str, Any] | None
+    kinds: Kinds | None = None  # None: an older version wrote it
 
 
 class State:

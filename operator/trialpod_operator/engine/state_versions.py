@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod_operator.engine.state import Kinds
 
 STATE_VERSION = 1
 """The newest version that is read here, of every state."""
@@ -34,6 +35,38 @@ def check_versions(*owned: tuple[object, Any]) -> None:
                     f"the stored state of {type(each).__name__} has version {version}, and this trialpod reads up to "
                     f"{STATE_VERSION}: a newer trialpod wrote it. Nothing was changed; upgrade trialpod to go on"
                 )
+
+
+def kind_of(owner: object) -> str:
+    """Return the class of an algorithm, with those that it wraps: "SearchGenerator(OptunaSearch)"; "" for None.
+
+    What only passes calls on, in a thread or from a record, is left out.
+    """
+    if owner is None:
+        return ""
+    wrapped = (getattr(owner, attribute, None) for attribute, _ in _WRAPPED)
+    inner = next((found for found in wrapped if hasattr(found, "__dict__")), None)
+    if getattr(owner, "transparent", False):
+        return kind_of(inner)
+    name = type(owner).__name__
+    return f"{name}({kind_of(inner)})" if inner is not None and inner is not owner else name
+
+
+def check_kinds(stored: Kinds | None, now: Kinds) -> None:
+    """Refuse the state of another search algorithm or scheduler.
+
+    Raises:
+        InvalidInputError: the experiment was started with another one.
+    """
+    for what, before, given in (
+        ("search algorithm", stored.search if stored is not None else "", now.search),
+        ("scheduler", stored.scheduler if stored is not None else "", now.scheduler),
+    ):
+        if before and given and before != given:
+            raise InvalidInputError(
+                f"the experiment was started with the {what} {before}, not {given}; its state cannot be taken over. "
+                "Use the same one, or another name for a new experiment"
+            )
 
 
 def _all(owner: object, state: Any) -> Iterator[tuple[object, dict[str, Any]]]:

@@ -21,6 +21,9 @@ PAUSED = "PAUSED"
 TERMINATED = "TERMINATED"
 ERROR = "ERROR"
 
+FAILURES = frozenset({"metric", "algorithm", "broken", "fail_fast"})
+"""Sources of a stop that make the experiment fail."""
+
 STATUSES = (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)
 
 
@@ -99,6 +102,13 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
             return dict(self.unlogged_stop or {})
         kept = reversed(decisions(self))
         return next((decision.reason for decision in kept if decision.kind == "stop"), {})
+
+    @property
+    def may_be_retried(self) -> bool:
+        """True when it failed, or was stopped only because the experiment failed."""
+        if self.status == TERMINATED and self.stopped:
+            return self.stop_reason.get("source") in FAILURES
+        return self.status == ERROR
 
     @property
     def ended(self) -> bool:

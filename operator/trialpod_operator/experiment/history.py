@@ -113,7 +113,7 @@ def check_records(history: History, engine: Engine) -> Checked:
 def first_other_choice(history: History, engine: Engine) -> int | None:
     """Return the number of the first record that a fresh engine of the same plan answers otherwise, or None."""
     if history.snapshot is not None:
-        engine.restore(bytes(history.snapshot.engine))
+        engine.restore(bytes(history.snapshot.engine), by_record=True)
     for number, record in enumerate(history.records, history.first):
         engine.apply(record.event, record.now)
         if _choices(engine.outputs) != _choices(record.outputs or Outputs()):
@@ -158,7 +158,7 @@ class _Account:
 
     def _restore(self, snapshot: HostSnapshot) -> bool:
         try:
-            self.engine.restore(bytes(snapshot.engine))
+            self.engine.restore(bytes(snapshot.engine), by_record=True)
         except Exception as error:  # noqa: BLE001 - whatever a damaged state makes algorithms raise is the finding
             self._error("snapshot", f"the snapshot cannot be restored: {type(error).__name__}: {error}")
             return False

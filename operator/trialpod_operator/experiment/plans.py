@@ -22,6 +22,7 @@ from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExpe
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.engine.settings import Settings
+from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import DEFAULT_GRACE_S, ExperimentPlan, RemoteStorage
 
 MIN_GRACE_S = 0.2
@@ -104,6 +105,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
     """Return the plan for what a `Tuner` was given; `stored` as in `plan_from_manifest`."""
     seed = request.seed if request.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
+    definition = describe(request)
     search = prepare(
         request.search_alg,
         space=request.param_space,
@@ -146,7 +148,13 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         )
         if request.storage_uri
         else None,
-        document={"name": request.name, "storage": request.storage_uri, "seed": seed, "total": search.total},
+        document={
+            "name": request.name,
+            "storage": request.storage_uri,
+            "seed": seed,
+            "total": search.total,
+            "definition": definition,
+        },
     )
 
 

@@ -17,6 +17,8 @@ class RecordedSearch(SearchAlgorithm):
         left: how many trials the records still bring; whoever replays them may keep it up to date.
     """
 
+    transparent = True
+
     def __init__(self, total: int | None) -> None:
         self._total = total
         self.left = 0

@@ -70,12 +70,21 @@ def stored_namespace(storage: Storage) -> str:
     Raises:
         StorageError: the storage cannot be read.
     """
+    found = (stored_in(storage) or {}).get("namespace")
+    return found if isinstance(found, str) else ""
+
+
+def stored_in(storage: Storage) -> dict[str, Any] | None:
+    """Return what is stored of the experiment in a storage, None when there is none that can be read.
+
+    Raises:
+        StorageError: the storage cannot be read.
+    """
     try:
         stored = json.loads(storage.read(EXPERIMENT_KEY))
     except (KeyMissingError, ValueError, RecursionError):
-        return ""
-    found = stored.get("namespace") if isinstance(stored, dict) else None
-    return found if isinstance(found, str) else ""
+        return None
+    return stored if isinstance(stored, dict) else None
 
 
 def write_stored(directory: Path, stored: dict[str, Any]) -> None:

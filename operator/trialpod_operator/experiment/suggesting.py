@@ -52,6 +52,7 @@ class QueuedSearch(SearchAlgorithm):
     """
 
     defers = True
+    transparent = True
 
     def __init__(
         self, search: SearchAlgorithm, deliver: Callable[[SuggestionReady], None], threaded: bool = True

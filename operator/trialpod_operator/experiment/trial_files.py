@@ -24,7 +24,7 @@ from trialpod.storage.base import storage_error
 from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, PARAMS_FILE, trial_dirname
 from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
 from trialpod.storage.trial_log import EventFile, TrialLog
-from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.engine.trial import Trial
 
 Offsets = dict[str, int]
 
@@ -122,7 +122,7 @@ class TrialFiles:
             return
         log = self._logs.get(trial.trial_id)
         if log is None or self._flushed(trial.trial_id, log):
-            if log is not None and trial.status == ERROR:
+            if log is not None and trial.may_be_retried:
                 self.resumed[trial.trial_id] = log.offsets()  # its user may have it tried again
             self._dirty.discard(trial.trial_id)
             self._logs.pop(trial.trial_id, None)

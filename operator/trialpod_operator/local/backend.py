@@ -19,17 +19,20 @@ from trialpod.tune.places import experiment_place
 from trialpod.tune.progress_reporter import CLIReporter
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.plans import plan_from_request
-from trialpod_operator.experiment.stored import read_stored
+from trialpod_operator.experiment.stored import read_stored, stored_in
 from trialpod_operator.experiment.trial_files import static_fields
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.display.base import Display, write_closing
 from trialpod_operator.local.display.choose import can_move_the_cursor, choose_display, level_of
 from trialpod_operator.local.display.table_options import table_options
+from trialpod_operator.local.existing import Existing, WaysOut
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.log_links import LogLinks
-from trialpod_operator.local.summary import RunCommand, exit_status, summarize
+from trialpod_operator.local.slots import Machine, Slots
+from trialpod_operator.local.summary import RunCommand, command_ways, exit_status, summarize
 from trialpod_operator.local.trial_output import FollowedTrials, follow_all
 
 
@@ -43,6 +46,7 @@ class ScriptRun:
     cpus: float | None = None
     gpus: int | None = None
     follow: FollowedTrials | None = None
+    retry_errors: str = ""
     statuses: list[int] = field(default_factory=list)
 
 
@@ -75,12 +79,14 @@ class LocalBackend:
                 )
             return plan_from_request(request, stored)
 
-        retry = "scratch" if request.restart_errored else "resume" if request.resume_errored else ""
+        retry = "scratch" if request.restart_errored else "resume" if request.resume_errored else script.retry_errors
         options = RunOptions(
             cpus=script.cpus,
             gpus=script.gpus,
             retry_errors=retry,
             drop_unfinished=request.resume and not request.resume_unfinished,
+            retry_failed=request.retry_failed,
+            ways=_ways(script),
             callbacks=callbacks,
             follow=script.follow or (follow_all if verbose >= 0 and not script.json else None),
         )
@@ -100,6 +106,25 @@ class LocalBackend:
         if outcome.interrupted:
             raise KeyboardInterrupt
         return self.load(str(directory))
+
+    def settle(self, request: ExperimentRequest, if_exists: str) -> bool:
+        """Decide what becomes of the experiment that is there already; return whether `run` resumes it.
+
+        Raises:
+            ExperimentChangedError: it is another experiment.
+            InvalidInputError: it cannot run, or what is there cannot be moved aside.
+        """
+        script = script_run or ScriptRun()
+        directory = Path(request.directory)
+        stored = read_stored(directory)
+        if stored is None and request.storage_uri:
+            stored = stored_in(open_storage(request.storage_uri))
+        if stored is None:
+            return True
+        if request.resources_fn is None:
+            Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus)).check(request.resources)
+        existing = Existing(directory, stored, _ways(script), in_bucket=bool(request.storage_uri))
+        return existing.settle({"definition": describe(request)}, if_exists)
 
     def load(self, path: str) -> ExperimentOutcome:
         """Read what is known of the experiment in the directory or at the URI `path`."""
@@ -158,6 +183,10 @@ def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:
     if not callbacks and request.progress_reporter is None:
         return None
     return Callbacks(callbacks, directory, stop=request.stop, num_samples=request.num_samples)
+
+
+def _ways(script: ScriptRun) -> WaysOut:
+    return WaysOut() if script.command is None else command_ways(script.command, WaysOut().budget)
 
 
 def _display(request: ExperimentRequest, json: bool, verbose: int, callbacks: Callbacks | None) -> Display:

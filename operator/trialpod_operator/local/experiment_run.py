@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,13 @@ from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.lock import ExperimentLock
 from trialpod.tune.shipping import sweep_trainables
+from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
-from trialpod_operator.experiment.stored import fixed_changes, read_stored, write_stored
+from trialpod_operator.experiment.stored import read_stored, write_stored
 from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.local.display.base import Display
+from trialpod_operator.local.existing import RESUME, Existing, WaysOut, notify
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
 from trialpod_operator.local.trial_output import OutputFollower
@@ -44,17 +45,22 @@ class RunOptions:
 
     `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
     ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished.
-    `callbacks` are the script's. `follow` says of which trials, by id and name, the display is shown what they print;
-    None: of none. `wait` is told once when another process still holds the experiment.
+    `retry_failed` queues the failed trials of an experiment again that failed as a whole. `callbacks` are the
+    script's. `if_exists` says what becomes of results that are there already, `ways` what the user can do about them.
+    `follow` says of which trials, by id and name, the display is shown what they print; None: of none. `wait` is told
+    once when another process still holds the experiment.
     """
 
     cpus: float | None = None
     gpus: int | None = None
     retry_errors: str = ""
     drop_unfinished: bool = False
+    retry_failed: bool = False
+    if_exists: str = RESUME
+    ways: WaysOut = field(default_factory=WaysOut)
     callbacks: Callbacks | None = None
     follow: Callable[[str, str], bool] | None = None
-    wait: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
+    wait: Callable[[str], None] = notify
 
 
 def run_experiment(make_plan: MakePlan, directory: Path, display: Display, options: RunOptions) -> RunOutcome:
@@ -72,7 +78,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         TrialpodError: it cannot go on; what was received is safe.
     """
     slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
-    plan = _checked_plan(make_plan, directory, slots)
+    plan = _settled_plan(make_plan, directory, slots, options)
     remote = plan.remote
     storage = _opened(remote) if remote is not None else None
     lock = ExperimentLock(directory)
@@ -84,7 +90,9 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
             claim.keep()
         mirror = Mirror(directory, storage) if storage is not None else None
         if mirror is not None and mirror.pull():
-            plan = _checked_plan(make_plan, directory, slots)
+            plan, stored = _checked_plan(make_plan, directory, slots)
+            if stored is not None and (found := differences(stored, plan.document)):
+                Existing(directory, stored, options.ways, in_bucket=True).refuse(found)
         # No process of an earlier run is left that could still read them.
         sweep_trainables(directory / TRIALPOD_DIR, plan.trainable)
         fork_server = ForkServer(env={**os.environ, **slots.thread_env(plan.resources)}, keep_fd=lock.fileno())
@@ -101,6 +109,8 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 display,
                 retry_errors=options.retry_errors,
                 drop_unfinished=options.drop_unfinished,
+                retry_failed=options.retry_failed,
+                ways=options.ways,
                 mirror=mirror,
                 fork_server=fork_server,
                 callbacks=options.callbacks,
@@ -119,32 +129,36 @@ def _opened(remote: RemoteStorage) -> Storage:
     return open_storage(remote.uri, msgspec.structs.replace(remote.options, retry_s=STORAGE_PATIENCE_S))
 
 
-def _checked_plan(make_plan: MakePlan, directory: Path, slots: Slots) -> ExperimentPlan:
-    """Make the plan for what is in the directory; refuse what cannot work on this machine or with it."""
+def _settled_plan(make_plan: MakePlan, directory: Path, slots: Slots, options: RunOptions) -> ExperimentPlan:
+    """Make the plan, and decide what becomes of results that are there already."""
+    plan, stored = _checked_plan(make_plan, directory, slots)
+    if stored is None:
+        return plan
+    existing = Existing(directory, stored, options.ways, bool(stored.get("storage")), options.wait)
+    if existing.settle(plan.document, options.if_exists):
+        return plan
+    return _checked_plan(make_plan, directory, slots)[0]
+
+
+def _checked_plan(
+    make_plan: MakePlan, directory: Path, slots: Slots
+) -> tuple[ExperimentPlan, Mapping[str, Any] | None]:
+    """Make the plan for what is in the directory, and return that too; refuse what cannot work on this machine."""
     stored = read_stored(directory)
     plan = make_plan(stored)
     if plan.resources_of is None:
         slots.check(plan.resources)
     if stored is not None:
-        _refuse_changes(directory, stored, plan)
-    return plan
+        refuse_other_place(directory, stored, str(plan.document.get("storage", "")))
+    return plan, stored
 
 
-def _refuse_changes(directory: Path, stored: Mapping[str, Any], plan: ExperimentPlan) -> None:
-    before, now = stored.get("storage", ""), plan.document.get("storage", "")
+def refuse_other_place(directory: Path, stored: Mapping[str, Any], now: str) -> None:
+    """Raise InvalidInputError when the experiment in a directory is kept in another storage than `now`."""
+    before = stored.get("storage", "")
     if before != now:
         kept, wanted = (f"in {uri}" if uri else "only there" for uri in (before, now))
         raise InvalidInputError(
             f"{directory} holds an experiment of this name that is kept {kept}, not {wanted}; "
             "give this one another name (--name), or move the other away"
-        )
-    if "manifest" not in stored or "manifest" not in plan.document:
-        return
-    changed = fixed_changes(stored["manifest"].get("spec", {}), plan.document["manifest"].get("spec", {}))
-    if changed:
-        raise InvalidInputError(
-            f"{directory} holds an experiment of this name whose {', '.join(changed)} "
-            f"{'are' if len(changed) > 1 else 'is'} different; only its budget can change (numSamples, the budgets, "
-            "maxConcurrentTrials, failurePolicy). Run the new one under another name (--name), or remove the "
-            "directory"
         )

@@ -53,7 +53,7 @@ class ReadExperiment:
         try:
             if journal.snapshot is not None:
                 snapshot = decode_snapshot(journal.snapshot)
-                self.engine.restore(bytes(snapshot.engine))
+                self.engine.restore(bytes(snapshot.engine), by_record=True)
                 dirnames.update(snapshot.dirnames)
                 self._names.update(snapshot.names)
             for data in journal.records():

@@ -55,6 +55,7 @@ from trialpod_operator.engine.events import (
     SuspendRequested,
     TimerFired,
 )
+from trialpod_operator.engine.outcome import FAILED
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.mirror import FencedError, Mirror
@@ -65,6 +66,7 @@ from trialpod_operator.local.details import TrialDetails
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.base import Display
 from trialpod_operator.local.display.words import plural
+from trialpod_operator.local.existing import WaysOut
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.loading import Loading
 from trialpod_operator.local.processes import ProcessPool
@@ -110,6 +112,8 @@ class LocalShell:
         clock: seconds since the epoch.
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
         drop_unfinished: stop the trials that an earlier run left unfinished instead of going on with them.
+        retry_failed: queue the failed trials again if the experiment failed as a whole.
+        ways: what the user can do about results that are there already.
         mirror: copies the directory to its storage; brought up to date already.
         fork_server: starts the processes; None starts one.
         callbacks: the script's, which are told of everything.
@@ -126,6 +130,8 @@ class LocalShell:
         clock: Callable[[], float] = time.time,
         retry_errors: str = "",
         drop_unfinished: bool = False,
+        retry_failed: bool = False,
+        ways: WaysOut | None = None,
         mirror: Mirror | None = None,
         fork_server: ForkServer | None = None,
         callbacks: Callbacks | None = None,
@@ -139,6 +145,8 @@ class LocalShell:
         self._clock = clock
         self._retry_errors = retry_errors
         self._drop_unfinished = drop_unfinished
+        self._retry_failed = retry_failed
+        self._ways = ways or WaysOut()
         self._mirror = mirror
         self._fork_server = fork_server
         self._callbacks = callbacks
@@ -423,7 +431,9 @@ class LocalShell:
                 await asyncio.wait_for(self._changed.wait(), 0.5)
 
     def _begin(self) -> None:
-        if self._host.engine.state.settings is not None:
+        before, flags = self._host.engine.state.settings, self._host.engine.state.flags
+        had_failed = before is not None and flags.finished and flags.state == FAILED
+        if before is not None:
             self._recover()
             if self._drop_unfinished:
                 left = [trial.trial_id for trial in self._host.engine.state.get_trials() if not trial.ended]
@@ -436,9 +446,29 @@ class LocalShell:
             self.apply(SuspendRequested())
         self.apply(SettingsObserved(settings=self._plan.settings))
         if self._retry_errors:
-            self.apply(RetryRequested(from_scratch=self._retry_errors == "scratch"))
+            self.apply(RetryRequested(from_scratch=self._retry_errors == "scratch", cut_short=True))
+        elif had_failed and self._retry_failed:
+            self._display.event(events.Event("retried", message="the run before failed: its failed trials run again"))
+            unmeasured = before is not None and before.metric is not None and not flags.measured
+            self.apply(RetryRequested(from_scratch=unmeasured, cut_short=True))
         if not self._plan.suspend and self._host.engine.state.flags.suspended:
             self.apply(ResumeRequested())
+        if before is not None:
+            self._compare_budget(before.num_samples)
+
+    def _compare_budget(self, before: int) -> None:
+        """Say what a budget that was not raised leaves undone."""
+        engine, now = self._host.engine, self._plan.settings.num_samples
+        count = len(engine.state.trials)
+        name = "spec.numSamples" if "manifest" in self._plan.document else "num_samples"
+        if 0 < now < before:
+            message = f"{name} is {now} and was {before}: no trial is added, and the {plural(count, 'trial')} that "
+            message += "exist are kept" if count > 1 else "exists is kept"
+            self._display.event(events.warning(message, f"for a new experiment: {self._ways.fresh}"))
+        elif engine.finished and not engine.state.flags.stopping:
+            message = f"nothing to run: {f'all {count} trials are' if count > 1 else 'the trial is'} done"
+            remedy = f"more trials: raise {name}; all of it again: {self._ways.fresh}"
+            self._display.event(events.warning(message, remedy))
 
     def _recover(self) -> None:
         """Take up what an earlier run left, and say it in one line for all trials."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trialpod.cli.program import program
 from trialpod.errors import nearest
@@ -14,6 +14,7 @@ from trialpod.storage.layout import LOG_FILE
 from trialpod_operator.local.account import account_text, is_worth_telling
 from trialpod_operator.local.display.progress import done
 from trialpod_operator.local.display.words import duration, number, one_line, plural
+from trialpod_operator.local.existing import WaysOut
 from trialpod_operator.local.literals import python_literal, yaml_text
 from trialpod_operator.local.view import ExperimentView, TrialRow
 
@@ -56,6 +57,11 @@ class RunCommand:
         for option in options:
             words += ["--set", option]
         return f"{program()} {shlex.join(words)}"
+
+
+def command_ways(command: RunCommand, budget: str) -> WaysOut:
+    """Return what can be done about results that are there already, as commands."""
+    return WaysOut(replace(command, name="NEW").text(), f"{command.text()} --fresh", budget)
 
 
 def _paths(changes: Iterable[str]) -> list[str]:
@@ -161,7 +167,11 @@ def reported_keys(rows: Iterable[TrialRow]) -> list[str]:
 def no_best(view: ExperimentView, metric: str | None) -> str:
     """Return why there is no best trial by `metric`, and what to do about it."""
     if metric is None:
-        return "no best trial: the experiment names no metric (set spec.metric and spec.mode)"
+        key = next(iter(reported_keys(view.rows)), "KEY")
+        return (
+            "no best trial: the experiment names no metric; name one here: "
+            f"trialpod best {one_line(shlex.quote(view.path))} --metric {one_line(shlex.quote(key))} --mode max"
+        )
     name = one_line(metric)
     if view.results == 0:
         return "no best trial: no trial has reported a result"
@@ -177,7 +187,11 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
         lines.append(f"  reported were: {', '.join(map(one_line, keys[:MOST_KEYS]))}{more}")
         close = nearest(metric, keys)
         if close is not None:
-            lines.append(f"  did you mean {one_line(close)!r}? Set spec.metric to it; the results are kept")
+            lines.append(
+                f"  did you mean {one_line(close)!r}? Correct the metric's name in either place and run it again; "
+                f"for these results: trialpod best {one_line(shlex.quote(view.path))} "
+                f"--metric {one_line(shlex.quote(close))} --mode {view.mode or 'max'}"
+            )
     else:
         lines.append("  no key of the user's own was reported; pass a dict with it to tune.report")
     return "\n".join(lines)

@@ -76,6 +76,7 @@ class ExperimentRequest:
     resume_unfinished: bool = True  # False: unfinished trials stay as they are
     resume_errored: bool = False  # failed trials go on from their newest checkpoints
     restart_errored: bool = False  # failed trials start anew
+    retry_failed: bool = False  # failed trials run again if the experiment failed as a whole
 
     @property
     def directory(self) -> str:
@@ -120,11 +121,13 @@ class ExperimentOutcome:
 class Backend(Protocol):
     """Where experiments run.
 
-    A backend may have four things more, which a `Tuner` asks for: ``ships_code`` (True: trials run where the user's
+    A backend may have five things more, which a `Tuner` asks for: ``ships_code`` (True: trials run where the user's
     own modules are not, so their code travels with the Trainable), ``default_name(trainable_name, now)`` (the name of
     an experiment that was given none), ``attaches(path)`` (True: running a script again goes on with the experiment
-    of that name) and ``prepare_storage(path)`` (called before anything is read from a path; it may register a route
-    to its server).
+    of that name), ``prepare_storage(path)`` (called before anything is read from a path; it may register a route
+    to its server) and ``settle(request, if_exists)``, which is called before anything is written for an experiment
+    that is there already: it refuses what was changed and must not be, or moves the old results aside, and returns
+    whether `run` resumes.
     """
 
     def run(self, request: ExperimentRequest) -> ExperimentOutcome:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trialpod.tune.stopper.stopper import Stopper
     from trialpod.tune.sync_config import SyncConfig
 
+IF_EXISTS = ("resume", "add", "fresh", "error")
 TYPE_OF_STOP = "a dict of metric names to numbers, a Stopper, a function (trial_id, result) -> bool, or a list"
 
 
@@ -159,6 +160,11 @@ class RunConfig:
         log_to_file: names for the file with the trials' output, besides ``log.txt``: True means ``stdout`` and
             ``stderr``, a string is one name, a pair is two. All of them lead to what both streams have had, in order.
         local_dir: the older name of `storage_path`.
+        if_exists: what happens when an experiment of that name is there already. "resume", the default, continues it:
+            unfinished trials resume, a larger budget adds trials, and what must not change between two runs is
+            refused. "fresh" moves it aside, to NAME.1 or the like, and starts over. "add" puts new trials beside its
+            trials in the same directory, as Ray Tune does (the default of `tune.run`, and under the name ``ray``);
+            only the new ones are this experiment's. "error" refuses. The variable TRIALPOD_IF_EXISTS goes before it.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -183,6 +189,7 @@ class RunConfig:
     progress_reporter: ProgressReporter | None = None
     log_to_file: bool | str | tuple[str, str] = False
     local_dir: str | os.PathLike[str] | None = None
+    if_exists: Literal["resume", "add", "fresh", "error"] | None = None
 
     def __post_init__(self) -> None:
         if self.local_dir is not None:
@@ -223,6 +230,8 @@ class RunConfig:
             from trialpod.tune.progress_reporter import check_reporter
 
             check_reporter(where, self.progress_reporter)
+        if self.if_exists is not None:
+            _choose(where, "if_exists", self.if_exists, IF_EXISTS)
         if self.verbose is not None and self.verbose not in (0, 1, 2, 3):
             refuse(where, "verbose", self.verbose, "0, 1, 2 or 3")
         if self.failure_config is not None:

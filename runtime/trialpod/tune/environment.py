@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.config import IF_EXISTS as IF_EXISTS_VALUES
 from trialpod.tune.config import check_name
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ RUN_NAME = "TRIALPOD_RUN_NAME"
 STORAGE = "TRIALPOD_STORAGE"
 MAX_CONCURRENT = "TRIALPOD_MAX_CONCURRENT"
 RESUME = "TRIALPOD_RESUME"
+IF_EXISTS = "TRIALPOD_IF_EXISTS"
+"""As RunConfig(if_exists=...), and over it."""
 NOT_STRICT = "TUNE_DISABLE_STRICT_METRIC_CHECKING"
 """Ray Tune's name for it."""
 CALLBACKS = "TRIALPOD_CALLBACKS"
@@ -41,6 +44,7 @@ class Overrides:
         storage_path: where experiments are stored.
         max_concurrent: the most trials that run at once.
         resume: go on with the experiment of that name if there is one.
+        if_exists: what becomes of the results of an experiment of that name.
         strict_metric: whether a trial that never reports the experiment's metric has failed.
         default_storage: where experiments are stored that do not say it.
         callbacks: classes, "module.Class", of which an object each is told what happens, after the script's own.
@@ -50,6 +54,7 @@ class Overrides:
     storage_path: str | None = None
     max_concurrent: int | None = None
     resume: bool = False
+    if_exists: str | None = None
     strict_metric: bool = True
     default_storage: str | None = None
     callbacks: tuple[str, ...] = ()
@@ -69,6 +74,7 @@ class Overrides:
             storage_path=environ.get(STORAGE) or None,
             max_concurrent=_positive(MAX_CONCURRENT, environ.get(MAX_CONCURRENT, "")),
             resume=_yes(RESUME, environ.get(RESUME, "")),
+            if_exists=_if_exists(environ.get(IF_EXISTS, "")),
             strict_metric=not _yes(NOT_STRICT, environ.get(NOT_STRICT, "")),
             default_storage=environ.get(RESULT_DIR) or None,
             callbacks=tuple(dict.fromkeys([*_listed(environ, CALLBACKS), *_listed(environ, RAY_CALLBACKS)])),
@@ -81,6 +87,13 @@ class Overrides:
             InvalidInputError: a class cannot be imported or made, or is no `Callback`.
         """
         return [_made(path) for path in self.callbacks]
+
+
+def _if_exists(text: str) -> str | None:
+    lowered = text.strip().lower()
+    if lowered and lowered not in IF_EXISTS_VALUES:
+        raise InvalidInputError(f"variable {IF_EXISTS}={text!r}: must be one of {', '.join(IF_EXISTS_VALUES)}")
+    return lowered or None
 
 
 def _listed(environ: Mapping[str, str], variable: str) -> list[str]:

@@ -114,6 +114,7 @@ class RunArguments:
                 callbacks=self.callbacks,
                 progress_reporter=self.progress_reporter,
                 log_to_file=self.log_to_file,
+                if_exists="add",
             ),
         )
 

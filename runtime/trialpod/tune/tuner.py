@@ -3,7 +3,8 @@
 Invariants:
 
 * Everything that can be checked is checked before anything is written or started.
-* `fit` never touches an experiment that exists already; only a restored Tuner goes on with one.
+* An experiment of the same name that exists already is resumed if it is the same one; what becomes of it otherwise
+  `RunConfig(if_exists=...)` says. Nothing of it is changed before that is decided.
 * What a later `Tuner.restore` needs is in ``tuner.pkl`` in the experiment's directory before the first trial starts.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, refuse_stand_ins
+from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
 from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend, prepare_storage
@@ -68,6 +70,7 @@ class _Resume:
     unfinished: bool = True
     errored: bool = False
     restart: bool = False
+    retry_failed: bool = False
 
 
 _run_names = RunNames()
@@ -238,11 +241,30 @@ class Tuner:
         state = self._state()
         place, resume = self._place(overrides, backend)
         place.check_directory()
-        if not resume:
+        request = self._request(place, overrides)
+        if resume is not None and not self._continues(request, backend, overrides):
+            resume = None
+            if place.uri:
+                place = _free(place, backend)
+        if resume is None:
             place = claim(place, exact=self._is_named(overrides))
-        os.makedirs(os.path.join(place.directory, OUR_FOLDER), exist_ok=True)
+        folder = Path(place.directory, OUR_FOLDER)
+        os.makedirs(folder, exist_ok=True)
         write_atomically(Path(place.directory, TUNER_FILE), state)
-        outcome = backend.run(self._request(place, code, objects, overrides, resume))
+        outcome = backend.run(
+            replace(
+                request,
+                name=os.path.basename(place.directory),
+                storage_path=os.path.dirname(place.directory),
+                storage_uri=place.uri,
+                trainable=write_trainable(code, folder, objects),
+                resume=resume is not None,
+                resume_unfinished=resume is None or resume.unfinished,
+                resume_errored=resume is not None and resume.errored,
+                restart_errored=resume is not None and resume.restart,
+                retry_failed=resume is not None and resume.retry_failed,
+            )
+        )
         self._grid = self._results(outcome)
         if outcome.broken:
             raise ExperimentFailedError(f"the experiment in {outcome.path} was ended: {outcome.broken}")
@@ -311,16 +333,31 @@ class Tuner:
         if not backend.can_restore(str(place)):
             return place, None
         attaches = getattr(backend, "attaches", None)
-        if overrides.resume or (attaches is not None and attaches(str(place))):
-            return place, _Resume(place)
-        raise InvalidInputError(
-            f"{place} holds an experiment already. Go on with it: Tuner.restore({str(place)!r}, trainable).fit(), "
-            "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...), or remove it"
-        )
+        if attaches is not None and not overrides.resume and not attaches(str(place)):
+            raise InvalidInputError(
+                f"{place} holds an experiment already. Go on with it: Tuner.restore({str(place)!r}, trainable).fit() "
+                "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...)"
+            )
+        return place, _Resume(place, retry_failed=True)
 
-    def _request(
-        self, place: Place, code: bytes, objects: ObjectSet, overrides: Overrides, resume: _Resume | None
-    ) -> ExperimentRequest:
+    def _continues(self, request: ExperimentRequest, backend: Backend, overrides: Overrides) -> bool:
+        """Decide what becomes of the experiment that is there already; return whether `fit` continues it."""
+        wanted: str = "resume"
+        if self._resume is None and not overrides.resume:
+            wanted = overrides.if_exists or self._run_config.if_exists or _default_if_exists()
+        settle = getattr(backend, "settle", None)
+        if settle is None:
+            if wanted in ("fresh", "error"):
+                raise InvalidInputError(
+                    f"RunConfig(if_exists={wanted!r}): there is an experiment of the name {request.name!r}; choose "
+                    "another RunConfig(name=...)"
+                )
+            return True
+        if wanted == "add" and request.storage_uri:
+            return False  # under a name of its own: in a bucket nothing can be renamed
+        return bool(settle(request, wanted))
+
+    def _request(self, place: Place, overrides: Overrides) -> ExperimentRequest:
         tuning, running, facts = self._tune_config, self._run_config, self._facts
         resources, resources_fn = resources_of(self._trainable)
         stop: Any = running.stop
@@ -330,19 +367,11 @@ class Tuner:
             stop = copy.deepcopy(list(stop)) or None
         elif stop is not None:
             stop = copy.deepcopy(stop)
-        again: dict[str, Any] = {}
-        if resume is not None:
-            again = {
-                "resume": True,
-                "resume_unfinished": resume.unfinished,
-                "resume_errored": resume.errored,
-                "restart_errored": resume.restart,
-            }
         return ExperimentRequest(
             name=os.path.basename(place.directory),
             storage_path=os.path.dirname(place.directory),
             storage_uri=place.uri,
-            trainable=write_trainable(code, Path(place.directory, OUR_FOLDER), objects),
+            trainable=TrainableRef(),  # written once nothing speaks against the experiment any more
             trainable_name=facts.name,
             is_class=facts.is_class,
             param_space=self._param_space,
@@ -372,7 +401,6 @@ class Tuner:
             strict_metric=overrides.strict_metric,
             callbacks=[*(running.callbacks or ()), *overrides.made_callbacks()],
             progress_reporter=running.progress_reporter,
-            **again,
         )
 
     def _state(self) -> bytes:
@@ -423,6 +451,22 @@ def _file_here(place: Place) -> Path | None:
 def open_backend(backend: Backend | str | None) -> Backend:
     """Return the backend that a name stands for; None as in `get_backend`."""
     return get_backend(backend) if backend is None or isinstance(backend, str) else backend
+
+
+def _free(place: Place, backend: Backend) -> Place:
+    """Return a place below the same parent that no experiment has: NAME_2, NAME_3, ..."""
+    number = 2
+    while backend.can_restore(str(other := Place(f"{place.directory}_{number}", f"{place.uri}_{number}"))):
+        number += 1
+    logger.warning("%s holds an experiment already; the new one is %s", place, other)
+    return other
+
+
+def _default_if_exists() -> str:
+    """Return what becomes of results that are there already when nobody says it: under Ray's name what Ray does."""
+    from trialpod.compat import ray
+
+    return "add" if ray.installed() else "resume"
 
 
 def _check_config(argument: str, value: object, expected: type) -> None:

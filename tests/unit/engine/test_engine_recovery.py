@@ -275,3 +275,22 @@ def test_a_time_slicing_scheduler_always_has_a_trial_to_give_way_to() -> None:
 
     shell = Shell(5, max_concurrent=2, scheduler=Slicing(2))
     assert shell.status() == ["RUNNING", "RUNNING", "PENDING"]
+
+
+class TestOtherAlgorithms:
+    """A snapshot's state is taken over only by the algorithms that it is of."""
+
+    def test_another_scheduler_is_refused(self) -> None:
+        shell = Shell(2, scheduler=asha())
+        with pytest.raises(InvalidInputError, match="started with the scheduler AsyncHyperBandScheduler, not FIFO"):
+            Engine(ListSearch(2)).restore(shell.engine.snapshot())
+        reader = Engine(ListSearch(2))
+        reader.restore(shell.engine.snapshot(), by_record=True)
+        assert len(reader.state.trials) == 2
+
+    def test_state_of_an_older_version_that_does_not_fit(self) -> None:
+        shell = Shell(2)
+        snapshot = msgspec.msgpack.decode(shell.engine.snapshot())
+        snapshot["kinds"], snapshot["scheduler"] = None, {"version": 1}
+        with pytest.raises(InvalidInputError, match="the stored state does not fit AsyncHyperBandScheduler"):
+            Engine(ListSearch(2), asha()).restore(msgspec.msgpack.encode(snapshot))

@@ -83,7 +83,8 @@ def test_a_used_up_time_budget_is_doubled_to_go_on() -> None:
             (
                 "no best trial: no trial reported the metric 'accuracy'\n"
                 "  reported were: acuracy, loss\n"
-                "  did you mean 'acuracy'? Set spec.metric to it; the results are kept"
+                "  did you mean 'acuracy'? Correct the metric's name in either place and run it again; for these "
+                "results: trialpod best ./trialpod-results/digits --metric acuracy --mode max"
             ),
         ),
         (
@@ -119,7 +120,7 @@ def test_what_the_trials_took_is_told_when_not_all_of_it_was_useful() -> None:
 
 def test_an_experiment_without_a_metric_says_so() -> None:
     view = experiment([trial(0)], metric=None, best=None)
-    assert "no best trial: the experiment names no metric (set spec.metric and spec.mode)" in summarize(view)
+    assert "no best trial: the experiment names no metric; name one here: trialpod best" in summarize(view)
 
 
 def test_many_kinds_of_failure_are_cut_with_the_command_that_shows_them() -> None:

@@ -23,6 +23,7 @@ from trialpod.tune import (
     tuner,
 )
 from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.environment import Overrides
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
@@ -115,13 +116,44 @@ def test_the_default_storage_is_in_the_home_directory(
     assert backend.requests[0].directory == str(tmp_path / "trialpod-results" / "exp")
 
 
-def test_an_experiment_that_exists_is_not_touched(backend: Any, tmp_path: Path) -> None:
-    make(backend, tmp_path).fit()
-    before = (tmp_path / "exp" / "tuner.pkl").read_bytes()
-    with pytest.raises(InvalidInputError, match="holds an experiment already"):
-        make(backend, tmp_path, param_space={"new": 1}).fit()
-    assert (tmp_path / "exp" / "tuner.pkl").read_bytes() == before
-    assert len(backend.requests) == 1
+class TestIfExists:
+    def test_resumes(self, backend: Any, tmp_path: Path) -> None:
+        make(backend, tmp_path).fit()
+        assert not backend.requests[-1].resume
+        make(backend, tmp_path).fit()
+        assert (backend.requests[-1].resume, backend.requests[-1].retry_failed) == (True, True)
+
+    def test_refusal_changes_nothing(self, backend: Any, tmp_path: Path) -> None:
+        make(backend, tmp_path).fit()
+        before = (tmp_path / "exp" / "tuner.pkl").read_bytes()
+
+        def settle(request: Any, if_exists: str) -> bool:
+            assert (request.param_space, if_exists) == ({"new": 1}, "resume")
+            raise InvalidInputError("it was changed")
+
+        backend.settle = settle
+        with pytest.raises(InvalidInputError, match="it was changed"):
+            make(backend, tmp_path, param_space={"new": 1}).fit()
+        assert (tmp_path / "exp" / "tuner.pkl").read_bytes() == before
+        assert len(backend.requests) == 1
+
+    def test_default_under_ray_adds(self, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+        backend.settle = lambda _request, if_exists: asked.append(if_exists) or False
+        make(backend, tmp_path).fit()
+        monkeypatch.setattr("trialpod.compat.ray.installed", lambda: True)
+        make(backend, tmp_path).fit()
+        monkeypatch.setenv("TRIALPOD_IF_EXISTS", "fresh")
+        make(backend, tmp_path).fit()
+        assert asked == ["add", "fresh"]
+        assert not backend.requests[-1].resume
+
+    def test_unknown_value_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(InvalidInputError, match="'resume' or 'add' or 'fresh' or 'error'"):
+            RunConfig(if_exists="replace")  # type: ignore[arg-type]
+        monkeypatch.setenv("TRIALPOD_IF_EXISTS", "yes")
+        with pytest.raises(InvalidInputError, match="TRIALPOD_IF_EXISTS='yes': must be one of resume"):
+            Overrides.read()
 
 
 def test_a_directory_without_an_experiment_can_be_used(backend: Any, tmp_path: Path) -> None:

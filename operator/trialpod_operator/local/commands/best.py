@@ -65,10 +65,7 @@ def show(view: ExperimentView, options: argparse.Namespace) -> int:
         view = dataclasses.replace(view, metric=metric, mode=mode, best=best_by(view, metric, mode))
     best = view.best
     if best is None:
-        text = no_best(view, metric)
-        if metric is None:
-            text += "; or name one here: --metric KEY --mode max"
-        print(text, file=sys.stderr)
+        print(no_best(view, metric), file=sys.stderr)
         return EXIT_FAILED
     if options.json:
         print(json.dumps(strict({"metric": metric, "mode": mode, **trial_data(best)}), indent=2))

@@ -17,7 +17,7 @@ from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.storage.base import local_folder
 from trialpod.storage.endpoints import plain
-from trialpod.tune.environment import MAX_CONCURRENT, RESUME, RUN_NAME, STORAGE
+from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
 from trialpod.tune.places import WORK_DIR
 from trialpod_operator.api.loader import display_name, load_file
 from trialpod_operator.api.models import TuneExperiment
@@ -27,7 +27,7 @@ from trialpod_operator.local import backend
 from trialpod_operator.local.display.base import write_closing
 from trialpod_operator.local.display.choose import choose_display
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, RunCommand, exit_status, summarize
+from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, RunCommand, command_ways, exit_status, summarize
 from trialpod_operator.local.trial_output import ALL, FollowedTrials
 
 DEFAULT_STORAGE = "trialpod-results"
@@ -45,6 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         "s3://bucket/prefix")  # fmt: skip
     parser.add_argument("--max-concurrent", type=_positive, metavar="N", help="at most N trials at once")
     parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
+    parser.add_argument("--fresh", action="store_true",
+                        help="start over: results of that name are moved aside, to NAME.1 or the like")  # fmt: skip
     parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
     parser.add_argument("--gpus", type=int, metavar="N", help="share out N GPUs instead of those there are")
     parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
@@ -86,8 +88,15 @@ def _run_manifest(args: argparse.Namespace) -> int:
 
     display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
     follow = followed_trials(args, default=_verbosity(args) > 0)
-    retry = "resume" if args.retry_failed else ""
-    options = RunOptions(cpus=args.cpus, gpus=args.gpus, retry_errors=retry, follow=follow)
+    options = RunOptions(
+        cpus=args.cpus,
+        gpus=args.gpus,
+        retry_errors="resume" if args.retry_failed else "",
+        retry_failed=True,
+        if_exists="fresh" if args.fresh else "resume",
+        ways=command_ways(command, "numSamples, the time budgets, maxConcurrentTrials, failurePolicy"),
+        follow=follow,
+    )
     outcome = run_experiment(plan, directory, display, options)
     warn_of_missing(follow)
     write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
@@ -103,7 +112,7 @@ def _run_script(args: argparse.Namespace) -> int:
     os.environ[STORAGE] = args.storage or os.environ.get(STORAGE) or DEFAULT_STORAGE
     os.environ.setdefault(WORK_DIR, DEFAULT_STORAGE)
     os.environ[RUN_NAME] = args.name or script.stem
-    os.environ[RESUME] = "1"
+    os.environ[IF_EXISTS] = "fresh" if args.fresh else "resume"
     if args.max_concurrent:
         os.environ[MAX_CONCURRENT] = str(args.max_concurrent)
     command = RunCommand(file=args.file, name=args.name, storage=args.storage, max_concurrent=args.max_concurrent)
@@ -114,6 +123,7 @@ def _run_script(args: argparse.Namespace) -> int:
         cpus=args.cpus,
         gpus=args.gpus,
         follow=FollowedTrials(args.follow) if args.follow else None,
+        retry_errors="resume" if args.retry_failed else "",
     )
     backend.script_run = state
     failed = run_script_file(args.file, args.args)

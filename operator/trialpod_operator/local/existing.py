@@ -1,0 +1,141 @@
+"""The rule for an experiment whose directory holds results already: it continues, or is moved aside, or is refused.
+
+* What is unchanged continues, with another budget, other stop rules or other code of the Trainable too.
+* What was changed otherwise is refused, with each difference and both ways out.
+* Results that no later run can use do not keep the name: where no trial reported anything the new experiment takes
+  their place; results without the metric, of an experiment that failed for that reason, are moved aside.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.storage.aside import move_aside, move_journal_aside
+from trialpod_operator.engine.outcome import FAILED
+from trialpod_operator.experiment.definition import Difference, differences, report
+from trialpod_operator.local.reading import reading
+
+RESUME, FRESH, ADD, ERROR = "resume", "fresh", "add", "error"
+
+
+class ExperimentChangedError(InvalidInputError):
+    """What is to run is not the experiment that is there.
+
+    Attributes:
+        differences: what was changed.
+    """
+
+    def __init__(self, message: str, found: list[Difference]) -> None:
+        super().__init__(message)
+        self.differences = found
+
+
+@dataclass(frozen=True)
+class WaysOut:
+    """What a user can do about results that are there already, in the words of the interface that they use."""
+
+    new_name: str = 'RunConfig(name="another name")'
+    fresh: str = 'RunConfig(if_exists="fresh")'
+    budget: str = "num_samples, time budgets, max_concurrent_trials, max_failures"
+
+
+def notify(message: str) -> None:
+    """Print a message for the user beside the display."""
+    print(message, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Existing:
+    """An experiment that is there already.
+
+    Attributes:
+        directory: where it is.
+        stored: its ``experiment.json``.
+        ways: what its user can do.
+        in_bucket: it is kept in a bucket, where nothing can be renamed.
+        tell: takes one sentence about what was done.
+    """
+
+    directory: Path
+    stored: Mapping[str, Any]
+    ways: WaysOut
+    in_bucket: bool = False
+    tell: Callable[[str], None] = notify
+
+    def settle(self, document: Mapping[str, Any], if_exists: str = RESUME) -> bool:
+        """Return True to continue with it; False when a new experiment has its name now.
+
+        Args:
+            document: of what is to run, which has been checked.
+            if_exists: "resume", "fresh", "add" or "error".
+
+        Raises:
+            ExperimentChangedError: it is another experiment.
+            InvalidInputError: it cannot be moved aside.
+            ExperimentLockedError: it is running.
+        """
+        if if_exists == ERROR:
+            raise InvalidInputError(
+                f"{self.directory} holds an experiment already; choose {self.ways.new_name}, or {self.ways.fresh} to "
+                "move it aside"
+            )
+        if if_exists in (FRESH, ADD):
+            self._move(aside=if_exists == FRESH)
+            return False
+        found = differences(self.stored, document)
+        if not found:
+            return True
+        if not self.in_bucket:
+            if self._has_no_result():
+                self._move(aside=False)
+                return False
+            if self._failed_without_metric():
+                self._move(aside=True)
+                return False
+        self.refuse(found)
+        return True
+
+    def refuse(self, found: list[Difference]) -> None:
+        """Raise an error that names the differences and both ways out."""
+        over = (
+            f"  start over:  {self.ways.fresh}   (moves these results to {self.directory.name}.1 or the like)\n"
+            if not self.in_bucket
+            else ""
+        )
+        raise ExperimentChangedError(
+            f"{self.directory} holds results of another experiment of this name:\n{report(found)}\n"
+            f"The budget ({self.ways.budget}), stop, checkpoint rules and the Trainable's code may change; this may "
+            f"not. Choose one:\n  keep both:   {self.ways.new_name}\n{over}".rstrip(),
+            found,
+        )
+
+    def _move(self, *, aside: bool) -> None:
+        if self.in_bucket:
+            raise InvalidInputError(
+                f"{self.directory}: what is kept in a bucket cannot be moved aside; choose {self.ways.new_name}"
+            )
+        if aside:
+            self.tell(f"the results that were in {self.directory} are in {move_aside(self.directory)} now")
+        else:
+            move_journal_aside(self.directory)
+
+    def _has_no_result(self) -> bool:
+        try:
+            with reading(self.directory) as experiment:
+                state = experiment.engine.state
+                return not state.flags.results and not any(trial.checkpoints for trial in state.trials.values())
+        except TrialpodError:
+            return False  # it says what is wrong when it is opened
+
+    def _failed_without_metric(self) -> bool:
+        try:
+            with reading(self.directory) as experiment:
+                flags, settings = experiment.engine.state.flags, experiment.engine.state.settings
+        except TrialpodError:
+            return False
+        return bool(settings and settings.metric and flags.state == FAILED and not flags.measured)
