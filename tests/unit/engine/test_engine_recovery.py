@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from engine_support import Halt, ListSearch, ScoreStopper, Shell, TimeSlices, kinds, result, starts, stored
 
+from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
