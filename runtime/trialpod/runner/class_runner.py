@@ -20,6 +20,7 @@ from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoint import Checkpoint
 from trialpod.tune.report_values import flatten
+from trialpod.tune.run_options import export_model, restore_path
 from trialpod.tune.session import Outcome, Session
 from trialpod.tune.trainable.trainable import Trainable, TrainingResult
 
@@ -59,7 +60,12 @@ class ClassRunner:
             if found is not None:
                 info, path = found
                 trainable.restore(TrainingResult(Checkpoint(path), info.metrics))
-            return self._loop(trainable)
+            elif (given := restore_path(cls)) is not None:
+                trainable.restore(Checkpoint(given))
+            outcome = self._loop(trainable)
+            if outcome in ("completed", "stopped"):
+                export_model(trainable)
+            return outcome
         finally:
             sessions.install(None)
 

@@ -19,6 +19,7 @@ from trialpod.tune import session as sessions
 from trialpod.tune.checkpoint import Checkpoint
 from trialpod.tune.report_values import as_number
 from trialpod.tune.result_keys import DEFAULT_METRIC
+from trialpod.tune.run_options import restore_path
 from trialpod.tune.session import Outcome, Session, TrialStopped
 from trialpod.tune.trainable.function_call import SignatureError, check_call, is_reporter, legacy_arguments
 
@@ -48,10 +49,11 @@ def check_signature(function: Callable[..., Any]) -> None:
 def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[str, Any]) -> Outcome:
     """Run the function to its end and return how the trial is over for this process."""
     found = attempt.restore()
+    given = restore_path(function) if found is None else None
     session = Session(
         attempt.info,
         attempt,
-        checkpoint=Checkpoint(found[1]) if found else None,
+        checkpoint=Checkpoint(found[1]) if found else Checkpoint(given) if given else None,
         restored=found[0].metrics if found else None,
     )
     sessions.install(session)

@@ -25,12 +25,32 @@ class Checkpoint:
     Args:
         path: the directory, or its URI.
         filesystem: None, or pyarrow's local file system, which means the same.
+        local_path: an older name of `path`.
+        uri: the same.
+        data_dict: a dict that the checkpoint holds, instead of a path, as for `from_dict`.
 
     Raises:
         InvalidInputError: `path` is no path, or `filesystem` another one.
     """
 
-    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+    def __new__(cls, *_args: Any, data_dict: dict[str, Any] | None = None, **_named: Any) -> Any:
+        """Make one; of a dict, one that holds it."""
+        if data_dict is not None and cls is Checkpoint:
+            from trialpod.tune.dict_checkpoint import DictCheckpoint
+
+            return object.__new__(DictCheckpoint)
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        filesystem: Any = None,
+        *,
+        local_path: str | os.PathLike[str] | None = None,
+        uri: str | None = None,
+        data_dict: dict[str, Any] | None = None,
+    ) -> None:
+        path = next((each for each in (path, local_path, uri) if each is not None), None)
         if filesystem is not None and type(filesystem).__name__ != "LocalFileSystem":
             raise InvalidInputError(
                 f"Checkpoint(filesystem={type(filesystem).__name__}): only the local file system is supported; for a "
@@ -147,6 +167,11 @@ class Checkpoint:
             NotSupportedError: always.
         """
         self.get_preprocessor()
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute != "uri" or "path" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+        return self.path if "://" in self.path else f"file://{os.path.abspath(self.path)}"
 
     @property
     def _is_remote(self) -> bool:

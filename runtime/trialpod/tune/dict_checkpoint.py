@@ -31,13 +31,16 @@ class DictCheckpoint(Checkpoint):
         InvalidInputError: it is no dict.
     """
 
-    def __init__(self, data: dict[str, Any]) -> None:
+    def __init__(self, data: Any = None, *, data_dict: Any = None) -> None:
+        data = data_dict if data is None else data
         if not isinstance(data, dict):
             raise InvalidInputError(f"Checkpoint.from_dict needs a dict, not {type(data).__name__}")
         self.filesystem = None
         self._data = data
 
-    def __getattr__(self, attribute: str) -> str:
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "uri":
+            return None  # it is nowhere before it is stored
         if attribute != "path":
             raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
         import shutil

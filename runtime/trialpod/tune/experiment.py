@@ -34,9 +34,9 @@ class Experiment:
         trial_name_creator: as for `TuneConfig`.
         trial_dirname_creator: as for `TuneConfig`.
         log_to_file: as for `RunConfig`.
-        export_formats: not supported.
+        export_formats: as for `tune.run`.
         max_failures: how often one trial may fail and be tried again.
-        restore: not supported.
+        restore: as for `tune.run`.
         older: arguments of older versions, such as ``local_dir`` and ``checkpoint_freq``.
 
     Raises:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune.flattened import flattened
 from trialpod.tune.ranking import best_index, check_scope, metrics_of
 from trialpod.tune.result import Result, check_mode, frame_of, lookup, unknown_metric
+from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.result_rows import Scope, number, read_rows
 from trialpod.tune.trial import Trial
 
@@ -24,6 +26,45 @@ if TYPE_CHECKING:
     from trialpod.tune.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
+
+
+class ByTrial(dict[str, Any]):
+    """Something of each trial, by its id; the trial itself, its name and its directory find it as well.
+
+    Args:
+        values: by trial id.
+        ids: the trial ids by those other names.
+    """
+
+    def __init__(self, values: Mapping[str, Any], ids: Mapping[Any, str]) -> None:
+        super().__init__(values)
+        self._ids = ids
+
+    def __missing__(self, key: Any) -> Any:
+        """Look it up by another name of the trial."""
+        found = self._id(key)
+        if found is None or not super().__contains__(found):
+            raise KeyError(key)
+        return self[found]
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or super().__contains__(self._id(key))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return what is there of a trial, else `default`."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as a plain dict."""
+        return dict, (dict(self),)
+
+    def _id(self, key: Any) -> str | None:
+        if isinstance(key, Trial):
+            return key.trial_id
+        return self._ids.get(key.rstrip("/")) if isinstance(key, str) else None
 
 
 class ExperimentAnalysis:
@@ -70,12 +111,19 @@ class ExperimentAnalysis:
         self._outcome = experiment
         self.default_metric = default_metric or experiment.metric
         self.default_mode = default_mode or experiment.mode
+        if self.default_metric is None and self.default_mode is not None:
+            self.default_metric = DEFAULT_METRIC  # what `return 0.3` and `reporter(0.3)` report
         self._trials: list[Trial] | None = None
         self._frames: dict[str, pd.DataFrame] | None = None
 
     @property
     def experiment_path(self) -> str:
         """The experiment's directory."""
+        return self._outcome.path
+
+    @property
+    def path(self) -> str:
+        """Another name of `experiment_path`."""
         return self._outcome.path
 
     @property
@@ -128,14 +176,14 @@ class ExperimentAnalysis:
     @property
     def best_dataframe(self) -> pd.DataFrame:
         """All results of `best_trial` as a pandas DataFrame."""
-        return self.trial_dataframes[self.best_trial.path]
+        return self.trial_dataframes[self.best_trial.trial_id]
 
     # -- all trials --
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
-        """The last result of each trial, by its id."""
-        return {trial.trial_id: trial.last_result for trial in self.trials}
+        """The last result of each trial, by its id (or by the trial itself)."""
+        return self._by_trial({trial.trial_id: trial.last_result for trial in self.trials})
 
     @property
     def results_df(self) -> pd.DataFrame:
@@ -144,13 +192,44 @@ class ExperimentAnalysis:
 
     @property
     def trial_dataframes(self) -> dict[str, pd.DataFrame]:
-        """All results of each trial as a pandas DataFrame, by the trial's directory."""
+        """All results of each trial as a pandas DataFrame, by the trial's id; its directory finds them, too."""
         return self.fetch_trial_dataframes() if self._frames is None else self._frames
 
     def fetch_trial_dataframes(self) -> dict[str, pd.DataFrame]:
         """Read the results of all trials again, and return `trial_dataframes`."""
-        self._frames = {trial.path: frame_of(rows) for trial in self.trials if (rows := read_rows(trial.path))}
+        rows = {trial.trial_id: read_rows(trial.path) for trial in self.trials}
+        self._frames = self._by_trial({trial_id: frame_of(found) for trial_id, found in rows.items()})
         return self._frames
+
+    def set_filetype(self, file_type: str | None = None) -> bool:
+        """Read the results again; whatever the format, they are those of ``result.json``.
+
+        Raises:
+            InvalidInputError: the format is neither "json" nor "csv" nor None.
+        """
+        if file_type not in (None, "json", "csv"):
+            raise InvalidInputError(f"ExperimentAnalysis.set_filetype({file_type!r}): must be 'json', 'csv' or None")
+        self.fetch_trial_dataframes()
+        return True
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many trials there are in which state, and when the experiment began."""
+        states = [trial.status for trial in self.trials]
+        started = [trial.start_time for trial in self.trials if trial.start_time]
+        counts = {state.lower(): states.count(state) for state in sorted(set(states))}
+        return {"start_time": min(started, default=None), "trials": len(states), **counts}
+
+    def runner_data(self) -> dict[str, Any]:
+        """Return what is known of the experiment as a whole."""
+        outcome = self._outcome
+        return {
+            "name": outcome.name,
+            "checkpoint_dir": outcome.path,
+            "state": outcome.state,
+            "message": outcome.message,
+            "metric": outcome.metric,
+            "mode": outcome.mode,
+        }
 
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
         """Return one row for each trial that reported something.
@@ -171,12 +250,10 @@ class ExperimentAnalysis:
         return ResultGrid(self._outcome).get_dataframe(metric, mode)
 
     def get_all_configs(self, prefix: bool = False) -> dict[str, dict[str, Any]]:
-        """Return the config of each trial, by the trial's directory; with `prefix`, as ``config/lr``."""
+        """Return the config of each trial, by its id (or its directory); with `prefix`, as ``config/lr``."""
         if not prefix:
-            return {trial.path: trial.config for trial in self.trials}
-        return {
-            trial.path: {f"config/{name}": value for name, value in trial.config.items()} for trial in self.trials
-        }
+            return self._by_trial({trial.trial_id: trial.config for trial in self.trials})
+        return self._by_trial({trial.trial_id: flattened({"config": trial.config}) for trial in self.trials})
 
     # -- the best by a metric --
 
@@ -288,6 +365,13 @@ class ExperimentAnalysis:
         return [(checkpoint.path, number(lookup(metrics, name))) for checkpoint, metrics in saved]
 
     # -- inside --
+
+    def _by_trial(self, values: Mapping[str, Any]) -> ByTrial:
+        ids = {alias: trial.trial_id for trial in self.trials for alias in (trial.name, trial.path)}
+        return ByTrial(values, ids)
+
+    def _get_trial_paths(self) -> list[str]:
+        return [trial.path for trial in self.trials]
 
     def _result(self, trial: Trial | str) -> Result:
         if isinstance(trial, Trial):

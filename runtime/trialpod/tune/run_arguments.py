@@ -6,22 +6,22 @@ unless it has the value that changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
-from trialpod.tune.resources import resources_of, with_resources
+from trialpod.tune.registry import resolve_trainable
+from trialpod.tune.resources import ATTRIBUTE, resources_of, with_resources
+from trialpod.tune.run_options import with_run_options
 from trialpod.tune.sync_config import SyncConfig
 from trialpod.tune.tuner import Tuner
 
 _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "export_formats": ((None, []), "save what you need with save_checkpoint(), or export it in a script of its own"),
-    "restore": ((None,), "pass the checkpoint's path in config, and load it when a trial starts without one"),
     "storage_filesystem": ((None,), "give storage_path a path or an s3:// URI instead"),
     "trial_executor": ((None,), "leave it out"),
-    "loggers": ((None, []), "pass callbacks=[...] of subclasses of tune.LoggerCallback"),
     "sync_to_cloud": ((None, False, True), "give storage_path an s3:// URI instead"),
     "sync_to_driver": ((None, False, True), "leave it out: trials write to storage_path"),
     "sync_function": ((None,), "give storage_path an s3:// URI instead"),
@@ -39,14 +39,13 @@ _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """Name -> the values that change nothing, and what to do instead of another one."""
 
-_RENAMED = {"local_dir": "storage_path", "upload_dir": "storage_path", "loggers": "callbacks"}
 _CHECKPOINTS = {
     "keep_checkpoints_num": "num_to_keep",
     "checkpoint_score_attr": "checkpoint_score_attribute",
     "checkpoint_freq": "checkpoint_frequency",
     "checkpoint_at_end": "checkpoint_at_end",
 }
-OLDER = frozenset({*_NOT_SUPPORTED, "local_dir", "upload_dir", *_CHECKPOINTS, "chdir_to_trial_dir"})
+OLDER = frozenset({*_NOT_SUPPORTED, "local_dir", "upload_dir", *_CHECKPOINTS, "chdir_to_trial_dir", "loggers"})
 _INTERNAL = frozenset({"_remote", "_remote_string_queue", "_entrypoint", "_experiment_checkpoint_dir"})
 
 
@@ -80,6 +79,9 @@ class RunArguments:
     callbacks: Any = None
     max_concurrent_trials: int | None = None
     chdir_to_trial_dir: Any = None
+    export_formats: Sequence[str] | None = None
+    restore: Any = None
+    loggers: Any = None
 
     def tuner(self) -> Tuner:
         """Return the `Tuner` that they describe.
@@ -87,8 +89,13 @@ class RunArguments:
         Raises:
             InvalidInputError: something in them cannot work.
         """
+        trainable = with_run_options(
+            resolve_trainable(self.trainable),
+            restore=_checkpoint_path(self.where, self.restore),
+            export_formats=_formats(self.where, self.trainable, self.export_formats),
+        )
         return Tuner(
-            _with_resources(self.where, self.trainable, self.resources_per_trial),
+            _with_resources(self.where, trainable, self.resources_per_trial),
             param_space=_space(self.where, self.config),
             tune_config=TuneConfig(
                 metric=self.metric,
@@ -111,7 +118,7 @@ class RunArguments:
                 sync_config=self.sync_config,
                 verbose=self.verbose,
                 stop=self.stop,
-                callbacks=self.callbacks,
+                callbacks=_callbacks(self.where, self.callbacks, self.loggers),
                 progress_reporter=self.progress_reporter,
                 log_to_file=self.log_to_file,
                 if_exists="add",
@@ -146,7 +153,7 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
         elif name in _CHECKPOINTS:
             if value is not None:
                 checkpoints[name] = value
-        elif name == "chdir_to_trial_dir":
+        elif name in ("chdir_to_trial_dir", "loggers"):
             result[name] = value
         else:
             known = [*given, *sorted(OLDER)]
@@ -193,17 +200,74 @@ def _space(where: str, config: Any) -> Mapping[str, Any] | None:
     )
 
 
+def _checkpoint_path(where: str, restore: Any) -> str | None:
+    if restore is None:
+        return None
+    from trialpod.tune.checkpoint import Checkpoint
+
+    path = restore.path if isinstance(restore, Checkpoint) else restore
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidInputError(f"{where}(restore={restore!r}): must be the path of a checkpoint, or a Checkpoint")
+    text = os.fspath(path)
+    if "://" in text:
+        return text
+    absolute = os.path.abspath(os.path.expanduser(text))
+    if not os.path.exists(absolute):
+        raise InvalidInputError(f"{where}(restore={text!r}): there is no checkpoint at {absolute}")
+    return absolute
+
+
+def _formats(where: str, trainable: Any, formats: Any) -> list[str]:
+    if not formats:
+        return []
+    from trialpod.tune.trainable.trainable import checked_formats
+
+    if isinstance(formats, str) or not isinstance(formats, Sequence):
+        raise InvalidInputError(f"{where}(export_formats={formats!r}): must be a list of formats")
+    if not isinstance(resolve_trainable(trainable), type):
+        raise InvalidInputError(
+            f"{where}(export_formats={formats!r}): only class Trainables export models (_export_model); a function "
+            "writes its model into the checkpoint that it reports"
+        )
+    return checked_formats(formats)
+
+
+def _callbacks(where: str, callbacks: Any, loggers: Any) -> Any:
+    if not loggers:
+        return callbacks
+    from trialpod.tune.logger import LegacyLoggerCallback
+
+    if isinstance(loggers, (str, bytes)) or not isinstance(loggers, Sequence):
+        raise InvalidInputError(f"{where}(loggers={loggers!r}): must be a list of subclasses of tune.logger.Logger")
+    return [*(callbacks or ()), LegacyLoggerCallback(list(loggers))]
+
+
 def _with_resources(where: str, trainable: Any, resources: Any) -> Any:
     if resources is None or resources == {}:
         return trainable
     from trialpod.tune.placement_groups import DEFAULT_RESOURCES
-    from trialpod.tune.registry import resolve_trainable
 
-    trainable = resolve_trainable(trainable)
     fixed, computed = resources_of(trainable)
-    if computed is not None or fixed != DEFAULT_RESOURCES:
-        raise InvalidInputError(
-            f"{where}(resources_per_trial={resources!r}): the Trainable says itself what it needs (with_resources or "
-            "default_resource_request); give it in one place"
-        )
-    return with_resources(trainable, resources)
+    message = (
+        f"{where}(resources_per_trial={resources!r}): the Trainable says itself what it needs (with_resources or "
+        "default_resource_request); give it in one place"
+    )
+    if computed is None:
+        if fixed != DEFAULT_RESOURCES:
+            raise InvalidInputError(message)
+        return with_resources(trainable, resources)
+    own = _own_request(trainable)
+    if own is None:
+        raise InvalidInputError(message)
+
+    def for_config(config: dict[str, Any]) -> Any:
+        if own(config):
+            raise InvalidInputError(message)
+        return resources(config) if callable(resources) and not hasattr(resources, "bundles") else resources
+
+    return with_resources(trainable, for_config)
+
+
+def _own_request(trainable: Any) -> Any:
+    """Return a class's own `default_resource_request`, which may leave it to the experiment."""
+    return None if hasattr(trainable, ATTRIBUTE) else getattr(trainable, "default_resource_request", None)

@@ -274,6 +274,16 @@ def _after_fork() -> None:
         _current.forked = True
 
 
+def offered_folder() -> str | None:
+    """Return the folder that the next report will take as its checkpoint, None if there is none."""
+    return _current._offered if _current is not None else None  # noqa: SLF001 - of this module
+
+
+def latest_result() -> dict[str, Any]:
+    """Return the latest result of the running trial, empty before the first and outside a trial."""
+    return dict(_current._last) if _current is not None else {}  # noqa: SLF001
+
+
 def current() -> Session | None:
     """Return the installed session."""
     return _current

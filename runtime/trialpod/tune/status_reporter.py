@@ -5,9 +5,12 @@ Invariant: where `tune.report` unwinds the function because the trial is over, t
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from trialpod.tune import session
+from trialpod.tune.legacy_checkpoints import save_checkpoint
+from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.session import TrialStopped
 
 
@@ -55,6 +58,35 @@ class StatusReporter:
     def trial_id(self) -> str | None:
         """The trial's id, None outside a trial."""
         return self._trial_id or session.get_trial_id()
+
+    @property
+    def trial_resources(self) -> TrialResources | None:
+        """What the trial was granted, None outside a trial."""
+        return session.get_trial_resources()
+
+    def has_new_checkpoint(self) -> bool:
+        """Return whether `set_checkpoint` has been called since the last report."""
+        return session.offered_folder() is not None
+
+    def get_checkpoint(self) -> str | None:
+        """Return the folder that `set_checkpoint` was given for the next report, None if there is none."""
+        return session.offered_folder()
+
+    def set_checkpoint(self, checkpoint: str | os.PathLike[str], is_new: bool = True) -> None:
+        """Take a folder as the checkpoint of the next report.
+
+        Args:
+            checkpoint: the folder; it is copied by the next report, and stays.
+            is_new: accepted for compatibility, unused.
+
+        Raises:
+            CheckpointError: there is no such folder.
+        """
+        save_checkpoint(os.fspath(checkpoint))
+
+    def get_latest_result(self) -> dict[str, Any]:
+        """Return the latest result that was reported, empty before the first."""
+        return session.latest_result()
 
     @property
     def logdir(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, nearest
@@ -12,6 +13,7 @@ from trialpod.tune.run_arguments import RunArguments, translated
 from trialpod.tune.tuner_arguments import resume_flags
 
 if TYPE_CHECKING:
+    from trialpod.tune.backends import ExperimentOutcome
     from trialpod.tune.config import CheckpointConfig
     from trialpod.tune.resume_config import ResumeConfig
     from trialpod.tune.sync_config import SyncConfig
@@ -71,7 +73,8 @@ def run(
 
     Args:
         run_or_experiment: the Trainable, the name that it is registered by, or a `tune.Experiment`, which then says
-            what to run and how; only what an Experiment does not have is taken from the other arguments.
+            what to run and how; only what an Experiment does not have is taken from the other arguments. Or a list of
+            them, which are run one after another.
         name: the experiment's name; None makes one.
         metric: the metric that is tuned.
         mode: "max" or "min".
@@ -91,10 +94,10 @@ def run(
         trial_name_creator: as for `TuneConfig`.
         trial_dirname_creator: as for `TuneConfig`.
         sync_config: as for `RunConfig`.
-        export_formats: not supported.
+        export_formats: formats that a class Trainable's `export_model` is called with when a trial has ended.
         max_failures: how often one trial may fail and be tried again.
         fail_fast: as for `FailureConfig`.
-        restore: not supported.
+        restore: a checkpoint (its path or URI) that trials start from which have none of their own.
         resume: True or "LOCAL" goes on with the experiment of that `name`; "AUTO" does so if there is one.
             "+ERRORED" after it lets failed trials go on, "+RESTART_ERRORED" lets them start anew; "+ERRORED_ONLY" and
             "+RESTART_ERRORED_ONLY" (or "ERRORED_ONLY" alone) leave the unfinished ones as they are.
@@ -111,8 +114,9 @@ def run(
         TrialsFailedError: a trial failed and `raise_on_failed_trial` is set.
         TrialpodError: as of `Tuner.fit`.
     """
-    if isinstance(run_or_experiment, (list, tuple)):
-        raise InvalidInputError(f"{_WHERE}([...]): several experiments are run by tune.run_experiments([...])")
+    several = list(run_or_experiment) if isinstance(run_or_experiment, (list, tuple)) else [run_or_experiment]
+    if not several:
+        raise InvalidInputError(f"{_WHERE}([]): give at least one Trainable or Experiment")
     given = {
         "name": name,
         "stop": stop,
@@ -145,14 +149,21 @@ def run(
     }
     known = {**given, **run_wide, "resume": None, "resume_config": None, "raise_on_failed_trial": None}
     everything = translated(_WHERE, known, older)
-    if isinstance(run_or_experiment, Experiment):
-        trainable, arguments = run_or_experiment.run_identifier, {**run_wide, **run_or_experiment.arguments}
-    else:
-        trainable = run_or_experiment
-        arguments = {key: value for key, value in everything.items() if key not in _NOT_OF_A_TUNER}
-    return _run(
-        RunArguments(where=_WHERE, trainable=trainable, **arguments), resume, resume_config, raise_on_failed_trial
-    )
+    common = {key: value for key, value in everything.items() if key not in _NOT_OF_A_TUNER}
+    calls = [
+        RunArguments(where=_WHERE, trainable=each.run_identifier, **{**run_wide, **each.arguments})
+        if isinstance(each, Experiment)
+        else RunArguments(where=_WHERE, trainable=each, **{**common, "name": _numbered(name, place)})
+        for place, each in enumerate(several)
+    ]
+    for call in calls if len(calls) > 1 else ():
+        call.tuner()  # all of them are checked before the first one starts
+    outcomes = [_outcome(call, resume, resume_config) for call in calls]
+    return _analysis(outcomes, raise_on_failed_trial)
+
+
+def _numbered(name: str | None, place: int) -> str | None:
+    return f"{name}_{place + 1}" if name and place else name
 
 
 def run_experiments(
@@ -203,7 +214,7 @@ def run_experiments(
             callbacks=callbacks,
             **experiment.arguments,
         )
-        trials += _run(arguments, resume, resume_config, raise_on_failed_trial).trials
+        trials += _analysis([_outcome(arguments, resume, resume_config)], raise_on_failed_trial).trials
     return trials
 
 
@@ -218,12 +229,9 @@ _MODIFIERS = {
 }
 
 
-def _run(
-    arguments: RunArguments,
-    resume: bool | str | None,
-    resume_config: ResumeConfig | None,
-    raise_on_failed_trial: bool,
-) -> ExperimentAnalysis:
+def _outcome(
+    arguments: RunArguments, resume: bool | str | None, resume_config: ResumeConfig | None
+) -> ExperimentOutcome:
     tuner = arguments.tuner()
     base, flags = _resume(arguments.where, resume)
     if resume_config is not None:
@@ -236,7 +244,17 @@ def _run(
             )
         unfinished, errored, restart = flags
         tuner.go_on_by_name(unfinished=unfinished, errored=errored, restart=restart, must=base != "AUTO")
-    analysis = ExperimentAnalysis(tuner.fit().outcome)
+    return tuner.fit().outcome
+
+
+def _analysis(outcomes: Sequence[ExperimentOutcome], raise_on_failed_trial: bool) -> ExperimentAnalysis:
+    """Return the analysis of one experiment, or of several as one.
+
+    Raises:
+        TrialsFailedError: a trial failed and `raise_on_failed_trial` is set.
+    """
+    trials_of_all = [trial for outcome in outcomes for trial in outcome.trials]
+    analysis = ExperimentAnalysis(replace(outcomes[0], trials=trials_of_all))
     failed = [trial for trial in analysis.trials if trial.status != "TERMINATED"]
     if failed and raise_on_failed_trial:
         names = ", ".join(map(str, failed[:_SHOWN_FAILURES]))

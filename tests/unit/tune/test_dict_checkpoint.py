@@ -97,3 +97,17 @@ def test_what_is_no_path_is_refused_with_the_remedy() -> None:
         Checkpoint({"a": 1})  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match="Ray Data"):
         Checkpoint("/c").get_preprocessor()
+
+
+class TestOlderArguments:
+    def test_make_the_same_checkpoints(self, tmp_path: Path) -> None:
+        held = Checkpoint(data_dict={"n": 1})
+        assert held.to_dict() == {"n": 1}
+        assert pickle.loads(pickle.dumps(held)).to_dict() == {"n": 1}
+        assert Checkpoint(local_path=str(tmp_path)) == Checkpoint(tmp_path)
+        assert Checkpoint(uri="s3://bucket/x").path == "s3://bucket/x"
+
+    def test_the_uri_says_where_it_is(self, tmp_path: Path) -> None:
+        assert Checkpoint(data_dict={}).uri is None
+        assert Checkpoint(tmp_path).uri == f"file://{tmp_path}"
+        assert Checkpoint("s3://bucket/x").uri == "s3://bucket/x"

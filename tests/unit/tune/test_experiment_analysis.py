@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,36 @@ def test_tables_of_all_trials(analysis: ExperimentAnalysis) -> None:
     assert list(analysis.dataframe()["score"]) == [0.0, 8.0, 5.0]
     assert list(analysis.dataframe("score", "max")["score"]) == [9.0, 8.0, 5.0]
     assert list(analysis.results_df.index) == ["0", "1", "2"]
-    assert {path[-1]: len(frame) for path, frame in analysis.trial_dataframes.items()} == {"0": 3, "1": 3, "2": 3}
+    assert {key: len(frame) for key, frame in analysis.trial_dataframes.items()} == {"0": 3, "1": 3, "2": 3, "3": 0}
     assert analysis.results["1"]["score"] == 8.0
-    assert {path[-1]: config["x"] for path, config in analysis.get_all_configs().items()} == {
+    assert {trial_id: config["x"] for trial_id, config in analysis.get_all_configs().items()} == {
         str(n): n for n in range(4)
     }
     assert all("config/x" in config for config in analysis.get_all_configs(prefix=True).values())
+
+
+class TestLookUp:
+    def test_by_trial_name_and_directory(self, analysis: ExperimentAnalysis) -> None:
+        trial = analysis.trials[1]
+        for key in (trial, trial.trial_id, trial.name, trial.path, f"{trial.path}/"):
+            assert analysis.results[key]["score"] == 8.0
+            assert analysis.get_all_configs()[key] == trial.config
+            assert len(analysis.trial_dataframes[key]) == 3
+            assert key in analysis.results
+        assert analysis.results.get("nobody") is None
+        assert "nobody" not in analysis.results
+        with pytest.raises(KeyError):
+            _ = analysis.results["nobody"]
+        assert type(pickle.loads(pickle.dumps(analysis.results))) is dict
+
+    def test_facts_of_the_experiment(self, analysis: ExperimentAnalysis) -> None:
+        assert analysis.path == analysis.experiment_path
+        assert analysis.stats()["trials"] == len(analysis.trials)
+        assert analysis.runner_data()["checkpoint_dir"] == analysis.path
+        assert analysis.set_filetype("csv")
+        with pytest.raises(InvalidInputError, match="set_filetype"):
+            analysis.set_filetype("xml")
+        assert len(analysis._get_trial_paths()) == len(analysis.trials)
 
 
 def test_checkpoints_of_a_trial_by_object_or_path(analysis: ExperimentAnalysis) -> None:

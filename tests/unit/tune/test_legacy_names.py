@@ -107,3 +107,36 @@ def test_a_durable_trainable_copies_what_it_saves_and_restores_from_there(tmp_pa
     first.delete_checkpoint(path)
     assert not (tmp_path / "remote/checkpoint_1").exists()
     assert Durable({"start": 7}).n == 7
+
+
+class TestOnlyCheckpointMethods:
+    """The first documentation's own example: a class with ``_save`` and ``_restore`` and nothing else."""
+
+    def test_save_and_restore_as_objects(self) -> None:
+        seen: list[str] = []
+
+        class Example(Trainable):
+            def _save(self, checkpoint_path: str) -> str:
+                seen.append(checkpoint_path)
+                return os.path.join(checkpoint_path, "my/check/point")
+
+            def _restore(self, checkpoint: str) -> None:
+                seen.append(checkpoint)
+
+        trainer = Example()
+        trainer.restore_from_object(trainer.save_to_object())
+        saved, restored = seen
+        assert saved.endswith("checkpoint_0")
+        assert restored.endswith("checkpoint_0/my/check/point")
+
+    def test_helpers_of_a_class_of_today_stay_helpers(self) -> None:
+        class Base(Trainable):
+            def _save(self, name: str) -> str:
+                return f"helper {name}"
+
+        class Today(Base):
+            def step(self) -> dict[str, Any]:
+                return {"said": self._save("x")}
+
+        assert Today().train()["said"] == "helper x"
+        assert not inspect_trainable(Today).saves

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from channel_recorder import Recorder
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod.tune import session as sessions
 from trialpod.tune import track
 from trialpod.tune.session import Session, TrialInfo, TrialStopped, report
@@ -72,3 +73,22 @@ def test_reporter_and_track_know_the_trial(channel: Recorder) -> None:
     assert (reporter.trial_name, reporter.trial_id, reporter.logdir) == ("n", "i", "/d")
     assert (track.trial_name(), track.trial_id(), track.trial_dir()) == ("n", "i", "/d")
     assert StatusReporter(trial_name="other").trial_name == "other"
+
+
+class TestCheckpointsOfTheFirstApi:
+    def test_are_taken_by_the_next_report(self, channel: Recorder, tmp_path: Path) -> None:
+        reporter = StatusReporter()
+        assert reporter.get_checkpoint() is None
+        reporter.set_checkpoint(tmp_path)
+        assert (reporter.get_checkpoint(), reporter.has_new_checkpoint()) == (str(tmp_path), True)
+        reporter(loss=1)
+        assert not reporter.has_new_checkpoint()
+        assert tmp_path.is_dir()
+        assert reporter.get_latest_result()["loss"] == 1
+        assert dict(reporter.trial_resources or {}) == {}
+        with pytest.raises(CheckpointError, match="there is no such folder"):
+            reporter.set_checkpoint(str(tmp_path / "other"))
+
+    def test_are_not_there_outside_a_trial(self) -> None:
+        reporter = StatusReporter()
+        assert (reporter.get_checkpoint(), reporter.trial_resources, reporter.get_latest_result()) == (None, None, {})

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +170,71 @@ def test_auto_filled_metrics_can_be_asked_for() -> None:
     metrics = Counter({"a": 1}).get_auto_filled_metrics(timestamp=7, debug_metrics_only=True)
     assert metrics["timestamp"] == 7
     assert "time_total_s" not in metrics
+
+
+class TestOlderParts:
+    def test_metrics_of_a_moment(self) -> None:
+        moment = datetime(2024, 5, 6, 7, 8, 9)
+        metrics = Trainable().get_auto_filled_metrics(now=moment)
+        assert metrics["timestamp"] == int(moment.timestamp())
+        assert metrics["date"] == "2024-05-06_07-08-09"
+
+    def test_log_files_are_opened_and_closed_in_vain(self) -> None:
+        trainable: Any = Trainable()
+        trainable._open_logfiles("out", "err")
+        trainable._close_logfiles()
+
+    def test_checkpoints_go_into_the_directory_of_the_trainable(self) -> None:
+        trainable = Counts()
+        saved = trainable.save()
+        assert os.path.dirname(saved) == trainable.logdir
+        assert os.path.basename(saved) == "checkpoint_000000"
+
+    def test_a_remote_directory_may_be_a_plain_path(self, tmp_path: Path) -> None:
+        trainable = Counts(remote_checkpoint_dir=str(tmp_path / "remote"))
+        trainable.n = 7
+        saved = trainable.save()
+        assert (tmp_path / "remote" / "checkpoint_000000").is_dir()
+        shutil.rmtree(saved)
+        other = Counts(remote_checkpoint_dir=str(tmp_path / "remote"))
+        other.restore(str(saved))
+        assert other.n == 7
+
+    def test_a_syncer_of_the_script_copies(self, tmp_path: Path) -> None:
+        class Copies:
+            waited = 0
+
+            def sync_up(self, local_dir: str, remote_dir: str) -> bool:
+                shutil.copytree(local_dir, remote_dir.removeprefix("mine://"))
+                return True
+
+            def sync_down(self, remote_dir: str, local_dir: str) -> bool:
+                shutil.copytree(remote_dir.removeprefix("mine://"), local_dir, dirs_exist_ok=True)
+                return True
+
+            def wait(self) -> None:
+                self.waited += 1
+
+        syncer = Copies()
+        trainable = Counts(remote_checkpoint_dir=f"mine://{tmp_path}/there", custom_syncer=syncer)
+        trainable.n = 3
+        saved = trainable.save()
+        shutil.rmtree(saved)
+        trainable.n = 0
+        trainable.restore(str(saved))
+        assert (trainable.n, syncer.waited) == (3, 2)
+
+    def test_a_timeout_that_does_nothing_says_so(self, caplog: pytest.LogCaptureFixture) -> None:
+        Counts(sync_timeout=5)
+        assert "sync_timeout=5 has no effect" in caplog.text
+
+
+class Counts(Trainable):
+    def setup(self, config: dict[str, Any]) -> None:
+        self.n = 0
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"n": self.n}
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        self.n = checkpoint["n"]

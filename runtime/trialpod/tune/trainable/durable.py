@@ -7,9 +7,12 @@ on its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.tune.trainable.trainable import Trainable
+
+if TYPE_CHECKING:
+    from trialpod.storage.base import Storage
 
 
 class DurableTrainable(Trainable):
@@ -30,3 +33,12 @@ class DurableTrainable(Trainable):
         else:
             kwargs["remote_checkpoint_dir"] = str(remote_checkpoint_dir)
             super().__init__(*args, **kwargs)
+
+    @property
+    def storage_client(self) -> Storage | None:
+        """The storage at `remote_checkpoint_dir`, None in a trial."""
+        if not self.remote_checkpoint_dir:
+            return None
+        from trialpod.storage.base import open_storage
+
+        return open_storage(self._remote_parent())

@@ -1,7 +1,8 @@
 """The names that methods of class Trainables had at first: ``_setup``, ``_train``, ``_save``, ``_restore``, ...
 
-Invariant: a class speaks the old language if it defines ``_train`` and no ``step``; then, and only then, its old
-methods take the places of the new ones. A class of today may have helpers of these names.
+Invariant: a class speaks the old language if it defines ``_train`` and no ``step``, or ``_save`` or ``_restore`` and
+none of the new names; then, and only then, its old methods take the places of the new ones. A class of today, which
+defines ``step``, may have helpers of these names.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ def adopt(cls: Any, base: Any) -> None:
         cls: a new subclass.
         base: `Trainable`.
     """
-    if "_train" not in cls.__dict__ and not _is_forwarder(cls.step):
+    if "step" in cls.__dict__:
+        _take_back(cls, base)
         return
     if cls.step is not base.step and not _is_forwarder(cls.step):
+        return
+    if "_train" not in cls.__dict__ and not _is_forwarder(cls.step) and not _only_saves(cls, base):
         return
     for old, new in OLD_NAMES.items():
         defined = getattr(cls, old, None)
@@ -36,6 +40,20 @@ def adopt(cls: Any, base: Any) -> None:
             continue
         if getattr(cls, new) is getattr(base, new):
             setattr(cls, new, _forwarder(old, new))
+
+
+def _only_saves(cls: Any, base: Any) -> bool:
+    """Return whether a class has old methods for checkpoints, and no new name at all."""
+    if "_save" not in cls.__dict__ and "_restore" not in cls.__dict__:
+        return False
+    return all(getattr(cls, new) is getattr(base, new) for new in OLD_NAMES.values())
+
+
+def _take_back(cls: Any, base: Any) -> None:
+    """Undo, in a class of today, what a base class without ``step`` was taken for."""
+    for new in OLD_NAMES.values():
+        if _is_forwarder(getattr(cls, new)):
+            setattr(cls, new, getattr(base, new))
 
 
 def _forwarder(old: str, new: str) -> Any:

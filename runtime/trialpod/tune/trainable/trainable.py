@@ -17,14 +17,18 @@ import logging
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
+from trialpod.storage.layout import checkpoint_name
 from trialpod.tune import session as _session
 from trialpod.tune.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.trainable import legacy_names, saved_state
 from trialpod.tune.trainable.training_result import TrainingResult
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 __all__ = ["EXPORT_FORMATS", "Trainable", "TrainingResult"]
 
@@ -58,8 +62,9 @@ class Trainable:
             `on_result` is called with each result.
         remote_checkpoint_dir: a URI to which `save` copies checkpoints; not needed in a trial, whose checkpoints are
             in the experiment's storage anyway.
-        custom_syncer: accepted for compatibility, unused.
-        sync_timeout: accepted for compatibility, unused.
+        custom_syncer: copies checkpoints to `remote_checkpoint_dir` and back instead: an object with
+            ``sync_up(local_dir, remote_dir)`` and ``sync_down(remote_dir, local_dir)``.
+        sync_timeout: accepted for compatibility, unused, with a warning: a copy takes as long as it takes.
         storage: accepted for compatibility, unused.
 
     Raises:
@@ -81,6 +86,9 @@ class Trainable:
         for key in _MAGIC_KEYS:
             self.config.pop(key, None)
         self.remote_checkpoint_dir = remote_checkpoint_dir
+        self.custom_syncer = custom_syncer
+        if sync_timeout is not None:
+            log.warning("sync_timeout=%r has no effect: save() returns when all is copied", sync_timeout)
         self._logdir: str | None = None
         self._experiment_id = os.urandom(16).hex()
         self._start_time = time.time()
@@ -182,6 +190,11 @@ class Trainable:
         if self._result_logger is not None:
             self._result_logger.on_result(result)
 
+    def _open_logfiles(self, stdout_file: str | None, stderr_file: str | None) -> None:
+        """Do nothing: ``RunConfig(log_to_file=...)`` writes what a trial prints."""
+
+    def _close_logfiles(self) -> None: ...
+
     # What the runner and tests call.
 
     def train(self) -> dict[str, Any]:
@@ -245,23 +258,21 @@ class Trainable:
         """Write a checkpoint and return a reference to it, which is also its path.
 
         Args:
-            checkpoint_dir: created if missing; None makes a new temporary directory.
+            checkpoint_dir: created if missing; None makes one in `logdir`.
             prevent_upload: do not copy it to `remote_checkpoint_dir`.
 
         Raises:
             InvalidInputError: save_checkpoint() returned neither a dict nor None nor a path in the directory.
         """
         if checkpoint_dir is None:
-            import tempfile
-
-            checkpoint_dir = tempfile.mkdtemp(prefix=f"trialpod-checkpoint_{self._iteration:06d}-")
+            checkpoint_dir = os.path.join(self.logdir, checkpoint_name(self._iteration))
         os.makedirs(checkpoint_dir, exist_ok=True)
         values = (self._iteration, self._time_total, self._timesteps_total, self._episodes_total)
         counters = dict(zip(_COUNTERS, values, strict=True))
         path = saved_state.write(self, checkpoint_dir, {**counters, "experiment_id": self._experiment_id})
         checkpoint = Checkpoint(checkpoint_dir)
         if self.remote_checkpoint_dir and not prevent_upload:
-            checkpoint.to_uri(self._remote(checkpoint_dir))
+            self._upload(checkpoint_dir)
         return TrainingResult(checkpoint, {**self._last_result, **counters}, path)
 
     def restore(
@@ -297,7 +308,7 @@ class Trainable:
         if found is None and os.path.isfile(path):
             return self._loaded(path, {})
         if found is None and self.remote_checkpoint_dir:
-            return self.restore(Checkpoint(self._remote(path)))
+            return self._restore_from(self._downloaded(path), metrics)
         if found is None and fallback_to_latest:
             found = saved_state.newest_beside(path)
         if found is None:
@@ -320,7 +331,35 @@ class Trainable:
         self._timesteps_since_restore = 0
 
     def _remote(self, path: str) -> str:
-        return f"{str(self.remote_checkpoint_dir).rstrip('/')}/{os.path.basename(path.rstrip('/'))}"
+        return f"{self._remote_parent()}/{os.path.basename(path.rstrip('/'))}"
+
+    def _remote_parent(self) -> str:
+        parent = str(self.remote_checkpoint_dir).rstrip("/")
+        return parent if "://" in parent else f"file://{os.path.abspath(os.path.expanduser(parent))}"
+
+    _storage_path = _remote
+
+    def _upload(self, folder: str) -> None:
+        if self.custom_syncer is None:
+            Checkpoint(folder).to_uri(self._remote(folder))
+            return
+        self.custom_syncer.sync_up(folder, self._remote(folder))
+        self._wait_for_syncer()
+
+    def _downloaded(self, path: str) -> str:
+        import tempfile
+
+        folder = tempfile.mkdtemp(prefix="trialpod-checkpoint-")
+        if self.custom_syncer is None:
+            return Checkpoint(self._remote(path)).to_directory(folder)
+        self.custom_syncer.sync_down(self._remote(path), folder)
+        self._wait_for_syncer()
+        return folder
+
+    def _wait_for_syncer(self) -> None:
+        wait = getattr(self.custom_syncer, "wait", None)
+        if callable(wait):
+            wait()
 
     def save_to_object(self) -> bytes:
         """Return the state as bytes, for `restore_from_object`."""
@@ -344,7 +383,7 @@ class Trainable:
             from trialpod.storage.base import open_storage
 
             name = os.path.basename((folder or path).rstrip("/"))
-            open_storage(self.remote_checkpoint_dir).delete_tree(name)
+            open_storage(self._remote_parent()).delete_tree(name)
         if folder is None:
             log.warning("there is no checkpoint to delete at %s", path)
         else:
@@ -397,7 +436,7 @@ class Trainable:
 
     def get_auto_filled_metrics(
         self,
-        now: float | None = None,
+        now: datetime | float | None = None,
         time_this_iter: float | None = None,
         timestamp: int | None = None,
         debug_metrics_only: bool = False,
@@ -405,12 +444,12 @@ class Trainable:
         """Return the metrics that are added to each result.
 
         Args:
-            now: seconds since the epoch; default is the present.
+            now: a datetime, or seconds since the epoch; default is the present.
             time_this_iter: seconds that the iteration took.
             timestamp: overrides the one made from `now`.
             debug_metrics_only: only those that do not depend on results.
         """
-        moment = time.time() if now is None else now
+        moment = time.time() if now is None else now if isinstance(now, (int, float)) else now.timestamp()
         metrics = self._auto_filled(moment, time_this_iter or 0.0)
         if timestamp is not None:
             metrics["timestamp"] = timestamp

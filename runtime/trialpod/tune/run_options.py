@@ -1,0 +1,65 @@
+"""What `tune.run` says of how a Trainable's trials begin and end, carried by a copy of the Trainable itself.
+
+Invariants: a trial that has a checkpoint of its own starts from that; models are exported once, when a trial has
+ended without failing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_RESTORE = "_trialpod_restore_path"
+_EXPORT = "_trialpod_export_formats"
+
+
+def with_run_options(trainable: Any, *, restore: str | None = None, export_formats: list[str] | None = None) -> Any:
+    """Return a copy of a Trainable whose trials start from a checkpoint, and export their models at the end.
+
+    Args:
+        trainable: a function or a class Trainable.
+        restore: the path or URI of a checkpoint; None changes nothing.
+        export_formats: what `Trainable.export_model` is called with; only class Trainables have models.
+    """
+    options = {name: value for name, value in ((_RESTORE, restore), (_EXPORT, export_formats)) if value}
+    if not options:
+        return trainable
+    if inspect.isclass(trainable):
+        make: Any = type(trainable)
+        copy = make(trainable.__name__, (trainable,), {"__doc__": trainable.__doc__, **options})
+        copy.__module__, copy.__qualname__ = trainable.__module__, trainable.__qualname__
+        return copy
+    wrapped = functools.partial(trainable)
+    wrapped.__dict__.update(options)
+    return wrapped
+
+
+def restore_path(trainable: Any) -> str | None:
+    """Return the checkpoint that trials without one of their own start from."""
+    found = _find(trainable, _RESTORE)
+    return None if found is None else str(found)
+
+
+def export_model(trainable: Any) -> None:
+    """Export the model of a class Trainable whose trial has ended, if that was asked for."""
+    formats = _find(type(trainable), _EXPORT)
+    if not formats:
+        return
+    try:
+        trainable.export_model(list(formats))
+    # What user code raises; the trial is over, and its results are there.
+    except Exception:
+        log.exception("export_model(%s) raised; the trial has completed without an exported model", formats)
+
+
+def _find(trainable: Any, name: str) -> Any:
+    while trainable is not None:
+        found = getattr(trainable, name, None)
+        if found is not None or isinstance(trainable, type):
+            return found
+        trainable = getattr(trainable, "func", None)
+    return None

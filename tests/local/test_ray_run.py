@@ -1,0 +1,74 @@
+"""`tune.run` with the arguments of Ray's older generations, under the alias and with real trial processes."""
+
+from __future__ import annotations
+
+import pytest
+from command_shell import Shell
+
+pytestmark = pytest.mark.local
+
+SCRIPT = """
+import os
+from ray import tune
+from ray.tune.logger import Logger
+
+class Steps(tune.Trainable):
+    def setup(self, config):
+        self.n = 0
+    def step(self):
+        self.n += 1
+        return {"n": self.n}
+    def save_checkpoint(self, checkpoint_dir):
+        return {"n": self.n}
+    def load_checkpoint(self, state):
+        self.n = state["n"]
+    def _export_model(self, export_formats, export_dir):
+        path = os.path.join(export_dir, "exported")
+        open(path, "w").write(",".join(export_formats))
+        return {"model": path}
+
+class Mine(Logger):
+    def on_result(self, result):
+        with open(os.path.join(self.logdir, "mine.txt"), "a") as stream:
+            stream.write(str(result["n"]))
+
+def count(config):
+    start = tune.get_checkpoint()
+    n = start.to_dict()["n"] if start else 0
+    tune.report({"n": n + 1}, checkpoint=tune.Checkpoint.from_dict({"n": n + 1}))
+
+def anonymous(config):
+    yield 0.1
+    yield 0.3
+
+shown = {"verbose": 0, "local_dir": "results"}
+first = tune.run(Steps, stop={"training_iteration": 3}, checkpoint_at_end=True, export_formats=["model"],
+                 loggers=[Mine], **shown)
+trial = first.trials[0]
+print("exported", open(os.path.join(trial.logdir, "exported")).read())
+print("logged", open(os.path.join(trial.logdir, "mine.txt")).read())
+on = tune.run(Steps, stop={"training_iteration": 5}, restore=trial.checkpoint.path, **shown).trials[0].last_result
+print("restored class", on["n"], on["training_iteration"], on["iterations_since_restore"])
+begun = tune.run(count, **shown).trials[0].checkpoint
+on = tune.run(count, restore=begun, **shown).trials[0].last_result
+print("restored function", on["n"], on["training_iteration"])
+both = tune.run([count, Steps], stop={"n": 1}, metric="n", mode="max", **shown)
+print("both", [trial.trainable_name for trial in both.trials])
+best = tune.run(anonymous, mode="max", **shown)
+print("anonymous", best.default_metric, best.best_result["_metric"], best.best_trial.last_result["_metric"])
+"""
+
+
+class TestOlderArguments:
+    def test_mean_what_they_meant(self, shell: Shell) -> None:
+        shell.write("script.py", SCRIPT)
+        done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [line for line in done.stdout.splitlines() if line] == [
+            "exported model",
+            "logged 123",
+            "restored class 5 5 2",
+            "restored function 2 1",
+            "both ['count', 'Steps']",
+            "anonymous _metric 0.3 0.3",
+        ]

@@ -1,0 +1,134 @@
+"""What `tune.run` says of how trials begin and end, and of several Trainables at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.tune.logger import LegacyLoggerCallback, Logger
+from trialpod.tune.resources import resources_of
+from trialpod.tune.run_options import export_model, restore_path, with_run_options
+
+
+def train(config: dict[str, Any]) -> None:
+    tune.report({"loss": 1.0})
+
+
+class Steps(tune.Trainable):
+    def step(self) -> dict[str, Any]:
+        return {"loss": 1.0}
+
+    def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
+        if self.config.get("broken"):
+            raise RuntimeError("no model")
+        path = Path(export_dir, "model")
+        path.write_text(",".join(export_formats))
+        return {"model": str(path)}
+
+
+class Mine(Logger):
+    pass
+
+
+@pytest.fixture
+def used(backend: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr("trialpod.tune.tuner.get_backend", lambda name=None: backend)
+    monkeypatch.setenv("TUNE_RESULT_DIR", str(tmp_path))
+    return backend
+
+
+class TestRestore:
+    def test_travels_with_functions_and_classes(self) -> None:
+        for trainable in (train, Steps, tune.with_parameters(train), tune.with_resources(Steps, {"cpu": 1})):
+            marked = with_run_options(trainable, restore="/somewhere")
+            assert restore_path(marked) == "/somewhere"
+            assert restore_path(tune.with_resources(marked, {"cpu": 2})) == "/somewhere"
+            assert restore_path(trainable) is None
+        assert with_run_options(train) is train
+
+    @pytest.mark.parametrize("wrong", ["nowhere", 5])
+    def test_a_checkpoint_that_is_not_there_is_refused(self, used: Any, wrong: Any) -> None:
+        with pytest.raises(InvalidInputError, match=r"tune\.run\(restore="):
+            tune.run(train, restore=wrong)
+        assert not used.requests
+
+
+class TestExport:
+    def test_of_a_class_is_called_once_with_the_formats(self, tmp_path: Path) -> None:
+        made = with_run_options(Steps, export_formats=["onnx", "h5"])({})
+        export_model(made)
+        assert Path(made.logdir, "model").read_text() == "onnx,h5"
+
+    def test_that_fails_is_only_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        export_model(with_run_options(Steps, export_formats=["h5"])({"broken": True}))
+        assert "RuntimeError: no model" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("trainable", "formats", "message"),
+        [(train, ["h5"], "only class Trainables"), (Steps, ["zip"], "unknown export format 'zip'"),
+         (Steps, "h5", "must be a list of formats")],
+    )  # fmt: skip
+    def test_that_cannot_be_is_refused(self, used: Any, trainable: Any, formats: Any, message: str) -> None:
+        with pytest.raises(InvalidInputError, match=message):
+            tune.run(trainable, export_formats=formats)
+        assert not used.requests
+
+
+class TestOlderLoggers:
+    def test_become_callbacks(self, used: Any) -> None:
+        callback = tune.Callback()
+        tune.run(train, loggers=[Mine], callbacks=[callback])
+        first, second = used.requests[0].callbacks
+        assert first is callback
+        assert isinstance(second, LegacyLoggerCallback)
+        assert second.logger_classes == [Mine]
+
+    def test_must_be_a_list(self, used: Any) -> None:
+        with pytest.raises(InvalidInputError, match=r"tune\.run\(loggers='x'\): must be a list"):
+            tune.run(train, loggers="x")
+
+
+class TestSeveralExperiments:
+    def test_run_one_after_another_and_are_analysed_together(self, used: Any) -> None:
+        experiment = tune.Experiment("second", Steps, num_samples=2)
+        analysis = tune.run([train, experiment, train], name="first", metric="loss", mode="min")
+        assert [request.name for request in used.requests] == ["first", "second", "first_3"]
+        one = tune.run(train, metric="loss", mode="min")
+        assert len(analysis.trials) == 3 * len(one.trials)
+        assert analysis.best_trial.last_result["loss"] == 1.0
+
+    def test_all_are_checked_before_the_first_starts(self, used: Any) -> None:
+        with pytest.raises(InvalidInputError):
+            tune.run([train, 5])
+        with pytest.raises(InvalidInputError, match="at least one"):
+            tune.run([])
+        assert not used.requests
+
+
+class TestResourcesBesideTheClass:
+    class Asks(tune.Trainable):
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> Any:
+            return tune.PlacementGroupFactory([{"CPU": 3}]) if config.get("asks") else None
+
+    def test_count_where_the_class_leaves_it_open(self, used: Any) -> None:
+        class Open(self.Asks):  # type: ignore[name-defined, misc]
+            def step(self) -> dict[str, Any]:
+                return {}
+
+        tune.run(Open, resources_per_trial={"cpu": 2})
+        ask = used.requests[0].resources_fn
+        assert ask({})["cpu"] == 2
+        with pytest.raises(InvalidInputError, match="give it in one place"):
+            ask({"asks": True})
+
+    def test_are_refused_beside_with_resources(self, used: Any) -> None:
+        for resources in ({"cpu": 2}, lambda config: {"cpu": 2}):
+            asked = tune.with_resources(Steps, resources)
+            assert resources_of(asked)
+            with pytest.raises(InvalidInputError, match="give it in one place"):
+                tune.run(asked, resources_per_trial={"cpu": 1})
