@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_access import ACCESS_KEY, ENDPOINT, SECRET_KEY, Cluster
+from cluster_access import ENDPOINT, ROOT, Cluster
 from experiments import Experiment, manifest, storage_spec
 from testcluster import layout
 
@@ -78,7 +78,7 @@ print("AFTER", len(grid), count.results, count.ended)
 
 
 class Desk:
-    """A folder and an environment for commands. Keys for the storage are in the cluster only."""
+    """A folder and an environment for commands. Keys for the storage, and its address, are in the cluster only."""
 
     def __init__(self, folder: Path, namespace: Cluster) -> None:
         self.folder = folder
@@ -88,7 +88,6 @@ class Desk:
             "KUBECONFIG": str(layout.KUBECONFIG),
             "HOME": str(folder),
             "TRIALPOD_NAMESPACE": namespace.namespace,
-            "AWS_ENDPOINT_URL_S3": namespace.minio_endpoint(),
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -176,7 +175,6 @@ def test_an_experiment_from_its_manifest_to_its_deletion(
 
 def test_a_script_goes_from_its_manifest_to_its_results_and_callbacks(desk: Desk, namespace: Cluster) -> None:
     (desk.folder / "script.py").write_text(SCRIPT)
-    desk.environ |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     options = ["--storage", storage_spec(namespace)["uri"], "--secret", "minio", "--endpoint", ENDPOINT]
     assert "pickle" in desk.trialpod("submit", "script.py", *options, "--dry-run")
     assert not namespace.list("tuneexperiments")
@@ -216,3 +214,29 @@ def test_somebody_without_rights_is_told_which(desk: Desk, namespace: Cluster) -
     assert "WRONG  rights" in shown
     assert "kubectl -n" in shown
     assert "rolebinding" in shown
+
+
+def test_the_first_session_of_the_documentation(desk: Desk, namespace: Cluster) -> None:
+    """Each line works as it is printed, with a store that only the cluster reaches."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    page = page[page.index("## The first experiment") :]
+    given = page[page.index("```yaml\n") + 8 :].partition("```")[0]
+    given = given.replace("s3://tune/experiments", storage_spec(namespace)["uri"])
+    (desk.folder / "climb.yaml").write_text(given)
+    session = page[page.index("```sh\ntrialpod check") + 6 :].partition("```")[0]
+    shown = {}
+    for line in session.splitlines():
+        words = line.partition("#")[0].split()
+        assert words[0] == "trialpod", line
+        shown[words[1]] = desk.trialpod(*words[1:])
+    assert "experiments can run here" in shown["check"]
+    assert "8 terminated" in shown["status"]
+    assert "step 19: height" in shown["logs"]
+    assert "height" in shown["best"]
+    page = page[page.index("## Logs and results") :]
+    session = page[page.index("```sh\n") + 6 :].partition("```")[0]
+    for line in session.splitlines():
+        words = line.partition("#")[0].replace("d75de_00003", "3").split()
+        if "s3://" not in line:
+            desk.trialpod(*words[1:])
+    assert list((desk.folder / "checkpoints").rglob("*")) == []  # this Trainable has none

@@ -80,6 +80,10 @@ tools/make_rights makes the tables of the documentation from both. */}}
   resources: [configmaps]
   resourceNames: [trialpod-ca]
   verbs: [get, update, patch]
+# the code that an experiment's configMapRef names, which is kept as it was at the start; no list
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get]
 # the same; a creation cannot be limited to a name
 - apiGroups: [""]
   resources: [configmaps]

@@ -44,8 +44,11 @@ from trialpod_operator.cluster.pod_reading import (
     Pod,
     condition,
     container_state,
+    failed_beside,
     foreign,
     is_sidecar,
+    last_end,
+    last_lines,
     seconds,
     status_of,
     trial_container,
@@ -265,9 +268,21 @@ def _by_init_container(pod: Pod) -> Ending | None:
         if state is None or not state.get("exitCode") or is_sidecar(pod, each.get("name", "")):
             continue
         how = "ran out of memory" if state.get("reason") == "OOMKilled" else f"exited with status {state['exitCode']}"
-        words = _in_words(_last_line(state.get("message")))
-        return _failure("InitContainerFailed", f"init container {each.get('name')} {how}{words}; its log says more")
+        words = _in_words(last_lines(state.get("message")))
+        return _failure(
+            "InitContainerFailed", f"init container {each.get('name')} {how}{words}; its output is in the trial's log"
+        )
     return None
+
+
+def _beside(pod: Pod) -> str:
+    """Return which sidecars had failed before the trial's container did."""
+    told = []
+    for each in failed_beside(pod):
+        state = last_end(each)
+        words = _in_words(last_lines(state.get("message")))
+        told.append(f"; before that container {each.get('name')} exited with status {state['exitCode']}{words}")
+    return "".join(told)
 
 
 def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Ending | None:
@@ -315,12 +330,13 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Ending:
         probe = " (or its liveness probe failed)" if "livenessProbe" in trial_container(pod) else ""
         return _failure(
             "ContainerFailed",
-            f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}{words}",
+            f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}{words}"
+            f"{_beside(pod)}",
             exit_code=code,
         )
     return _failure(
         "ContainerFailed",
-        f"the process exited with status {code} before the trial was over{words}; its log may say more",
+        f"the process exited with status {code} before the trial was over{words}{_beside(pod)}; its log may say more",
         exit_code=code,
     )
 

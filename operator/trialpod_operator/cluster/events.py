@@ -4,6 +4,7 @@
 |---|---|---|
 | Started | Normal | the operator took it up |
 | SpecChanged | Normal | a field that may change was changed: from what, to what, by which client |
+| CodeChanged | Warning | the ConfigMap with its code has other code by now, which its trials do not run |
 | Suspended, Resumed | Normal | all trials stand still; they go on |
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
 | Disrupted | Warning | the cluster ended an attempt: once per reason and while |

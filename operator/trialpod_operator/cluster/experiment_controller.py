@@ -26,19 +26,20 @@ from trialpod.protocol.messages import (
     ReportAnswer,
     TrainableRef,
 )
-from trialpod.storage.base import StorageUnavailableError, open_storage
+from trialpod.storage.base import StorageDeniedError, StorageKeysError, StorageUnavailableError, open_storage
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.audit import changes
 from trialpod_operator.cluster.conditions import Problem
+from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.measured import STORAGE_ERRORS
 from trialpod_operator.cluster.measured_account import Account, AccountView
 from trialpod_operator.cluster.pod_work import PodWork
-from trialpod_operator.cluster.pods import GPU, ObjectRef, grace_seconds
+from trialpod_operator.cluster.pods import GPU, ObjectRef, grace_seconds, module_file
 from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.scrap import scrap
 from trialpod_operator.cluster.seen import Object
@@ -83,6 +84,10 @@ OPENINGS = 5
 """So often in a row an experiment's journal may be found in pieces: another operator may just be replacing them."""
 
 
+class StorageEmptiedError(StorageError):
+    """What the storage held of an experiment that has begun is not there any more."""
+
+
 class ExperimentController:
     """One TuneExperiment.
 
@@ -107,6 +112,7 @@ class ExperimentController:
         self._applied = -1  # generation whose settings the engine has
         self._secret_files: dict[str, bytes] = {}
         self._secret_read_at = 0.0
+        self._code = ConfigMapCode()
         self._issuer: KeyIssuer | None = None  # when pods do not have the storage's keys themselves
         self._broken: BaseException | None = None
         self._deleting_since: float | None = None  # by the loop's clock
@@ -235,6 +241,10 @@ class ExperimentController:
                 self._fenced_openings = 0
             except storage_access.StorageProblemError as error:
                 problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
+            except (StorageKeysError, StorageDeniedError) as error:
+                STORAGE_ERRORS.value += 1
+                self._secret_read_at = 0.0  # corrected keys are to be found at the next look
+                problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
             except StorageUnavailableError as error:
                 STORAGE_ERRORS.value += 1
                 message = f"{error}; it goes on as soon as the storage answers"
@@ -245,9 +255,12 @@ class ExperimentController:
                 again = 1.0
                 self._fenced_openings += not was_open
                 if self._fenced_openings > OPENINGS:
-                    remedy = "bring back what is missing, or move the rest away, and the experiment begins anew"
+                    remedy = "restore what is missing from a backup; or remove the rest and start again: "
+                    remedy += self._again if self._writer.has_begun else "it then begins by itself"
                     problem = Problem(reason="JournalDamaged", message=f"{error}; {remedy}", stalled=True)
                     again = RETRY_S
+            except StorageEmptiedError as error:
+                problem, again = Problem(reason="StorageEmptied", message=str(error), stalled=True), RETRY_S
             except (StorageError, InvalidInputError) as error:
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
         if problem is None and self._issuer is not None and self.open:
@@ -302,6 +315,7 @@ class ExperimentController:
         elif self._applied != self._generation:
             await self._finalizer(item, experiment)  # the policy may be another one now
         await self._refresh_secret(experiment)
+        await self._look_at_code(experiment)
         hosted, runs = self._ready()
         begins = self._applied == -1
         if self._applied != self._generation:
@@ -377,9 +391,14 @@ class ExperimentController:
         directory = self._work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
 
+        begun = self._writer.has_begun
+        await self._code.read(services.kube, self._namespace, experiment.spec.trainable)
+
         def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
             if stored is None and only_stored:
                 raise StorageError(f"{place.uri} holds no experiment any more")
+            if stored is None and begun:
+                raise self._emptied(place.uri)
             return self._plan(experiment, place, stored)
 
         def opening() -> HostedExperiment:
@@ -389,6 +408,8 @@ class ExperimentController:
 
         hosted = await asyncio.get_running_loop().run_in_executor(None, opening)
         try:
+            if begun and hosted.host.engine.state.settings is None:
+                raise self._emptied(place.uri)
             if again:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
@@ -420,13 +441,26 @@ class ExperimentController:
             hosted.apply(Recovered(live=runs.live_attempts()))
             logger.info("%s goes on: %d records replayed", self.key, hosted.host.replayed)
 
+    def _emptied(self, uri: str) -> StorageEmptiedError:
+        return StorageEmptiedError(
+            f"{uri} is empty, and this experiment had begun there: its journal, results and checkpoints were "
+            f"removed. Restore them from a backup, and it goes on; or start it again without them: {self._again}"
+        )
+
+    @property
+    def _again(self) -> str:
+        return f"kubectl -n {self._namespace} delete te {self._name}, and apply it again"
+
     def _plan(
         self, experiment: TuneExperiment, place: storage_access.StoragePlace, stored: Mapping[str, Any] | None
     ) -> ExperimentPlan:
         if stored is not None:
             self._refuse_other(experiment, stored)
-        plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec))
+        code = self._code.pinned(experiment.spec.trainable, stored)
+        plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code))
         document = {**plan.document, "storage": place.uri, "namespace": self._namespace}
+        if code is not None:
+            document[CODE] = code
         return dataclasses.replace(
             plan,
             remote=RemoteStorage(uri=place.uri, options=place.pods),
@@ -478,6 +512,16 @@ class ExperimentController:
         self._secret_files = storage_access.secret_data(storage, secret)
         self._secret_read_at = now
         storage_access.write_secret(self._secret_dir, self._secret_files)
+
+    async def _look_at_code(self, experiment: TuneExperiment) -> None:
+        """Tell when the code in a ConfigMap is not what trials run any more."""
+        hosted = self._hosted
+        if hosted is None or experiment.spec.trainable.config_map_ref is None:
+            return
+        kube, now = self._services.kube, self._services.clock()
+        known = hosted.plan.document.get(CODE)
+        if message := await self._code.changed(kube, self._namespace, experiment.spec.trainable, known, now):
+            self._writer.note_code(message)
 
     # -- while it is open --
 
@@ -592,10 +636,11 @@ def stop_is_asked(metadata: Mapping[str, Any]) -> bool:
     return asked.lower() == "true"
 
 
-def _trainable(spec: TuneExperimentSpec) -> TrainableRef:
+def _trainable(spec: TuneExperimentSpec, code: str | None) -> TrainableRef:
     trainable = spec.trainable
-    if trainable.config_map_ref is not None:
-        return TrainableRef(entrypoint=trainable.config_map_ref.entrypoint, path=[names.CODE_DIR])
+    if (reference := trainable.config_map_ref) is not None:
+        modules = {module_file(reference): code} if code is not None else {}
+        return TrainableRef(entrypoint=reference.entrypoint, path=[names.CODE_DIR], modules=modules)
     pickle = trainable.pickle
     return TrainableRef(
         entrypoint=trainable.entrypoint,

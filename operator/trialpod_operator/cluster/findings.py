@@ -58,6 +58,22 @@ def inside_findings(probe: Probe, found: Mapping[str, Any], node: str, took: flo
             yield Finding("report service", "bad", f"pods cannot reach {probe.reports}: {found['reports']}", remedy)
         else:
             yield Finding("report service", "ok", f"pods reach {probe.reports}")
+    yield from _storage_findings(probe, found)
+    if probe.trainable is not None:
+        yield _code_finding(probe, found)
+
+
+def _code_finding(probe: Probe, found: Mapping[str, Any]) -> Finding:
+    remedy = f"correct spec.trainable, or the code in {probe.image}"
+    if "import_error" not in found:
+        text = f"the process was ended while it imported {probe.code}"
+        return Finding("code", "bad", text, "its memory may not suffice: set spec.resources.memory")
+    if found["import_error"]:
+        return Finding("code", "bad", str(found["import_error"]), remedy)
+    return Finding("code", "ok", f"{probe.code} is imported from inside in {float(found['import_s']):.1f} s")
+
+
+def _storage_findings(probe: Probe, found: Mapping[str, Any]) -> Iterator[Finding]:
     if not probe.uri:
         return
     if probe.scoped:

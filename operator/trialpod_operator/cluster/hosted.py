@@ -50,6 +50,9 @@ FLUSH_S = 1.0
 TICK_S = 60.0
 """While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
 
+PRESENCE_S = 20.0
+"""How often it is checked that the storage still holds the experiment."""
+
 CLOSE_WITHIN_S = 10.0
 """How long a settled experiment is held open for its last snapshot, while its storage takes nothing."""
 
@@ -120,7 +123,7 @@ class HostedExperiment:
         """
         directory.mkdir(parents=True, exist_ok=True)
         opened: list[HostedExperiment] = []  # who is told by the threads, once it is there
-        mirror = Mirror(directory, storage)
+        mirror = Mirror(directory, storage, presence_s=PRESENCE_S)
         mirror.pull(journal_only=True)
         plan = make_plan(read_stored(directory))
         write_stored(directory, plan.document)

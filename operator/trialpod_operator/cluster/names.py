@@ -36,6 +36,8 @@ MADE_FOR_ANNOTATION = f"{GROUP}/made-for"
 """On pods that may be reused: the attempt that they were made for, as `runner_id`. Their labels name the latest."""
 
 SHAPE_ANNOTATION = f"{GROUP}/shape"
+SPEC_ANNOTATION = f"{GROUP}/pod-spec"
+"""On each trial pod: a digest of the fields of the manifest that it was made from and that may change."""
 """And a digest of what they are like: only trials that would get an equal pod go on in one."""
 
 STOP_ANNOTATION = f"{GROUP}/stop"

@@ -58,6 +58,43 @@ def is_sidecar(pod: Pod, init_container: str) -> bool:
     return False
 
 
+def failed_beside(pod: Pod) -> list[Mapping[str, Any]]:
+    """Return the statuses of the containers whose end explains that of the attempt, beside the trial's own.
+
+    Those are init containers that failed, and sidecars that failed before the trial's container did.
+    """
+    status = status_of(pod)
+    trial = str(trial_container(pod).get("name", ""))
+    own = container_state(pod, trial).get("terminated")
+    ended = seconds((own or {}).get("finishedAt"))
+    found = []
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if each.get("name") == trial:
+            continue
+        state = last_end(each)
+        if not state.get("exitCode"):
+            continue
+        first = each in (status.get("initContainerStatuses") or ()) and not is_sidecar(pod, str(each.get("name")))
+        at = seconds(state.get("finishedAt"))
+        before = own is not None and own.get("exitCode") and ended is not None and at is not None and at <= ended
+        if first or before:
+            found.append(each)
+    return found
+
+
+def last_end(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how a container ended last, from its status; empty when it has not ended."""
+    state = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
+    found: Mapping[str, Any] = state or {}
+    return found
+
+
+def last_lines(output: object, count: int = 3) -> str:
+    """Return the last lines of an output in one."""
+    lines = [line.strip() for line in str(output or "").splitlines() if line.strip()]
+    return " / ".join(lines[-count:])
+
+
 def seconds(time: str | None) -> float | None:
     """Return one of Kubernetes' times in seconds since the epoch; None when there is none."""
     if not time:

@@ -20,6 +20,7 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, queues
 from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.pod_reading import container_state, failed_beside, last_end, trial_container
 from trialpod_operator.cluster.pods import ObjectRef, PodOptions, build_pod
 from trialpod_operator.cluster.refusals import why_refused
 from trialpod_operator.cluster.run import made_for
@@ -134,7 +135,8 @@ class PodWork:
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be had in time
         self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
         self._no_log_since: dict[str, float] = {}  # by the pod's uid
-        self._reading: dict[str, dict[str, _Reading]] = {}  # by the same, then by from when on; "" = all of it
+        self._reading: dict[str, dict[tuple[str, str], _Reading]] = {}
+        """By the same, then by container and from when on; "" = all of it."""
         self._no_queues_until = 0.0
 
     async def create_trial(self, trial: Trial) -> bool:
@@ -386,7 +388,10 @@ class PodWork:
         uid = metadata.get("uid", "")
         if uid not in self._kept:
             try:
-                text, whole = await self._latest_log(pod, trials)
+                if _never_began(pod):
+                    text, whole = await self._whole_log(pod), True
+                else:
+                    text, whole = await self._latest_log(pod, trials)
                 if not whole and (uid in self._from_before or uid in self._missed):
                     self._keep_sections(pod, trials, sections(await self._log(pod)))
             except ApiError as error:
@@ -424,18 +429,37 @@ class PodWork:
                 return text, False
         return await self._log(pod), True
 
-    async def _log(self, pod: Object, since: str = "") -> str:
-        containers = [each["name"] for each in pod["spec"].get("containers") or []]
-        container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
+    async def _whole_log(self, pod: Object) -> str:
+        """Return the output of the containers that explain a pod's end, and then of the trial's own."""
+        parts = []
+        for each in failed_beside(pod):
+            name = str(each.get("name"))
+            text = await self._log(pod, container=name)
+            end = "" if text.endswith("\n") or not text else "\n"
+            status = last_end(each).get("exitCode")
+            parts.append(f"trialpod: container {name} exited with status {status}; it printed:\n{text}{end}")
+        if parts and _never_began(pod):
+            return "".join(parts)
+        text = await self._log(pod)
+        if parts and text:
+            parts.append("trialpod: the trial printed:\n")
+        return "".join([*parts, text])
+
+    async def _log(self, pod: Object, since: str = "", *, container: str = "") -> str:
+        if not container:
+            containers = [each["name"] for each in pod["spec"].get("containers") or []]
+            container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
         name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
         phase = str((pod.get("status") or {}).get("phase"))  # a pod that has ended prints no more
         # Its latest part may be asked for, and then all of it: both stay at hand until they are there.
-        self._stop_reading(uid, lambda each, known: known.phase != phase or each not in ("", since))
+        self._stop_reading(
+            uid, lambda each, known: known.phase != phase or (each[0] == container and each[1] not in ("", since))
+        )
         readings = self._reading.setdefault(uid, {})
-        known = readings.get(since)
+        known = readings.get((container, since))
         if known is None:
             asked = self._kube.pod_log(self._owner.namespace, name, container, LOG_BYTES, since)
-            known = readings[since] = _Reading(phase, asyncio.ensure_future(asked))
+            known = readings[container, since] = _Reading(phase, asyncio.ensure_future(asked))
             # Nobody may ask any more.
             known.task.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
@@ -454,10 +478,10 @@ class PodWork:
         self._stop_reading(metadata.get("uid", ""), lambda _since, _known: True)
         return True
 
-    def _stop_reading(self, uid: str, which: Callable[[str, _Reading], bool]) -> None:
+    def _stop_reading(self, uid: str, which: Callable[[tuple[str, str], _Reading], bool]) -> None:
         readings = self._reading.get(uid, {})
-        for since in [since for since, known in readings.items() if which(since, known)]:
-            readings.pop(since).task.cancel()
+        for key in [key for key, known in readings.items() if which(key, known)]:
+            readings.pop(key).task.cancel()
         if not readings:
             self._reading.pop(uid, None)
 
@@ -473,7 +497,7 @@ class PodWork:
         if uid in self._kept:
             return self._logs.log_stored(trial)
         try:
-            text = await self._log(pod)
+            text = await self._whole_log(pod)
         except ApiError as error:
             return self._gives_up(pod, error)
         if not text:
@@ -481,6 +505,12 @@ class PodWork:
         self._logs.keep_log(trial, text, once=uid in self._from_before)
         self._kept.add(uid)
         return self._logs.log_stored(trial)
+
+
+def _never_began(pod: Object) -> bool:
+    """Return whether the trial's container never ran, because another one failed before it."""
+    own = container_state(pod, str(trial_container(pod).get("name", "")))
+    return "terminated" not in own and "running" not in own and bool(failed_beside(pod))
 
 
 def _label(pod: Object, name: str) -> str:

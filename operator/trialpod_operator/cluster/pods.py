@@ -130,8 +130,9 @@ def build_pod(
     _set_resources(container, amounts)
     if not container.get("command") and not container.get("args"):
         container["command"] = list(COMMAND)
-    # Where a trial says nothing before it dies, the end of its output becomes the message of its ending.
-    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    # Where a container says nothing before it dies, the end of its output becomes the message of its ending.
+    for each in (*template.list_in(pod_spec, "containers"), *(pod_spec.get("initContainers") or ())):
+        each.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     fixed, defaults = _environment(experiment_ref, trial_id, attempt, options, rank)
     template.merge_env(container, fixed, defaults, path)
 
@@ -148,6 +149,13 @@ def build_pod(
         ours["annotations"][names.MADE_FOR_ANNOTATION] = names.runner_id(trial_id, attempt)
         ours["annotations"][names.SHAPE_ANNOTATION] = _shape(pod_spec, metadata)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": ours, "spec": pod_spec}
+
+
+def spec_digest(spec: TuneExperimentSpec) -> str:
+    """Return a digest of those fields that pods are made from and that may change while an experiment runs."""
+    workers = spec.workers.resources if spec.workers is not None else None
+    data = json.dumps([spec.image, spec.resources, spec.template, workers], sort_keys=True, default=str)
+    return hashlib.sha256(data.encode()).hexdigest()[:16]
 
 
 def reuses_pods(spec: TuneExperimentSpec) -> bool:
@@ -183,7 +191,7 @@ def _metadata(
     }
     if experiment.spec.workers is not None:
         ours[names.RANK_LABEL] = str(rank)
-    annotations = {DEFAULT_CONTAINER: container}
+    annotations = {DEFAULT_CONTAINER: container, names.SPEC_ANNOTATION: spec_digest(experiment.spec)}
     if options.keep_on_node:
         annotations |= {SAFE_TO_EVICT: "false", DO_NOT_DISRUPT: "true"}
     metadata: Json = {
@@ -308,7 +316,8 @@ def _volumes(spec: TuneExperimentSpec, rules: StorageRules) -> tuple[list[Json],
     code = spec.trainable.config_map_ref
     if code is not None:
         items = [{"key": code.key, "path": module_file(code)}]
-        volumes.append({"name": CODE_VOLUME, "configMap": {"name": code.name, "items": items}})
+        # Trials get the code of the start with their work. The mount is for images of an earlier release.
+        volumes.append({"name": CODE_VOLUME, "configMap": {"name": code.name, "items": items, "optional": True}})
         mounts.append({"name": CODE_VOLUME, "mountPath": names.CODE_DIR, "readOnly": True})
     return volumes, mounts
 

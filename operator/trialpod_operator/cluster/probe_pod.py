@@ -1,7 +1,8 @@
 """The pod of `trialpod check`: proves from inside the cluster what cannot be seen from outside.
 
 That the image can be pulled and has trialpod in it, that the store takes, gives and removes an object with the
-Secret's keys, that the report service can be reached, and what time it is there. It prints one line of JSON.
+Secret's keys, that the report service can be reached, what time it is there, and that the experiment's Trainable can
+be imported. It prints one line of JSON, and before it imports code of the user's what it knows until then.
 
 Pure: builds the pod and reads what it printed. The program in it uses nothing that older images lack.
 """
@@ -22,6 +23,10 @@ NAME_PREFIX = "trialpod-check-"
 LABEL = "trialpod-check"
 DEADLINE_S = 300
 _VOLUME = "keys"
+_CODE_VOLUME = "code"
+_IMPORT_MEMORY = "1Gi"
+"""Limit of a pod that imports code of an experiment which states none."""
+
 _KEPT = (
     "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "serviceAccountName", "priorityClassName",
     "runtimeClassName", "securityContext",
@@ -78,6 +83,18 @@ if uri:
     except Exception as error:
         out["storage_error"] = str(error)
     out["storage_step"] = step
+trainable = os.environ.get("CHECK_TRAINABLE", "")
+if trainable:
+    print("trialpod-check " + json.dumps(out), flush=True)
+    began = time.time()
+    try:
+        from trialpod.protocol.messages import TrainableRef
+        from trialpod.runner.load import load_trainable
+        load_trainable(TrainableRef(**json.loads(trainable)))
+        out["import_error"] = ""
+    except BaseException as error:
+        out["import_error"] = str(error) or type(error).__name__
+    out["import_s"] = time.time() - began
 done()
 """
 
@@ -98,6 +115,7 @@ class Probe:
         gpu: so many devices more.
         gpu_resource: what a device is called.
         pod_template: spec.template of the experiment that is to run there.
+        trainable: spec.trainable of the experiment, when it can be loaded in a pod; None = it is not tried.
     """
 
     image: str
@@ -111,6 +129,16 @@ class Probe:
     gpu: int = 0
     gpu_resource: str = "nvidia.com/gpu"
     pod_template: Mapping[str, Any] = field(default_factory=dict)
+    trainable: Mapping[str, Any] | None = None
+
+    @property
+    def code(self) -> str:
+        """What the trainable is called in messages."""
+        given = self.trainable or {}
+        config_map = given.get("configMapRef")
+        if config_map:
+            return f"{config_map.get('entrypoint')} in the ConfigMap {config_map.get('name')}"
+        return str(given["entrypoint"]) if given.get("entrypoint") else "spec.trainable.source"
 
 
 def build(probe: Probe, name: str, namespace: str) -> Json:
@@ -136,11 +164,20 @@ def build(probe: Probe, name: str, namespace: str) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     given = probe.pod_template.get("spec") or {}
+    if probe.trainable is not None:
+        _add_code(container, given, probe.trainable, asked="memory" in probe.resources)
     spec: Json = {key: copy.deepcopy(given[key]) for key in _KEPT if given.get(key) is not None}
     spec["containers"] = [container]
+    if probe.trainable is not None:
+        spec["volumes"] = copy.deepcopy(given.get("volumes") or [])
+        if code := probe.trainable.get("configMapRef"):
+            file = str(code.get("entrypoint", "")).partition(":")[0].replace(".", "/") + ".py"
+            items = [{"key": code.get("key"), "path": file}]
+            spec["volumes"].append({"name": _CODE_VOLUME, "configMap": {"name": code.get("name"), "items": items}})
     if probe.secret and not probe.scoped:
-        spec["volumes"] = [{"name": _VOLUME, "secret": {"secretName": probe.secret}}]
-        container["volumeMounts"] = [{"name": _VOLUME, "mountPath": names.STORAGE_SECRET_DIR, "readOnly": True}]
+        volumes, mounts = spec.setdefault("volumes", []), container.setdefault("volumeMounts", [])
+        volumes.append({"name": _VOLUME, "secret": {"secretName": probe.secret}})
+        mounts.append({"name": _VOLUME, "mountPath": names.STORAGE_SECRET_DIR, "readOnly": True})
     template.restrict(spec)
     spec |= {
         "restartPolicy": "Never",
@@ -155,6 +192,28 @@ def build(probe: Probe, name: str, namespace: str) -> Json:
     }
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _add_code(container: Json, given: Mapping[str, Any], trainable: Mapping[str, Any], *, asked: bool) -> None:
+    """Have a container load the Trainable as a trial's would: with the template's variables and mounts."""
+    containers = given.get("containers") or []
+    index = template.trial_container(given)
+    own = containers[index] if index is not None else {}
+    variables = [each for each in own.get("env") or () if not str(each.get("name", "")).startswith("CHECK_")]
+    container["env"] = [*copy.deepcopy(variables), *container["env"]]
+    for key in ("envFrom", "workingDir", "volumeMounts"):
+        if own.get(key):
+            container[key] = copy.deepcopy(own[key])
+    code = trainable.get("configMapRef")
+    if code:
+        mount = {"name": _CODE_VOLUME, "mountPath": names.CODE_DIR, "readOnly": True}
+        container.setdefault("volumeMounts", []).append(mount)
+        reference: Json = {"entrypoint": code.get("entrypoint"), "path": [names.CODE_DIR]}
+    else:
+        reference = {key: trainable[key] for key in ("entrypoint", "source", "attribute") if trainable.get(key)}
+    container["env"].append({"name": "CHECK_TRAINABLE", "value": json.dumps(reference)})
+    if not asked:
+        container["resources"]["limits"]["memory"] = _IMPORT_MEMORY
 
 
 def read(log: str) -> Json | None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names, queues
 from trialpod_operator.cluster.assignments import Assignments
 from trialpod_operator.cluster.attempt_endings import SILENT_S, AttemptEndings
@@ -36,7 +36,7 @@ from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.in_place import InPlace
 from trialpod_operator.cluster.pod_creation import PodCreation
 from trialpod_operator.cluster.pod_work import PodWork, Refusals, node_of
-from trialpod_operator.cluster.pods import grace_seconds, reuses_pods
+from trialpod_operator.cluster.pods import grace_seconds, reuses_pods, spec_digest
 from trialpod_operator.cluster.reuse import Reuse, spare
 from trialpod_operator.cluster.run import ASK_AGAIN_S, Run, adopt, is_leaving
 from trialpod_operator.cluster.seen import Object, Seen
@@ -85,6 +85,8 @@ class Runs:
         self._creation = PodCreation(self._shared)
         self._complaints = Complaints(self._shared)
         self.assignments = Assignments(self._shared)
+        self._digested: TuneExperimentSpec | None = None
+        self._digest = ""  # of that spec
         self._take_over()
 
     def _take_over(self) -> None:
@@ -185,6 +187,7 @@ class Runs:
         await self._endings.ask_about_silent(now)
         await self._keep_groups(now)
         self._stop_overdue(now)
+        await self._replace_outdated()
         await self._serve_idle(now)
         await self._complaints.hear(now)
         await self._creation.create_missing(now)
@@ -286,6 +289,35 @@ class Runs:
                 cause = "paused" if run.trial.decision == "pause" else "stopped"
                 end = AttemptEnd(cause=cause)  # type: ignore[arg-type]  # both are causes
                 self._shared.hosted.apply(AttemptEnded(trial_id=run.trial.trial_id, attempt=run.attempt, end=end))
+
+    async def _replace_outdated(self) -> None:
+        """Delete pods that wait on their nodes and were made from an earlier image, template or resources.
+
+        Their attempts have done nothing yet, and get pods as the manifest is now: a corrected image helps at once.
+        """
+        spec = self._shared.experiment().spec
+        if spec is not self._digested:
+            self._digested, self._digest = spec, spec_digest(spec)
+        for run in list(self._shared.runs.values()):
+            if run.given or run.takes_over or run.stop_at is not None:
+                continue
+            group = run.group is not None
+            known = (self._shared.seen.pod(self._shared.key, name) for name in self._shared.groups.names(run))
+            pods = [pod for pod in (self._shared.own_pod(run), *(known if group else ())) if pod is not None]
+            if not any(self._is_outdated(pod) for pod in pods):
+                continue
+            if group:  # its pods belong together: all are those of another attempt
+                words = "spec.image, spec.resources or spec.template was changed before it began"
+                end = AttemptEnd(cause="preempted", error=words)
+                self._shared.hosted.apply(AttemptEnded(trial_id=run.trial.trial_id, attempt=run.attempt, end=end))
+            for pod in pods:
+                if not is_leaving(pod, self._shared.work.deleted):
+                    await self._shared.work.delete_pod(pod, 0)
+
+    def _is_outdated(self, pod: Object) -> bool:
+        made_from = (pod["metadata"].get("annotations") or {}).get(names.SPEC_ANNOTATION, self._digest)
+        waits = (pod.get("status") or {}).get("phase") in (None, "", "Pending") and not queues.is_held(pod)
+        return made_from != self._digest and waits and not is_leaving(pod, self._shared.work.deleted)
 
     async def _clear_away(self, now: float) -> None:
         current, stopped = set[str](), set[str]()

@@ -106,6 +106,10 @@ class StatusWriter:
         if message:
             self._add(KubernetesEvent("Normal", "SpecChanged", cut(message, MAX_NOTE)))
 
+    def note_code(self, message: str) -> None:
+        """Take in that the code in a ConfigMap was changed, for the events."""
+        self._add(KubernetesEvent("Warning", "CodeChanged", cut(message, MAX_NOTE)))
+
     def note_ending(self, trial: Trial, ending: Ending) -> None:
         """Take in how a pod ended, for the events."""
         self._endings[trial.trial_id] = ending
@@ -129,6 +133,11 @@ class StatusWriter:
                 if target.get("status") == "True":
                     return target
         return {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the object says that its experiment has begun: its journal was in the storage then."""
+        return bool(self._status.get("startTime"))
 
     def finished_as_observed(self, item: Mapping[str, Any]) -> bool:
         """Return whether the status says that the experiment is over, for the spec as it is now."""

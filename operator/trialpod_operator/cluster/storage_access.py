@@ -228,8 +228,9 @@ def place(
     common = StorageOptions(endpoint=storage.endpoint or "", create_bucket=storage.create_bucket)
     own, pods = common, common
     if files:
-        own = msgspec.structs.replace(common, credentials_dir=str(directory))
-        pods = msgspec.structs.replace(common, credentials_dir=names.STORAGE_SECRET_DIR)
+        name = f"the Secret {storage.credentials_secret}" if storage.credentials_secret else "the operator's Secret"
+        own = msgspec.structs.replace(common, credentials_dir=str(directory), credentials_name=name)
+        pods = msgspec.structs.replace(common, credentials_dir=names.STORAGE_SECRET_DIR, credentials_name=name)
     if names.CA_KEY in files:
         own = msgspec.structs.replace(own, ca_file=str(directory / names.CA_KEY))
         pods = msgspec.structs.replace(pods, ca_file=f"{names.STORAGE_SECRET_DIR}/{names.CA_KEY}")

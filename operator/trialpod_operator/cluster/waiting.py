@@ -18,6 +18,8 @@ from trialpod_operator.cluster.pod_reading import (
     condition,
     foreign,
     is_sidecar,
+    last_end,
+    last_lines,
     seconds,
     status_of,
     trial_container,
@@ -152,7 +154,7 @@ def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Waiti
             return Waiting(
                 reason="Initializing",
                 message=f"init container {name} is running",
-                remedy=f"`kubectl logs POD -c {name}` shows what it does",
+                remedy=f"`kubectl logs {_name_of(pod)} -c {name}` shows what it does",
                 since=started or since,
             )
     trial = str(trial_container(pod).get("name", ""))
@@ -189,8 +191,8 @@ def _container_waits(
     if reason == "CrashLoopBackOff":
         return Waiting(
             reason=reason,
-            message=f"container {name} keeps failing",
-            remedy=f"`kubectl logs POD -c {name} --previous` says why",
+            message=f"container {name} keeps failing{_why_it_fails(pod, name)}",
+            remedy=f"`kubectl logs {_name_of(pod)} -c {name} --previous` says more; correct it in spec.template",
             severity="stuck",
             since=since,
         )
@@ -200,6 +202,21 @@ def _container_waits(
         remedy="see `kubectl describe pod`",
         since=since,
     )
+
+
+def _name_of(pod: Pod) -> str:
+    metadata = pod.get("metadata") or {}
+    namespace = metadata.get("namespace")
+    return f"-n {namespace} {metadata.get('name')}" if namespace else str(metadata.get("name") or "POD")
+
+
+def _why_it_fails(pod: Pod, name: str) -> str:
+    status = status_of(pod)
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if each.get("name") == name and (end := last_end(each)):
+            words = foreign(last_lines(end.get("message")))
+            return f": status {end.get('exitCode')}{f': {words}' if words else ''}"
+    return ""
 
 
 def _image_of(pod: Pod, name: str) -> str:

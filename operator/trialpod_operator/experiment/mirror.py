@@ -33,6 +33,7 @@ from pathlib import Path
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage
 from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.due_trials import DueTrials
 from trialpod_operator.experiment.file_copies import FileCopies, LogText
 from trialpod_operator.experiment.journal_copy import JournalCopy
@@ -62,10 +63,14 @@ class Mirror:
     Args:
         directory: the experiment's directory; this process holds its lock.
         storage: the experiment's place in the storage.
+        presence_s: how often to check that ``experiment.json`` is in the storage; 0 = never. Where it is not,
+            somebody has emptied the place, and what was written there is lost.
     """
 
-    def __init__(self, directory: Path, storage: Storage) -> None:
+    def __init__(self, directory: Path, storage: Storage, *, presence_s: float = 0.0) -> None:
         self._directory = directory
+        self._presence_s = presence_s
+        self._present_at = float("-inf")
         self._storage = storage
         self._committed: Callable[[int], None] = lambda _position: None
         self._requested = 0  # written by the journal's owner, read by the copying thread
@@ -392,6 +397,7 @@ class Mirror:
 
     def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
         """Copy the files that are due, and before them the records that they follow from, if not all of these."""
+        self._check_presence()
         self._compare_unknown()
         taken = self._trials.take()
         whole = False
@@ -419,6 +425,14 @@ class Mirror:
                 self._note_pass(len(due))
         finally:
             self._trials.copied(taken, whole=whole)
+
+    def _check_presence(self) -> None:
+        now = self._monotonic()
+        if not self._presence_s or now - self._present_at < self._presence_s:
+            return
+        if self._present_at > float("-inf") and not self._storage.exists(EXPERIMENT_KEY):
+            raise FencedError(f"{self.uri} does not hold this experiment any more: somebody has emptied the place")
+        self._present_at = now
 
     def _note_pass(self, copied: int) -> None:
         self._passes += 1

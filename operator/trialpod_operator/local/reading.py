@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import Storage, local_folder, open_storage
+from trialpod.storage.base import KeyMissingError, Storage, local_folder, open_storage
 from trialpod.storage.endpoints import plain
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
@@ -25,6 +25,9 @@ from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles
 from trialpod_operator.local.view import ExperimentView, TrialRow
 from trialpod_operator.local.views import build_row, build_view
+
+READINGS = 5
+"""How often a journal is read whose segments disappear meanwhile: its writer has just replaced them by a snapshot."""
 
 
 class ReadExperiment:
@@ -126,18 +129,34 @@ def reading(place: str | Path, storage: Storage | None = None) -> Iterator[ReadE
     if folder is not None:
         yield ReadExperiment(folder)
         return
-    from trialpod_operator.experiment.mirror import Mirror
-
     uri = place.rstrip("/")
     storage = open_storage(uri) if storage is None else storage
     with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
-        directory = Path(copy)
-        if not Mirror(directory, storage).pull(journal_only=True):
+        directory = _pulled(Path(copy), storage)
+        if directory is None:
             raise InvalidInputError(
                 f"there is no experiment at {uri}; give the URI that `trialpod run` was given, followed by the "
                 "experiment's name"
             )
         yield ReadExperiment(directory, uri)
+
+
+def _pulled(folder: Path, storage: Storage) -> Path | None:
+    """Copy a journal from a storage into a folder below `folder`, and return that; None when there is none.
+
+    Its writer may replace segments by a snapshot in the meantime; then it is read again.
+    """
+    from trialpod_operator.experiment.mirror import FencedError, Mirror
+
+    for number in range(READINGS):
+        directory = folder / str(number)
+        directory.mkdir()
+        try:
+            return directory if Mirror(directory, storage).pull(journal_only=True) else None
+        except (KeyMissingError, FencedError):
+            if number == READINGS - 1:
+                raise
+    return None
 
 
 def is_experiment(path: Path) -> bool:

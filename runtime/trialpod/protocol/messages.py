@@ -120,6 +120,7 @@ class TrainableRef(Message):
     pickle: str | None = None  # path or URI of a cloudpickle file
     sha256: str | None = None  # of that file
     path: list[str] = []  # folders put first on sys.path
+    modules: dict[str, str] = {}  # Python files by their path ("train.py"), put before those folders
 
 
 class Assignment(Message):

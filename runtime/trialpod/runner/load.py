@@ -17,6 +17,7 @@ import msgspec
 from trialpod import compat
 from trialpod.errors import InvalidInputError, StorageError, TrainableError, nearest
 from trialpod.protocol.messages import TrainableRef
+from trialpod.storage.base import checked_key
 from trialpod.tune.trainable.trainable import Trainable
 
 Loaded = Callable[..., Any] | type[Trainable]
@@ -40,6 +41,8 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
     found = _loaded.get(key)
     if found is None:
         _activate(os.environ.get(compat.VARIABLE, ""))
+        if ref.modules:
+            folders.insert(0, _written(ref.modules))
         for folder in reversed(folders):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
@@ -53,6 +56,19 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
             raise TrainableError("the experiment names no trainable: give an entry point, source or a pickle")
         _loaded[key] = found
     return found
+
+
+def _written(modules: dict[str, str]) -> str:
+    """Write Python files into a new folder and return that."""
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="trialpod-code-")
+    for name, text in modules.items():
+        path = os.path.join(folder, *checked_key(name).split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    return folder
 
 
 def preload(ref: TrainableRef) -> str:

@@ -49,6 +49,10 @@ class StorageDeniedError(StorageUnavailableError):
     """The storage knows who asks and does not let them: until somebody gives them the right."""
 
 
+class StorageKeysError(StorageUnavailableError):
+    """The storage refuses the keys: until somebody gives others."""
+
+
 class Storage(Protocol):
     """Where an experiment's files are. Keys are relative POSIX paths; a prefix is a key that names a folder."""
 

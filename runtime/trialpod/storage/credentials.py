@@ -77,10 +77,14 @@ class FileCredentials:
     Args:
         path: the file, or the directory.
         profile: the section of the file; None for a directory.
+        name: what messages call it; "" = its path.
         clock: monotonic seconds.
     """
 
-    def __init__(self, path: str, profile: str | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: str, profile: str | None, *, name: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name = name
         self._path = os.path.expanduser(path)
         self._profile = profile
         self._clock = clock
@@ -91,7 +95,9 @@ class FileCredentials:
 
     @property
     def source(self) -> str:
-        """The path, and the profile if there is one."""
+        """Its name, or the path, and the profile if there is one."""
+        if self._name:
+            return self._name
         if self._profile is None:
             return f"the directory {self._path}"
         return f"profile {self._profile} of {self._path}"
@@ -187,7 +193,7 @@ def provider_for(options: StorageOptions, environment: Mapping[str, str] | None 
 
         return supplier()
     if options.credentials_dir:
-        return FileCredentials(options.credentials_dir, None)
+        return FileCredentials(options.credentials_dir, None, name=options.credentials_name)
     if options.credentials_file and not (
         options.credentials_file == env.get("AWS_SHARED_CREDENTIALS_FILE") and env.get("AWS_ACCESS_KEY_ID")
     ):

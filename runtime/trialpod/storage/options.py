@@ -28,6 +28,7 @@ class StorageOptions(Message):
     ca_file: str = ""  # PEM certificates to trust besides nothing else; "" = the system's
     credentials_file: str = ""  # in AWS's format, with `profile`; read again when it changes
     credentials_dir: str = ""  # a mounted Secret: files AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
+    credentials_name: str = ""  # what messages call the directory: "the Secret minio"
     profile: str = ""  # of the credentials file; "" = default
     credentials_from: Literal["", "reports"] = ""  # reports: the report service hands out short-lived keys
     ca_pem: str = ""  # certificates to trust, themselves; goes before `ca_file`
@@ -68,6 +69,7 @@ class StorageOptions(Message):
             ca_file=self.ca_file or env.get("AWS_CA_BUNDLE", ""),
             credentials_file=credentials_file,
             credentials_dir=self.credentials_dir,
+            credentials_name=self.credentials_name,
             profile=self.profile or env.get("AWS_PROFILE", "") or "default",
             credentials_from=self.credentials_from,
             ca_pem=self.ca_pem,

@@ -13,7 +13,13 @@ from html import unescape
 from typing import Literal
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, StorageDeniedError, StorageUnavailableError
+from trialpod.storage.base import (
+    KeyExistsError,
+    KeyMissingError,
+    StorageDeniedError,
+    StorageKeysError,
+    StorageUnavailableError,
+)
 from trialpod.storage.s3_http import Answer, ProtocolError, ShortFileError
 
 Kind = Literal["transient", "refused", "permanent"]
@@ -103,7 +109,7 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
     if code in _KEYS_CODES:
         return Failure(
             "refused",
-            StorageUnavailableError(
+            StorageKeysError(
                 f"{doing}: {endpoint} refuses the credentials from {credentials_source}: {said}; "
                 "put valid keys there, they are read again by themselves"
             ),

@@ -59,7 +59,7 @@ class FakeApi:
         """Called with ADDED, MODIFIED or DELETED and each object of a watched kind, at once."""
         self._pages: dict[str, list[Object]] = {}  # by the token that continues a list
         self._tokens = itertools.count(1)
-        self.logs: dict[str, str] = {}  # pod's uid -> what it printed
+        self.logs: dict[str, str] = {}  # pod's uid, or uid/container -> what it printed
         self.counts: Counter[str] = Counter()  # requests by "METHOD plural"
         self.on_pod: Callable[[str, Object], None] = lambda kind, pod: None
         self._versions = itertools.count(1)
@@ -137,7 +137,8 @@ class FakeApi:
         if item is None:
             raise error(method, path, 404, "NotFound", f'{plural} "{name}" not found')
         if method == "GET" and part == "log":
-            return self.logs.get(item["metadata"]["uid"], "")
+            uid, container = item["metadata"]["uid"], query.get("container", "")
+            return self.logs.get(f"{uid}/{container}", self.logs.get(uid, ""))
         if method == "GET":
             return _shown(item)
         if method == "DELETE":

@@ -103,6 +103,8 @@ class FakePods:
         self.problems: list[str] = []
         self.held: set[str] = set()  # ends of the names of pods that find no place
         self.told: list[str] = []
+        self.modules: list[dict[str, str]] = []
+        """Files with code that attempts were given."""
         self._placed: set[str] = set()
         self._met: dict[str, set[int]] = defaultdict(set)  # attempts that once had all their workers, by trial
         self._random = random
@@ -210,7 +212,9 @@ class FakePods:
         def mark(each: Object) -> None:
             ended = {"exitCode": code, "reason": reason, "finishedAt": stamp(self.api.now())}
             each["status"]["phase"] = "Failed" if code else "Succeeded"
-            each["status"]["containerStatuses"] = [{"name": names.CONTAINER, "state": {"terminated": ended}}]
+            others = [one for one in each["status"].get("containerStatuses") or () if one["name"] != names.CONTAINER]
+            own = {"name": names.CONTAINER, "state": {"terminated": ended}}
+            each["status"]["containerStatuses"] = [own, *others]
 
         edited = self.api.edit(current, mark)
         if edited["metadata"].get("deletionTimestamp"):
@@ -311,6 +315,7 @@ class FakePods:
         return True
 
     async def _attempt(self, pod: Object, experiment: str, work: Assignment, caller: Caller) -> bool:
+        self.modules.append(work.trainable.modules)
         """Run one attempt; return whether to ask for the next."""
         key = (work.trial_id, work.attempt)
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from api_server import GROUP, ApiServer, Run
@@ -195,6 +195,78 @@ def test_a_pod_that_is_refused_says_why(server: ApiServer) -> None:
         found = list(Checks(api).inside(Probe(image="train:1"), "check", 20.0))
     assert found[0].state == "bad"
     assert "quota" in found[0].text
+
+
+class TestCode:
+    """The Trainable of the manifest is imported in the image."""
+
+    told: ClassVar[Json] = {"time": 1_800_000_001.0, "release": "0.1.0", "storage_s": 0.1}
+
+    def finding(self, server: ApiServer, **found: Any) -> Finding:
+        log = f"trialpod-check {json.dumps({**self.told, **found})}\n"
+        shown = inside(server, "Succeeded", log=log, trainable={"entrypoint": "train:trian"})
+        return next(each for each in shown if each.name == "code")
+
+    def test_that_is_not_there(self, server: ApiServer) -> None:
+        error = "the entry point 'train:trian': train has no trian; did you mean 'train'?"
+        found = self.finding(server, import_error=error, import_s=0.1)
+        assert (found.state, found.text) == ("bad", error)
+        assert "correct spec.trainable, or the code in train:1" in found.remedy
+
+    def test_that_needs_more_memory(self, server: ApiServer) -> None:
+        found = self.finding(server)
+        assert found.state == "bad"
+        assert "spec.resources.memory" in found.remedy
+
+    def test_that_is_fine(self, server: ApiServer) -> None:
+        found = self.finding(server, import_error="", import_s=1.25)
+        assert found.state == "ok"
+        assert "train:trian is imported from inside in 1.2 s" in found.text
+
+    def test_is_loaded_as_a_trial_would(self) -> None:
+        own = {
+            "name": "trial",
+            "env": [{"name": "PYTHONPATH", "value": "/code"}],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        }
+        template = {"spec": {"containers": [{"name": "proxy"}, own], "volumes": [{"name": "data", "emptyDir": {}}]}}
+        code = {"configMapRef": {"name": "code", "key": "train.py", "entrypoint": "pkg.train:train"}}
+        probe = Probe(image="i", secret="minio", pod_template=template, trainable=code)
+        pod = probe_pod.build(probe, "check", "team")
+        container = pod["spec"]["containers"][0]
+        assert {each["name"] for each in pod["spec"]["volumes"]} == {"data", "code", "keys"}
+        assert {each["mountPath"] for each in container["volumeMounts"]} >= {"/data", names.CODE_DIR}
+        variables = {each["name"]: each["value"] for each in container["env"]}
+        assert variables["PYTHONPATH"] == "/code"
+        assert json.loads(variables["CHECK_TRAINABLE"]) == {"entrypoint": "pkg.train:train", "path": [names.CODE_DIR]}
+        items = next(each for each in pod["spec"]["volumes"] if each["name"] == "code")["configMap"]["items"]
+        assert items == [{"key": "train.py", "path": "pkg/train.py"}]
+
+    @pytest.mark.parametrize(
+        ("given", "error"),
+        [
+            ({"entrypoint": "json:lods"}, "lods"),
+            ({"source": "import nothing_there"}, "nothing_there"),
+            ({"source": "raise SystemExit(3)"}, ""),
+            ({"source": "def train(config):\n    pass\n"}, None),
+        ],
+    )
+    def test_the_program_in_the_pod_imports_it(self, given: Json, error: str | None) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", probe_pod.PROGRAM],
+            env={"CHECK_TRAINABLE": json.dumps(given)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        found = probe_pod.read(done.stdout)
+        assert found is not None, done.stderr
+        if error is None:
+            assert found["import_error"] == ""
+        else:
+            assert found["import_error"]
+            assert error in found["import_error"]
 
 
 def test_the_pod_satisfies_the_restricted_standard_and_follows_the_experiments_template() -> None:

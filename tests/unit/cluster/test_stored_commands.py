@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 
+from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
+from trialpod.storage.base import KeyMissingError
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -21,6 +24,7 @@ from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
+from trialpod_operator.local.reading import reading
 
 CORE = "/api/v1/namespaces/team"
 
@@ -134,3 +138,53 @@ def test_a_trial_that_has_nothing_in_the_storage_is_told_so(
     server.put("tunetrials", trial_object("climb", 7, "PENDING"))
     text = trialpod("checkpoints", "climb", "--trial", "7", status=2)
     assert "climb-d75de-00007 has nothing in the storage yet" in text
+
+
+def test_a_journal_that_is_replaced_while_it_is_read(trials: list[str], tmp_path: Path) -> None:
+    """Its writer puts a snapshot in the place of segments; a reader that misses one reads again."""
+
+    class Replaced(DirectoryStorage):
+        missed = 0
+
+        def read(self, key: str) -> bytes:
+            if "/journal/" in key and not Replaced.missed:
+                Replaced.missed += 1
+                raise KeyMissingError(f"{key} has just been replaced")
+            return super().read(key)
+
+        def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
+            if "/journal/" in key and not Replaced.missed:
+                Replaced.missed += 1
+                raise KeyMissingError(f"{key} has just been replaced")
+            return super().get_file(key, local, size=size)
+
+    with reading("s3://tune/climb", Replaced(tmp_path / "bucket" / "climb")) as experiment:
+        assert list(experiment.engine.state.trials) == trials
+    assert Replaced.missed
+
+
+def test_a_number_goes_before_the_beginning_of_an_id(trialpod: Run, trials: list[str]) -> None:
+    """All ids of an experiment begin alike; one that begins with a 1 has a trial 1 all the same."""
+    from trialpod_operator.local.commands.explain import find
+
+    class Experiment:
+        place = "here"
+
+        class engine:  # noqa: N801
+            class state:  # noqa: N801
+                trials: ClassVar[Any] = {
+                    f"1df6b_{number:05d}": SimpleNamespace(trial_id=f"1df6b_{number:05d}") for number in range(6)
+                }
+
+        def trial_name(self, trial: Any) -> str:
+            return f"train_{trial.trial_id}"
+
+    experiment: Any = Experiment()
+    for asked, trial_id in (("1", "1df6b_00001"), ("0", "1df6b_00000"), ("00004", "1df6b_00004")):
+        assert find(experiment, asked).trial_id == trial_id
+    with pytest.raises(InvalidInputError, match="6 trials begin with"):
+        find(experiment, "1df6b")
+
+
+def test_a_trial_that_printed_nothing_is_no_error(server: ApiServer, trialpod: Run, trials: list[str]) -> None:
+    assert "is TERMINATED; it printed nothing" in trialpod("logs", "climb", "0")

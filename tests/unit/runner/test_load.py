@@ -116,3 +116,17 @@ def test_a_pickle_that_was_changed_is_refused_before_it_is_opened(tmp_path: Path
     file.write_bytes(b"not even a pickle")
     with pytest.raises(TrainableError, match="was changed after it had been submitted"):
         load_trainable(TrainableRef(pickle=f"file://{file}", sha256="0" * 64))
+
+
+def test_files_that_travel_go_before_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (folder / "pinned.py").write_text("def train(config):\n    return 1\n")
+    modules = {
+        "pinned_pkg/pinned.py": "def train(config):\n    return 2\n",
+        "pinned.py": "def train(config): return 3\n",
+    }
+    path = [str(folder)]
+    nested = load_trainable(TrainableRef(entrypoint="pinned_pkg.pinned:train", path=path, modules=modules))
+    assert nested({}) == 2
+    assert load_trainable(TrainableRef(entrypoint="pinned:train", path=path, modules=modules))({}) == 3

@@ -10,6 +10,7 @@ from trialpod.storage.base import (
     KeyExistsError,
     KeyMissingError,
     StorageDeniedError,
+    StorageKeysError,
     StorageUnavailableError,
     open_storage,
 )
@@ -137,8 +138,8 @@ def classify(status, code="", headers=None):
         (404, "", "permanent", KeyMissingError),
         (412, "PreconditionFailed", "permanent", KeyExistsError),
         (404, "NoSuchBucket", "permanent", StorageError),
-        (403, "InvalidAccessKeyId", "refused", StorageUnavailableError),
-        (400, "ExpiredToken", "refused", StorageUnavailableError),
+        (403, "InvalidAccessKeyId", "refused", StorageKeysError),
+        (400, "ExpiredToken", "refused", StorageKeysError),
         (403, "AccessDenied", "refused", StorageDeniedError),
         (403, "RequestTimeTooSkewed", "refused", StorageUnavailableError),
         (503, "SlowDown", "transient", StorageUnavailableError),

@@ -130,7 +130,13 @@ def probe_of(
         gpu=options.gpu,
         gpu_resource=gpu_resource,
         pod_template=template,
+        trainable=_loadable(spec.get("trainable") or {}),
     )
+
+
+def _loadable(trainable: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a trainable that a pod can load by itself; a pickle is in the storage, which clients have written."""
+    return trainable if any(trainable.get(key) for key in ("entrypoint", "source", "configMapRef")) else None
 
 
 def _is_scoped(storage: Mapping[str, Any], default: Mapping[str, Any], facts: Mapping[str, str]) -> bool:

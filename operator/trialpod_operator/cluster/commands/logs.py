@@ -244,6 +244,9 @@ class LogReader:
         status = self._trial.get("status") or {}
         if why := self._waiting():
             raise TrialpodError(f"there is no output yet: {why}; trialpod why {experiment} {self._place}")
+        if status.get("state") == "TERMINATED" and not status.get("disruptions"):
+            self._say(f"{self.name} is TERMINATED; it printed nothing")
+            return iter(())
         if status.get("state") in _ENDED:
             ended = f": {status['message']}" if status.get("message") else ""
             raise TrialpodError(

@@ -43,6 +43,8 @@ def place_of(place: str | None) -> str:
 def find(experiment: ReadExperiment, asked: str) -> Trial:
     """Return the trial that is meant: by id, name, the number of its id, or what only one of them begins with.
 
+    A number goes before a beginning: "3" is trial 3, also where ids begin with a 3.
+
     Raises:
         InvalidInputError: there is none, or more than one.
     """
@@ -52,12 +54,13 @@ def find(experiment: ReadExperiment, asked: str) -> Trial:
     names = {experiment.trial_name(trial): trial for trial in trials.values()}
     if asked in names:
         return names[asked]
+    if asked.isdecimal():
+        for trial_id, trial in trials.items():
+            number = trial_id.rpartition("_")[2]
+            if number.isdecimal() and int(number) == int(asked):
+                return trial
     known = {**trials, **names}
-    matches = {
-        trial.trial_id: trial
-        for name, trial in known.items()
-        if name.startswith(asked) or (asked.isdigit() and name.rpartition("_")[2].lstrip("0") == asked.lstrip("0"))
-    }
+    matches = {trial.trial_id: trial for name, trial in known.items() if name.startswith(asked)}
     if len(matches) == 1:
         return next(iter(matches.values()))
     if matches:

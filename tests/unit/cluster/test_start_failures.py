@@ -1,0 +1,260 @@
+"""What keeps trials from starting, or ends them from outside: its cause is told and kept, and a correction helps."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import ClassVar
+
+from cluster_world import Play, World
+from fake_api import Object, error, stamp
+from virtual_time import until
+
+from trialpod.storage.base import StorageKeysError
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.kube import ApiError
+
+INIT = {"terminationGracePeriodSeconds": 15, "initContainers": [{"name": "fetch", "image": "fetch:1"}]}
+
+
+def ended(name: str, code: int, message: str = "", at: float = 0.0) -> Object:
+    """The status of a container that has ended."""
+    state = {"exitCode": code, "reason": "Error" if code else "Completed", "message": message}
+    return {"name": name, "state": {"terminated": {**state, "finishedAt": stamp(at)}}}
+
+
+class TestInitContainers:
+    def test_output_is_in_the_log_and_the_message(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.starts = False
+            await world.apply(numSamples=1, template={"spec": INIT})
+            await until(lambda: bool(world.api.all("pods")), what="a pod is there")
+            (pod,) = world.api.all("pods")
+            assert pod["spec"]["initContainers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+            world.api.logs[f"{pod['metadata']['uid']}/fetch"] = "first\ncannot fetch data set\n"
+
+            def fail(each: Object) -> None:
+                message = "first\ncannot fetch data set\n"
+                statuses = [ended("fetch", 3, message, world.api.now())]
+                each["status"] = {**each["status"], "phase": "Failed", "initContainerStatuses": statuses}
+
+            world.api.edit(pod, fail)
+            await until(world.is_over, what="it ends")
+            message = world.trials()[0]["status"]["message"]
+            assert "init container fetch exited with status 3: first / cannot fetch data set" in message
+            await until(lambda: bool(world.files("log.txt")), what="the log is kept")
+            (log,) = world.files("log.txt").values()
+            assert "container fetch exited with status 3; it printed:\nfirst\ncannot fetch data set\n" in log
+
+        play(scenario)
+
+    def test_sidecar_that_failed_before_is_told(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(numSamples=1)
+            await world.until_running()
+            (pod,) = world.pods.live()
+            uid = pod["metadata"]["uid"]
+            await until(lambda: "step 1" in world.api.logs.get(uid, ""), what="it prints")
+            world.api.logs[f"{uid}/proxy"] = "no route\n"
+
+            def fail(each: Object) -> None:
+                each["status"]["containerStatuses"].append(ended("proxy", 2, "no route\n", world.api.now()))
+
+            world.pods.kill(world.api.edit(pod, fail), 1, "Error")
+            await until(world.is_over, what="it ends")
+            message = world.trials()[0]["status"]["message"]
+            assert "before that container proxy exited with status 2: no route" in message
+            await until(lambda: bool(world.files("log.txt")), what="the log is kept")
+            (log,) = world.files("log.txt").values()
+            assert "container proxy exited with status 2; it printed:\nno route\n" in log
+            assert "step 1" in log
+
+        play(scenario)
+
+
+def waits_for_its_image(each: Object) -> None:
+    """The kubelet cannot pull the image."""
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    each["spec"]["nodeName"] = "node-1"
+    each["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [{"name": "trial", "state": {"waiting": waiting}}],
+    }
+
+
+class TestImageCorrected:
+    def test_pods_of_the_wrong_image_are_replaced_at_once(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.starts = False
+            await world.apply(numSamples=2, image="train:wrong")
+            await until(lambda: len(world.api.all("pods")) == 2, what="pods are there")
+            for pod in world.api.all("pods"):
+                world.api.edit(pod, waits_for_its_image)
+            await until(lambda: world.condition("Ready").get("reason") == "ImagePullFailed", what="it is told")
+            await world.change(image="train:1")
+            world.pods.behaviour.starts = True
+            await until(
+                lambda: [pod["spec"]["containers"][0]["image"] for pod in world.api.all("pods")] == ["train:1"] * 2,
+                5.0,
+                "they are replaced",
+            )
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 2
+            assert [trial["status"]["attempt"] for trial in world.trials()] == [1, 1]
+
+        play(scenario)
+
+    def test_pods_that_run_stay(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(numSamples=1)
+            await world.until_running()
+            uids = {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+            await world.change(image="train:2", maxConcurrentTrials=2)
+            await world.until_over()
+            assert set(world.api.logs) == uids
+
+        play(scenario)
+
+    def test_all_pods_of_a_group_are_replaced(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.starts = False
+            await world.apply(numSamples=1, image="train:wrong", workers={"replicas": 1})
+            await until(lambda: len(world.api.all("pods")) == 2, what="pods are there")
+            for pod in world.api.all("pods"):
+                world.api.edit(pod, waits_for_its_image)
+            await world.change(image="train:1")
+            world.pods.behaviour.starts = True
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 1
+            assert world.trials()[0]["status"]["failures"] == 0
+
+        play(scenario)
+
+
+class TestKeysRefused:
+    def test_the_secret_is_named_and_new_keys_help(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            keys = {"AWS_ACCESS_KEY_ID": "YQ==", "AWS_SECRET_ACCESS_KEY": "Yg=="}
+            secret = {"metadata": {"name": "wrongkeys", "namespace": "team"}, "data": keys}
+            await world.client.create(paths.secrets("team"), secret)
+
+            def refuse(_name: str, _key: str) -> None:
+                raise StorageKeysError("the store refuses the credentials from the Secret wrongkeys")
+
+            world.storage.before = refuse
+            await world.apply(storage={"uri": "s3://bucket/runs", "credentialsSecret": "wrongkeys"})
+            await until(lambda: bool(world.condition("Stalled")), what="it is told")
+            assert world.condition("Stalled")["reason"] == "Refused"
+            events = [event["message"] for event in world.api.all("events") if event["reason"] == "Stalled"]
+            assert any("the Secret wrongkeys" in message for message in events)
+            world.storage.before = lambda _name, _key: None
+            await world.until_over()
+            assert not world.condition("Stalled")
+
+        play(scenario)
+
+
+class TestStorageEmptied:
+    def test_while_the_operator_is_away(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply()
+            await world.until_running()
+            await until(lambda: bool(world.status.get("startTime")), what="it is told")
+            kept = dict(world.storage.values)
+            await world.operator.close()
+            world.storage.values.clear()
+            await world.replace_operator()
+            await until(lambda: bool(world.condition("Stalled")), what="it is told")
+            assert world.condition("Stalled")["reason"] == "StorageEmptied"
+            assert "delete te digits" in world.condition("Stalled")["message"]
+            await asyncio.sleep(60)
+            assert not world.storage.values, "no new beginning"
+            world.storage.values.update(kept)
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 3
+
+        play(scenario)
+
+    def test_while_trials_run(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps = 200
+            await world.apply()
+            await world.until_running(3)
+            await until(lambda: bool(world.status.get("startTime")), what="it is told")
+            world.storage.values.clear()
+            await until(lambda: bool(world.condition("Stalled")), 120.0, what="it is told")
+            assert (
+                world.condition("Stalled")["reason"] == "JournalDamaged"
+            )  # what came after is without its beginning
+            assert "remove the rest" in world.condition("Stalled")["message"]
+            await asyncio.sleep(120)
+            assert world.condition("Stalled")["reason"] == "JournalDamaged"
+            world.storage.values.clear()
+            await until(lambda: world.condition("Stalled")["reason"] == "StorageEmptied", what="it is empty")
+            # The remedy that both name.
+            world.pods.problems.clear()
+            world.pods.safe.clear()
+            world.api.delete(world.experiment)
+            await until(lambda: not world.api.all("pods"), what="it is gone")
+            world.pods.behaviour.steps = 5
+            await world.apply()
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 3
+
+        play(scenario)
+
+
+class TestCodeInAConfigMap:
+    REFERENCE: ClassVar[Object] = {"name": "code", "key": "my.py", "entrypoint": "pkg.train:train"}
+
+    async def put(self, world: World, data: Object) -> None:
+        if (found := world.api.get("configmaps", "code")) is not None:
+            world.api.remove(found)
+        body = {"metadata": {"name": "code", "namespace": "team"}, **data}
+        await world.client.create(paths.config_maps("team"), body)
+
+    def test_all_trials_run_that_of_the_start(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.step_s = 40.0
+            await self.put(world, {"data": {"my.py": "version = 1"}})
+            await world.apply(trainable={"configMapRef": self.REFERENCE}, maxConcurrentTrials=1)
+            await world.until_running()
+            await self.put(world, {"data": {"my.py": "version = 2"}})
+            await until(lambda: len(world.pods.modules) == 2, what="another trial runs")
+            await world.replace_operator()
+            await world.until_over()
+            assert world.pods.modules == [{"pkg/train.py": "version = 1"}] * 3
+            told = [event["message"] for event in world.api.all("events") if event["reason"] == "CodeChanged"]
+            assert told
+            assert all("my.py in the ConfigMap code was changed" in message for message in told)
+
+        play(scenario)
+
+    def test_that_is_not_there(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(trainable={"configMapRef": self.REFERENCE}, numSamples=1)
+            await until(lambda: bool(world.condition("Stalled")), what="it is told")
+            assert world.condition("Stalled")["reason"] == "ConfigMapNotFound"
+            assert not world.api.all("pods")
+            await self.put(world, {"data": {"other.py": ""}})
+            await until(lambda: world.condition("Stalled")["reason"] == "ConfigMapKeyNotFound", what="its key")
+            assert "no Python file my.py (its keys: other.py)" in world.condition("Stalled")["message"]
+            await self.put(world, {"binaryData": {"my.py": base64.b64encode(b"version = 3").decode()}})
+            await world.until_over()
+            assert world.pods.modules == [{"pkg/train.py": "version = 3"}]
+
+        play(scenario)
+
+    def test_without_the_right_to_read_it(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            def refuse(method: str, path: str, _body: Object) -> ApiError | None:
+                forbidden = method == "GET" and path.endswith("/configmaps/code")
+                return error(method, path, 403, "Forbidden") if forbidden else None
+
+            world.operator.kube.faults.append(refuse)
+            await world.apply(trainable={"configMapRef": self.REFERENCE}, numSamples=1)
+            await world.until_over()
+            assert world.pods.modules == [{}]  # the pod mounts it
+
+        play(scenario)
