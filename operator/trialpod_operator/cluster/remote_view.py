@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trialpod_operator.local import row_changes
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.words import duration
 from trialpod_operator.local.pace import RunningTrial, remaining_s, trials_per_minute
@@ -149,18 +150,7 @@ def row_of(trial: Mapping[str, Any], now: float) -> TrialRow:
 
 def changes(before: Mapping[str, TrialRow], after: Mapping[str, TrialRow], metric: str | None) -> list[events.Event]:
     """Return what happened between two looks at the trials, as facts for a display."""
-    found = []
-    for name, row in after.items():
-        old = before.get(name)
-        if row.attempts and (old is None or not old.attempts):
-            found.append(events.trial_started(row))
-        if row.status in ENDED and (old is None or old.status not in ENDED):
-            found.append(events.trial_failed(row) if row.status == "ERROR" else events.trial_ended(row, metric))
-        elif old is not None and row.failures + row.disruptions > old.failures + old.disruptions:
-            disrupted = row.failures == old.failures
-            why = "the cluster ended its pod" if disrupted else "see its log.txt"
-            found.append(events.trial_retried(row, reason=why, disruption=disrupted))
-    return found
+    return row_changes.changes(before, after, metric, lost="the cluster ended its pod")
 
 
 def ago(time: float, now: float) -> str:

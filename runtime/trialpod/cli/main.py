@@ -57,6 +57,31 @@ BUILT_IN = {
         "trialpod_operator.cluster.commands.stored:download_command",
         "copy checkpoints to this machine, verified",
     ),
+    "list": (
+        "trialpod_operator.cluster.commands.listing:command",
+        "list the experiments on this machine and in a cluster",
+    ),
+    "status": (
+        "trialpod_operator.cluster.commands.status:command",
+        "show the state of an experiment: a directory, a URI, or by name in a cluster",
+    ),
+    "why": (
+        "trialpod_operator.cluster.commands.why:command",
+        "say why an experiment does not proceed or has failed, and what to do",
+    ),
+    "logs": ("trialpod_operator.cluster.commands.logs:command", "show what a trial printed"),
+    "suspend": (
+        "trialpod_operator.cluster.commands.control:suspend_command",
+        "have an experiment checkpoint and pause",
+    ),
+    "resume": (
+        "trialpod_operator.cluster.commands.control:resume_command",
+        "resume a suspended experiment in a cluster",
+    ),
+    "stop": (
+        "trialpod_operator.cluster.commands.control:stop_command",
+        "stop an experiment, or one trial in a cluster, gracefully",
+    ),
     "check": (
         "trialpod_operator.cluster.commands.check:command",
         "find out whether experiments can run in a cluster",
@@ -64,22 +89,6 @@ BUILT_IN = {
     "submit": (
         "trialpod_operator.cluster.commands.submit:command",
         "start an experiment in a cluster: a manifest, or a script",
-    ),
-    "list": ("trialpod_operator.cluster.commands.listing:command", "list the experiments in a cluster"),
-    "status": ("trialpod_operator.cluster.commands.status:command", "show how an experiment in a cluster stands"),
-    "why": ("trialpod_operator.cluster.commands.why:command", "say why an experiment in a cluster does not go on"),
-    "logs": ("trialpod_operator.cluster.commands.logs:command", "show what a trial in a cluster printed"),
-    "suspend": (
-        "trialpod_operator.cluster.commands.control:suspend_command",
-        "have an experiment in a cluster checkpoint and stand still",
-    ),
-    "resume": (
-        "trialpod_operator.cluster.commands.control:resume_command",
-        "let a suspended experiment in a cluster go on",
-    ),
-    "stop": (
-        "trialpod_operator.cluster.commands.control:stop_command",
-        "end an experiment in a cluster, or one trial, in good order",
     ),
     "delete": (
         "trialpod_operator.cluster.commands.control:delete_command",

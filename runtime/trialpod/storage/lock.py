@@ -170,9 +170,37 @@ class ExperimentLock:
 
     def _users(self) -> list[int]:
         """Return the other processes of this machine that have the lock file open, as far as we may look."""
-        own = os.stat(self._path)
-        others = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
-        return sorted(int(name) for name in others if _has_open(f"/proc/{name}/fd", own))
+        return users_of(Path(self._directory))
+
+
+def who_took(directory: Path) -> LockHolder | None:
+    """Return who took the lock of an experiment's directory last, which may have ended since; None for nobody."""
+    try:
+        return msgspec.json.decode((directory / TRIALPOD_DIR / LOCK_FILE).read_bytes(), type=LockHolder)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def users_of(directory: Path) -> list[int]:
+    """Return the other processes of this machine that have the lock of a directory open, as far as we may look."""
+    try:
+        own = os.stat(directory / TRIALPOD_DIR / LOCK_FILE)
+    except OSError:
+        return []
+    others = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+    return sorted(int(name) for name in others if _has_open(f"/proc/{name}/fd", own))
+
+
+def is_user(directory: Path, pid: int) -> bool:
+    """Return whether a process of this machine has the lock of a directory open; of another user's, if it lives."""
+    try:
+        own = os.stat(directory / TRIALPOD_DIR / LOCK_FILE)
+        os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        return _alive(pid)
+    except OSError:
+        return False
+    return _has_open(f"/proc/{pid}/fd", own)
 
 
 def _has_open(folder: str, own: os.stat_result) -> bool:

@@ -174,7 +174,7 @@ def test_the_cluster_is_chosen_as_kubectl_does(
     server.put("tuneexperiments", climbing())
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.setenv("HOME", "/nowhere")
-    assert "no cluster is known" in trialpod("list", status=2)
+    assert "there is no ./trialpod-results here, and no cluster is known" in trialpod("list", status=2)
     text = trialpod("why", "climb", "--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "here", "-n", "lab")
     assert ("GET", "/apis/trialpod.dev/v1alpha1/namespaces/lab/tuneexperiments/climb") in server.requests
     assert text.startswith("climb (namespace team): Running")
@@ -185,7 +185,7 @@ def test_the_cluster_is_chosen_as_kubectl_does(
 
 def test_an_empty_list_says_what_to_do(trialpod: Run) -> None:
     text = trialpod("list")
-    assert "no experiment in the namespace team; `trialpod list -A`" in text
+    assert "no experiment in ./trialpod-results or in the namespace team; `trialpod list -A`" in text
     assert "trialpod submit" in text
 
 

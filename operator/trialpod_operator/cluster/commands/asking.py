@@ -16,7 +16,7 @@ NAMESPACE = "TRIALPOD_NAMESPACE"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the experiment and where it is."""
-    parser.add_argument("name", metavar="NAME", help="name of the TuneExperiment")
+    parser.add_argument("name", metavar="DIR|URI|NAME", help="the experiment, on this machine or in a cluster")
     configure_place(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document")
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.commands import asking
+from trialpod_operator.cluster.commands import asking, meant
+from trialpod_operator.local.commands import stop as local_stop
 
 if TYPE_CHECKING:
     from trialpod_operator.cluster.client import Experiments
@@ -27,8 +28,19 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     asking.configure_place(parser)
 
 
+def _configure_any(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="DIR|NAME", help="the experiment, on this machine or in a cluster")
+    parser.epilog = meant.RULE
+    asking.configure_place(parser)
+
+
+def _configure_suspend(parser: argparse.ArgumentParser) -> None:
+    _configure_any(parser)
+    local_stop.configure(parser)
+
+
 def _configure_stop(parser: argparse.ArgumentParser) -> None:
-    _configure(parser)
+    _configure_suspend(parser)
     parser.add_argument("--trial", metavar="TRIAL", help="stop this one only: its id, its number, or its TuneTrial")
 
 
@@ -40,7 +52,11 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
 
 def suspend(options: argparse.Namespace) -> int:
     """Have all trials checkpoint and their pods go."""
-    with asking.connect(options) as api:
+    place = meant.experiment_place(options.name, options)
+    if place is not None:
+        return local_stop.run(place, options)
+    _refuse_local_options(options)
+    with meant.connect(options.name, options) as api:
         item = api.get(options.name)
         _refuse_ended(item, "suspended")
         told = f"to go on: trialpod resume {options.name} {asking.flags(options, api.namespace)}"
@@ -54,7 +70,10 @@ def suspend(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     """Let a suspended experiment go on."""
-    with asking.connect(options) as api:
+    local = meant.experiment_place(options.name, options)
+    if local is not None:
+        return local_stop.resume(local)
+    with meant.connect(options.name, options) as api:
         item = api.get(options.name)
         place = asking.flags(options, api.namespace)
         _refuse_ended(item, "resumed", more=f"{options.name} {place}")
@@ -72,7 +91,11 @@ def resume(options: argparse.Namespace) -> int:
 
 def stop(options: argparse.Namespace) -> int:
     """End an experiment, or one of its trials, in good order: what was reported and saved stays."""
-    with asking.connect(options) as api:
+    place = meant.experiment_place(options.name, options)
+    if place is not None:
+        return local_stop.run(place, options)
+    _refuse_local_options(options)
+    with meant.connect(options.name, options) as api:
         item = api.get(options.name)
         place = asking.flags(options, api.namespace)
         if options.trial is not None:
@@ -86,6 +109,12 @@ def stop(options: argparse.Namespace) -> int:
         f"  its results: trialpod results {options.name} {place}"
     )
     return 0
+
+
+def _refuse_local_options(options: argparse.Namespace) -> None:
+    for option in ("now", "wait"):
+        if getattr(options, option):
+            raise InvalidInputError(f"--{option} is for an experiment on this machine, and {options.name} is none")
 
 
 def delete(options: argparse.Namespace) -> int:
@@ -169,11 +198,9 @@ def _wait_until_gone(api: Experiments, item: Json) -> None:
         time.sleep(POLL_S)
 
 
-suspend_command = Command(
-    "suspend", "have an experiment in a cluster checkpoint and stand still", _configure, suspend
-)
-resume_command = Command("resume", "let a suspended experiment in a cluster go on", _configure, resume)
-stop_command = Command("stop", "end an experiment in a cluster, or one trial, in good order", _configure_stop, stop)
+suspend_command = Command("suspend", "have an experiment checkpoint and pause", _configure_suspend, suspend)
+resume_command = Command("resume", "resume a suspended experiment in a cluster", _configure_any, resume)
+stop_command = Command("stop", "stop an experiment, or one trial in a cluster, gracefully", _configure_stop, stop)
 delete_command = Command(
     "delete", "delete an experiment in a cluster, and say what becomes of its data", _configure_delete, delete
 )

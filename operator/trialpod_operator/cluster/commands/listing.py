@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trialpod.cli.command import Command
-from trialpod_operator.cluster.commands import asking
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod_operator.cluster.commands import asking, meant
+from trialpod_operator.local.commands import listing as local_listing
 
 Json = dict[str, Any]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
+    parser.add_argument(
+        "folder", nargs="?", metavar="DIR",
+        help=f"a folder of experiments on this machine (default: ./{meant.LOCAL_FOLDER}, and those of a cluster)",
+    )  # fmt: skip
     asking.configure_place(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     parser.add_argument("--json", action="store_true", help="one JSON document")
@@ -74,18 +82,48 @@ def _short(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the list."""
-    with asking.connect(options) as api:
-        found = [facts(item) for item in api.all(everywhere=options.all_namespaces)]
+    """Print the list: the experiments of this machine, of a cluster, or both."""
+    in_cluster = meant.in_cluster(options) or options.all_namespaces
+    if options.folder is not None:
+        if in_cluster:
+            raise InvalidInputError(
+                f"{options.folder} is a folder on this machine; leave out the options of a cluster"
+            )
+        if not Path(options.folder).is_dir():
+            raise InvalidInputError(f"{options.folder} is no folder; -n NAMESPACE lists experiments in a cluster")
+    local = [] if in_cluster else local_listing.experiments(Path(options.folder or meant.LOCAL_FOLDER))
+    remote: list[Json] | None = None
+    where = ""
+    if options.folder is None:
+        try:
+            with asking.connect(options) as api:
+                remote = [facts(item) for item in api.all(everywhere=options.all_namespaces)]
+                where = "the cluster" if options.all_namespaces else f"the namespace {api.namespace}"
+        except TrialpodError as error:
+            if in_cluster or not (local or isinstance(error, InvalidInputError)):
+                raise
+            if isinstance(error, InvalidInputError) and not Path(meant.LOCAL_FOLDER).is_dir():
+                raise InvalidInputError(f"there is no ./{meant.LOCAL_FOLDER} here, and {error}") from error
+            if not isinstance(error, InvalidInputError):
+                print(f"trialpod: experiments in the cluster are not listed: {error}", file=sys.stderr)
     if options.json:
-        print(json.dumps(found, indent=2))
-    elif found:
-        print(table(found, time.time(), everywhere=options.all_namespaces))
-    else:
-        where = "the cluster" if options.all_namespaces else f"the namespace {api.namespace}"
-        hint = "" if options.all_namespaces else "; `trialpod list -A` looks into all namespaces"
-        print(f"there is no experiment in {where}{hint}. To start one: trialpod submit FILE.yaml")
+        print(json.dumps([*local, *(remote or [])], indent=2))
+        return 0
+    if local:
+        print(local_listing.table(local))
+    if remote:
+        print(("\n" if local else "") + table(remote, time.time(), everywhere=options.all_namespaces))
+    if local or remote:
+        return 0
+    places = [] if in_cluster else [f"in {options.folder or f'./{meant.LOCAL_FOLDER}'}"]
+    places += [f"in {where}"] if remote is not None else []
+    narrow = remote is not None and not options.all_namespaces
+    hint = "; `trialpod list -A` looks into all namespaces" if narrow else ""
+    start = "trialpod submit FILE.yaml" if remote is not None else "trialpod run FILE.yaml"
+    print(f"there is no experiment {' or '.join(places)}{hint}. To start one: {start}")
     return 0
 
 
-command = Command(name="list", help="list the experiments in a cluster", configure=configure, run=run)
+command = Command(
+    name="list", help="list the experiments on this machine and in a cluster", configure=configure, run=run
+)

@@ -8,16 +8,20 @@ trial's next attempts, until the trial has ended.
 from __future__ import annotations
 
 import argparse
+import glob
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.protocol.output import lines_of
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.commands import asking
+from trialpod_operator.cluster.commands import asking, meant
+from trialpod_operator.local.commands import logs as local_logs
+from trialpod_operator.local.reading import is_experiment
 
 if TYPE_CHECKING:
     from trialpod_operator.cluster.client import Experiments
@@ -35,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "name", metavar="TRIAL | EXPERIMENT TRIAL", nargs="+",
-        help="a TuneTrial, the id of a trial, or an experiment and one of its trials by id or number: climb 3",
+        help="an experiment and one of its trials by id or number: climb 3; or the id of a trial, or a TuneTrial",
     )  # fmt: skip
     parser.add_argument("-f", "--follow", action="store_true", help="show what comes, until the trial has ended")
     parser.add_argument(
@@ -57,7 +61,10 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidInputError(f"logs {given}: name one trial, or an experiment and one of its trials")
     if options.tail is not None and options.tail < 0:
         raise InvalidInputError(f"--tail {options.tail}: must be 0 or more")
-    with asking.connect(options) as api:
+    place, wanted = local_trial(options)
+    if place is not None:
+        return local_logs.run(place, wanted, options)
+    with meant.connect(options.name[0], options) as api:
         item, trial = find_trial(api, *options.name)
         reader = LogReader(api, item, trial, asking.flags(options, api.namespace), rank=options.rank)
         if options.previous:
@@ -65,6 +72,27 @@ def run(options: argparse.Namespace) -> int:
         if options.follow:
             return reader.follow(sys.stdout.buffer)
         return reader.write(reader.latest(), sys.stdout.buffer, options.tail)
+
+
+def local_trial(options: argparse.Namespace) -> tuple[str | None, str]:
+    """Return the folder or URI of the experiment and which trial is meant; (None, "") when it is in a cluster."""
+    name = options.name[0]
+    if meant.in_cluster(options):
+        return None, ""
+    experiment, slash, trial = name.rpartition("/")
+    if slash and len(options.name) == 1 and "://" not in name and not is_experiment(Path(name)):
+        # climb/3: an experiment here, or else one in the cluster
+        place = meant.experiment_place(experiment, options)
+        return (place, trial) if place is not None and is_experiment(Path(place)) else (None, "")
+    place = meant.experiment_place(name, options)
+    if place is not None:
+        return place, options.name[1] if len(options.name) > 1 else ""
+    if len(options.name) > 1:
+        return None, ""
+    for path in sorted(Path(meant.LOCAL_FOLDER).glob(f"*/*{glob.escape(name)}_*/")):
+        if f"_{name}_" in f"_{path.name}":
+            return str(path.parent), name
+    return None, ""
 
 
 class LogReader:
@@ -266,4 +294,4 @@ def container_of(pod: Json) -> str:
     return names.CONTAINER if names.CONTAINER in found or not found else found[0]
 
 
-command = Command(name="logs", help="show what a trial in a cluster printed", configure=configure, run=run)
+command = Command(name="logs", help="show what a trial printed", configure=configure, run=run)

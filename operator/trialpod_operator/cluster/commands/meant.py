@@ -66,6 +66,35 @@ def place(text: str, options: argparse.Namespace) -> str | None:
     return str(local) if local.is_dir() else None
 
 
+def experiment_place(text: str, options: argparse.Namespace) -> str | None:
+    """Return the folder or URI of an experiment that is meant; None: it is a name in a cluster.
+
+    As `place`, but a folder that happens to have the name and is no experiment is passed over.
+    """
+    from trialpod_operator.local.reading import is_experiment
+
+    found = place(text, options)
+    if found is None or "/" in text or is_experiment(Path(found)):
+        return found
+    local = Path(LOCAL_FOLDER, text)
+    return str(local) if is_experiment(local) else None
+
+
+def connect(text: str, options: argparse.Namespace) -> Experiments:
+    """Return the experiments of the namespace that is meant, for a name that `experiment_place` has found nowhere.
+
+    Raises:
+        InvalidInputError: there is no cluster to ask; the message has both readings.
+    """
+    try:
+        return asking.connect(options)
+    except InvalidInputError as error:
+        if in_cluster(options):
+            raise
+        nowhere = f"there is no experiment {text} here or in ./{LOCAL_FOLDER}"
+        raise InvalidInputError(f"{nowhere}; if it is the name of one in a cluster: {error}") from error
+
+
 @contextlib.contextmanager
 def experiment(text: str, options: argparse.Namespace) -> Iterator[tuple[Experiments, Json]]:
     """Yield the namespace, and the TuneExperiment of that name, which `place` has said to be one.

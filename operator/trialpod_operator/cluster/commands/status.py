@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
-from trialpod_operator.cluster.commands import asking
+from trialpod_operator.cluster.commands import asking, meant
+from trialpod_operator.local.commands import status as local_status
 
 if TYPE_CHECKING:
     from trialpod_operator.cluster.client import Experiments
@@ -26,6 +27,7 @@ DEFAULT_LIMIT = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     asking.configure(parser)
+    parser.epilog = meant.RULE
     parser.add_argument(
         "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help=f"at most N trials (default: {DEFAULT_LIMIT})"
     )
@@ -43,9 +45,12 @@ def run(options: argparse.Namespace) -> int:
     from trialpod_operator.local.display.words import plural
     from trialpod_operator.local.summary import best_text
 
+    place = meant.experiment_place(options.name, options)
+    if place is not None:
+        return local_status.run(place, options)
     if options.limit < 1:
         raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
-    with asking.connect(options) as api:
+    with meant.connect(options.name, options) as api:
         item = api.get(options.name)
         if options.watch:
             return watch(api, item, asking.flags(options, api.namespace), json=options.json, verbose=options.verbose)
@@ -105,4 +110,9 @@ def watch(api: Experiments, item: Json, place: str, *, json: bool = False, verbo
     return exit_status(view, interrupted=False)
 
 
-command = Command(name="status", help="show how an experiment in a cluster stands", configure=configure, run=run)
+command = Command(
+    name="status",
+    help="show the state of an experiment: a directory, a URI, or by name in a cluster",
+    configure=configure,
+    run=run,
+)

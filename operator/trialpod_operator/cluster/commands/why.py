@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
-from trialpod_operator.cluster.commands import asking
+from trialpod_operator.cluster.commands import asking, meant
+from trialpod_operator.local.commands import why as local_why
 
 if TYPE_CHECKING:
     from trialpod_operator.cluster.client import Experiments
@@ -198,7 +199,10 @@ def _more(groups: list[Json], noun: str) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Print it."""
-    with asking.connect(options) as api:
+    local = meant.experiment_place(options.name, options)
+    if local is not None:
+        return local_why.run(local, options)
+    with meant.connect(options.name, options) as api:
         place = asking.flags(options, api.namespace)
         item = api.get(options.name)
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
@@ -208,6 +212,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    asking.configure(parser)
+    parser.epilog = meant.RULE
+
+
 command = Command(
-    name="why", help="say why an experiment in a cluster does not go on", configure=asking.configure, run=run
+    name="why",
+    help="say why an experiment does not proceed or has failed, and what to do",
+    configure=configure,
+    run=run,
 )

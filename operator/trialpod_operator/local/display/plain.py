@@ -69,7 +69,7 @@ class PlainDisplay:
             parts.append(f"within {duration(view.time_budget_s)}")
         self._line(" ".join(parts))
         self._line(f"results: {one_line(view.path)}")
-        if done(view):
+        if done(view) or view.results:
             self._line(f"resumed: {self._progress(view)}")
 
     def update(self, view: ExperimentView) -> None:
