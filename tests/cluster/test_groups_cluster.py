@@ -136,3 +136,32 @@ def test_a_worker_that_crashes_is_one_failure_and_the_first_error_that_was_seen_
     assert (trial["state"], trial["failures"], trial["attempt"]) == ("ERROR", 1, 1), trial
     # The other worker loses its connection in the same moment, and may be seen to end first.
     assert re.search("worker 1: .*ValueError: crashed on purpose|worker 2: .*Error", trial["message"]), trial
+
+
+ALONE = """
+import time
+
+from trialpod import tune
+
+
+def train(config):
+    rank = tune.get_context().get_world_rank()
+    for step in range(40):
+        time.sleep(0.2)
+        if rank == 1 and step == 4:
+            raise RuntimeError("rank 1 broke")
+        tune.report({"count": step + 1, "score": 1.0})
+"""
+
+
+def test_completed_head_hides_no_failed_worker(operator: Operator, namespace: Cluster) -> None:
+    """Rank 0 needs nothing of rank 1, and returns within its grace period."""
+    document = manifest(namespace, "alone", steps=40, source=ALONE, workers={"replicas": 1})
+    document["spec"]["trainable"]["attribute"] = "train"
+    document["spec"]["checkpoint"] = {}
+    document["spec"]["template"] = {"spec": {"terminationGracePeriodSeconds": 30}}
+    experiment = Experiment.apply(namespace, document)
+    experiment.wait_until_over()
+    trial = experiment.trial_status()
+    assert (trial["state"], trial["failures"], trial["attempt"]) == ("ERROR", 1, 1), trial
+    assert "worker 1" in trial["message"]

@@ -19,6 +19,7 @@ from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.storage.uploads import CheckpointWriter
 from trialpod.tune.session import Session
 from trialpod_operator.cluster import deletion, reuse, runs
+from trialpod_operator.cluster.attempt_endings import AttemptEndings
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.group import Group
@@ -344,6 +345,11 @@ def a_heads_failure_is_believed(put: Put) -> None:
     put(Group, "judge_read", lambda _self, ending, _now: ending)
 
 
+def a_completion_hides_a_workers_failure(put: Put) -> None:
+    """What a head says of its end counts, also after a worker's failure was seen."""
+    put(AttemptEndings, "note_group", lambda self, run, now: self._shared.groups.note(run, now))
+
+
 Defect = Callable[[Put], None]
 
 _TWO = ("two operators", "operator paused", "operator dies")
@@ -378,6 +384,7 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     copied_after_the_report: ("store slow", "pod vanishes", "pod vanishes", "operator paused"),
     commits_behind_a_deletion: ("experiment deleted", *(("node comes back",) * 4)),
     a_heads_failure_is_believed: ("pod vanishes",) * 3,
+    a_completion_hides_a_workers_failure: ("attempt dies",),
     clock_taken_as_it_is: ("operator clock jumps", "operator clock jumps", *(("pod vanishes",) * 5)),
 }
 """And the faults in whose company each shows."""
@@ -396,6 +403,7 @@ WITHIN: dict[Defect, str] = {
     copied_after_the_report: "function",
     commits_behind_a_deletion: "several namespaces",
     a_heads_failure_is_believed: "workers",
+    a_completion_hides_a_workers_failure: "workers apart",
 }
 """And the features; the others show in plain experiments."""
 

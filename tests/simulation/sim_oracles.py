@@ -16,6 +16,9 @@ from trialpod_operator.experiment.examine import examine
 if TYPE_CHECKING:
     from sim_world import Hosted, SimWorld
 
+SEEN_FAULTS = {"attempt dies", "user code fails", "messages duplicated", "messages delayed", "answers lost"}
+"""With these an operator sees the failures of all pods, and soon."""
+
 KNOWN_WITHIN_S = 15.0
 """Who writes behind the deletion of an experiment finds out within this, and takes away what it wrote."""
 
@@ -140,6 +143,8 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
         trial_id = spec["trialId"]
         if status["failures"] > harmed[trial_id]:
             found.append(f"end: {trial_id} has {status['failures']} failures, but was harmed {harmed[trial_id]}")
+        if (hidden := _hidden(experiment, trial_id)) > status["failures"]:
+            found.append(f"end: {trial_id} has {status['failures']} failures, but {hidden} were seen before its end")
         if status["state"] == "ERROR":
             if status["failures"] != MAX_FAILURES + 1:
                 found.append(f"end: {trial_id} is in ERROR after {status['failures']} failures")
@@ -154,6 +159,19 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
         if last.get("training_iteration") != STEPS or x is None or abs(last["score"] - STEPS * x) > 1e-9:
             found.append(f"end: {trial_id} ended with {last.get('training_iteration')}, {last.get('score')}, x {x}")
     return found
+
+
+def _hidden(experiment: Hosted, trial_id: str) -> int:
+    """Return in how many attempts a rank above 0 had visibly failed before rank 0 said that it is done."""
+    world, track = experiment.world, experiment.track
+    if not {fault.kind for fault in world.plan.faults} <= SEEN_FAULTS:
+        return 0  # the operator may have been away, or have taken the failure for a disruption's
+    patience = world.plan.watch_delay_s + 3.0
+    return sum(
+        failed + patience < track.completed_at[key]
+        for key, failed in track.failed_at.items()
+        if key[0] == trial_id and key in track.completed_at
+    )
 
 
 def in_order(trial_id: str, places: Sequence[tuple[float, ...] | None]) -> list[str]:

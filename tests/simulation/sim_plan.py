@@ -56,7 +56,8 @@ CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
 
 NAMESPACE, OTHER_NAMESPACE = "team", "others"
 BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
-FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers")
+FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers",
+            "workers apart")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Experiment:
         namespace: where it is created.
         storage: below which URI it is kept.
         deletes: its data is to go with it.
+        apart: the pods of a trial do not wait for each other at each step.
     """
 
     name: str
@@ -101,12 +103,15 @@ class Experiment:
     namespace: str = NAMESPACE
     storage: str = BUCKET
     deletes: bool = False
+    apart: bool = False
 
     @property
     def features(self) -> set[str]:
         """What of `FEATURES` it has by itself."""
         found = {"reusePods": "reusePods" in self.spec, "workers": "workers" in self.spec}
         found["function"] = self.spec.get("trainable") == {"entrypoint": FUNCTION}
+        # A function without checkpoints does not end on a SIGTERM.
+        found["workers apart"] = found["function"] and found["workers"] and self.apart and not self.keeps_every
         return {name for name, there in found.items() if there}
 
 
@@ -222,6 +227,8 @@ def plain_plan_of(seed: int) -> Plan:
 def plan_of(seed: int) -> Plan:
     """Return what a seed stands for."""
     plan = wide_plan_of(seed)
+    apart = random.Random(f"apart {seed}").random() < 0.3
+    plan = replace(plan, experiments=tuple(replace(each, apart=apart) for each in plan.experiments))
     choose = random.Random(f"places {seed}")
     if len(plan.experiments) == 1 or choose.random() < 0.4:
         return plan

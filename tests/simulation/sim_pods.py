@@ -370,6 +370,13 @@ class SimPods(Witness, FakePods):
             trials.add(attempt[0])
         for trial_id in trials:
             self.track_of(process).harmed[trial_id] += 1
+        self.note_failed_rank(process)
+
+    def note_failed_rank(self, process: Process) -> None:
+        """A process fails by its own fault: it may be one of several of its attempt."""
+        attempt = getattr(process, "attempt", None)
+        if attempt is not None and getattr(process, "rank", 0):
+            self.track_of(process).failed_at.setdefault(attempt, process.kernel.now)
 
     def given(self, process: Process, trial_id: str, attempt: int) -> None:
         """Where pods are reused, each is labelled for an attempt before it is told of it."""

@@ -59,6 +59,7 @@ class _Steps:
             kernel().counts["user code fails"] += 1
             kernel().log("user code fails", self.trial_id)
             world.pods.track_of(process).harmed[self.trial_id] += 1
+            world.pods.note_failed_rank(process)
             raise ValueError("no")
         if self.size > 1:
             self._meet(process)
@@ -70,7 +71,9 @@ class _Steps:
         return {"score": self.sum, "uid": self.uid}
 
     def _meet(self, process: Process) -> None:
-        """Wait for the other ranks; one whose process is gone is missed."""
+        """Wait for the other ranks; one whose process is gone is missed. Some do not need each other."""
+        if worlds[-1].hosted(process.experiment).plan.apart:  # type: ignore[attr-defined]
+            return
         group = worlds[-1].pods.group_of(process)
         group[self.rank] = (process, self.iteration)
         while True:

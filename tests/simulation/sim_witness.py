@@ -22,6 +22,8 @@ class Track:
         began_at: (trial, attempt) -> when its first result was sent.
         acked_at: (trial, attempt) -> (time, how many), each time it was more.
         harmed: by trial: how often an attempt failed by its own fault.
+        failed_at: (trial, attempt) -> when the first of its ranks above 0 failed by its own fault.
+        completed_at: (trial, attempt) -> when its rank 0 first said that it is done.
         groups: (trial, attempt) -> rank -> its process, and the steps that it has taken.
     """
 
@@ -32,6 +34,8 @@ class Track:
         self.acked: Counter[tuple[str, int]] = Counter()
         self.acked_at: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
         self.harmed: Counter[str] = Counter()
+        self.failed_at: dict[tuple[str, int], float] = {}
+        self.completed_at: dict[tuple[str, int], float] = {}
         self.groups: dict[tuple[str, int], dict[int, tuple[Process, int]]] = defaultdict(dict)
 
 
@@ -64,11 +68,15 @@ class Witness(ABC):
         if request.results:
             track.began_at.setdefault((request.trial_id, request.attempt), process.kernel.now)
         numbers = track.sent[request.trial_id, request.attempt]
+        done = request.end is not None and request.end.cause == "completed"
         for number, raw in enumerate(request.results, request.first):
-            uid = str(msgspec.msgpack.decode(raw)["uid"])
+            result = msgspec.msgpack.decode(raw)
+            uid, done = str(result["uid"]), done or bool(result.get("done"))
             known = numbers.setdefault(number, uid)
             if known != uid:
                 self.problems.append(f"{request.trial_id}/{request.attempt}: result {number} was {known}, then {uid}")
+        if done:
+            track.completed_at.setdefault((request.trial_id, request.attempt), process.kernel.now)
 
     def note_answer(self, process: Process, path: str, body: bytes, status: int, data: bytes) -> None:
         if status == 200 and path.endswith("/assignment"):

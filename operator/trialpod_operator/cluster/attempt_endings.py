@@ -15,7 +15,7 @@ from trialpod_operator.cluster.pod_reading import seconds
 from trialpod_operator.cluster.run import Run, is_leaving
 from trialpod_operator.cluster.seen import Object
 from trialpod_operator.cluster.shared import Shared
-from trialpod_operator.engine.events import AttemptEnded
+from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class AttemptEndings:
     def note(self, now: float) -> None:
         """Take in what the watches have shown of the pods."""
         for run in list(self._shared.runs.values()):
-            ended = self._shared.groups.note(run, now)
+            ended = self.note_group(run, now)
             if ended is not None:
                 self._ended(run, ended)
                 continue
@@ -65,6 +65,22 @@ class AttemptEndings:
                 run.alive = pod if ending is None else None
                 if ending is not None:
                     self._ended(run, ending)
+
+    def note_group(self, run: Run, now: float) -> Ending | None:
+        """Look at the workers of a run; return how a group has ended that had not begun.
+
+        A worker's failure is journaled when it is first seen: no completion that comes later can hide it.
+        """
+        ended = self._shared.groups.note(run, now)
+        trial, cause = run.trial, run.group.cause if run.group is not None else None
+        if cause is None or not cause.counts_as_failure or trial.failing is not None or trial.decision is not None:
+            return ended
+        if trial.running and trial.attempt == run.attempt and not trial.completion_told:
+            logger.info("attempt %d of %s fails: %s", run.attempt, trial.trial_id, cause.message)
+            end = cause.attempt_end()
+            self._shared.changed.add(trial.trial_id)
+            self._shared.hosted.apply(FailureObserved(trial_id=trial.trial_id, attempt=run.attempt, end=end))
+        return ended
 
     def _vanished(self, run: Run, last: Object, now: float) -> None:
         """A pod was deleted: before its attempt had begun it is made again, else the attempt has ended."""

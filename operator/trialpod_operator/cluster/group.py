@@ -124,9 +124,15 @@ class Group:
             if self.cause is None or (self.cause.counts_as_failure and not ending.counts_as_failure):
                 self.cause = ending
 
-    def judge_told(self, end: AttemptEnd, now: float) -> AttemptEnd | None:
-        """Return how the attempt ended whose head says this; None while that is not known for sure."""
-        if end.cause not in ("failed", "preempted"):
+    def judge_told(self, end: AttemptEnd, now: float, *, failing: bool = False) -> AttemptEnd | None:
+        """Return how the attempt ended whose head says this; None while that is not known for sure.
+
+        Args:
+            end: what the head says.
+            now: seconds since the epoch.
+            failing: a worker's failure is in the journal, so that the head's own completion does not count any more.
+        """
+        if end.cause not in ("failed", "preempted") and not failing:
             return end
         if self.cause is not None:
             return self.cause.attempt_end() if self._is_sure(self.cause) else None
@@ -172,6 +178,11 @@ def of_worker(rank: int, ending: Ending, *, begun: bool) -> Ending | None:
     if ending.reason == "DeletedByOperator" or (begun and ending.reason == "ExitedSilently"):
         return None
     return dataclasses.replace(ending, message=f"worker {rank}: {ending.message}")
+
+
+def failure_of(end: AttemptEnd) -> Ending:
+    """Return the failure of a worker that an earlier operator has journaled."""
+    return Ending(kind="failure", cause="failed", reason="WorkerFailed", message=end.error, retry=end.retry)
 
 
 def deleted_worker(rank: int, reason: str) -> Ending:

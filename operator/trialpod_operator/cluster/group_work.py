@@ -23,6 +23,7 @@ from trialpod_operator.cluster.group import (
     Group,
     Member,
     deleted_worker,
+    failure_of,
     incomplete,
     of_worker,
     pause_s,
@@ -68,6 +69,8 @@ class GroupWork:
             if pod is not None:
                 member.uid, member.created_at = pod["metadata"].get("uid", ""), self._clock()
         group.quiet_since = self._clock()
+        if run.trial.failing is not None:
+            group.cause, group.failed_at = failure_of(run.trial.failing), self._clock()
         count = self._timeouts.get(run.trial.trial_id, 0)
         if count:
             run.not_before = self._clock() + pause_s(run.trial.trial_id, count)
@@ -194,8 +197,9 @@ class GroupWork:
         if pod is None:
             last = self._seen.vanished(member.uid) if member.uid else None
             if last is None:
-                # A group that has begun had all its pods: an operator before this one saw them.
-                unknown = run.given and not member.uid
+                # A group that has begun had all its pods: an operator before this one saw them. If it saw one of them
+                # fail, that explains why a pod is not there.
+                unknown = run.given and not member.uid and run.trial.failing is None
                 ending = read_ending(None, vanished=True) if unknown else None
             elif run.given:
                 ending = read_ending(last, vanished=True, deleted_by_us=member.uid in by_us)

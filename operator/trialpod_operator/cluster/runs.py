@@ -241,8 +241,8 @@ class Runs:
                 self._shared.in_place.reserve(run)
             return end
         now = self._shared.clock()
-        self._shared.groups.note(run, now)
-        judged = run.group.judge_told(end, now)
+        self._endings.note_group(run, now)
+        judged = run.group.judge_told(end, now, failing=run.trial.failing is not None)
         if judged is None:
             self._shared.wake()
             raise NotReadyError("the other pods of the attempt are being looked at")

@@ -280,6 +280,8 @@ def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
         return told("stop", trial.stop_reason) if trial.stop_reason else "ended by itself"
     if waiting is not None:
         return waiting.message
+    if trial.failing is not None:
+        return f"attempt {trial.attempt} has failed and is being ended: {trial.failing.error}"
     if trial.status == RUNNING:
         return f"attempt {trial.attempt} is under way"
     if trial.status == PAUSED:

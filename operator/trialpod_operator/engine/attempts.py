@@ -13,6 +13,7 @@ from trialpod_operator.engine.events import (
     AttemptStarted,
     CheckpointDamaged,
     CheckpointsChanged,
+    FailureObserved,
 )
 from trialpod_operator.engine.results import decide, explain_missing_metric, keep_checkpoints, tell_completion
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, TERMINATED, Trial
@@ -30,6 +31,9 @@ BROKEN_LIMIT = 3
 
 FREE_RETRIES = 1
 """Failures and disruptions since the trial last came further that are retried at once; then the back-off doubles."""
+
+_OVERRIDDEN = ("completed", "stopped", "paused")
+"""What an attempt may say of its end that does not count after a failure."""
 
 _NO_REASON: dict[str, Any] = {}
 
@@ -77,9 +81,16 @@ def ended(engine: Engine, event: AttemptEnded, now: float) -> None:
         return
     trial.running = False
     trial.run_time_s += max(0.0, now - trial.started_at)
-    end = event.end
+    end, failing = event.end, trial.failing
     trial.lost = end.cause == "lost"
-    if trial.decision == "stop" or trial.completion_told or end.cause in ("completed", "stopped"):
+    if failing is not None:
+        trial.failing = None
+        if end.cause in _OVERRIDDEN:
+            end = failing
+    if failing is not None and end.cause == "failed":
+        accounting.end_attempt(engine, trial, now, accounting.FAILED)
+        _fail(engine, trial, end, now)
+    elif trial.decision == "stop" or trial.completion_told or end.cause in ("completed", "stopped"):
         accounting.end_attempt(engine, trial, now, None)
         _complete(engine, trial, end, now)
     elif end.cause == "failed":
@@ -95,6 +106,16 @@ def ended(engine: Engine, event: AttemptEnded, now: float) -> None:
     else:
         accounting.end_attempt(engine, trial, now, accounting.LOST)
         _disrupt(engine, trial, end, now)
+
+
+def failure_observed(engine: Engine, event: FailureObserved) -> None:
+    """Note that an attempt of several processes cannot complete any more; the first failure counts.
+
+    One that was told to end before is ending for that reason, and processes that lose each other then are no failure.
+    """
+    trial = _current(engine, event.trial_id, event.attempt)
+    if trial is not None and trial.failing is None and trial.decision is None and not trial.completion_told:
+        trial.failing = event.end
 
 
 def stop_one(engine: Engine, trial_id: str, reason: dict[str, Any], now: float) -> None:
@@ -156,6 +177,10 @@ def _fail(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
     trial.error = end.error or "failed without a message"
     trial.traceback = end.traceback[-MAX_TRACEBACK:]
     limit = engine.settings.max_failures
+    if trial.decision == "stop" and end.retry and (limit < 0 or trial.failures <= limit):
+        note(trial, now, "failure", {"source": "failure", "error": _short(trial.error), **_counted(engine, trial)})
+        _complete(engine, trial, end, now)  # it was to be tried again, and has been stopped since
+        return
     if flags.stopping is None and end.retry and (limit < 0 or trial.failures <= limit):
         flags.sound = True
         allowed = "no limit" if limit < 0 else f"of {limit}"

@@ -38,6 +38,7 @@ from trialpod_operator.engine.events import (
     CapacityObserved,
     CheckpointDamaged,
     CheckpointsChanged,
+    FailureObserved,
     Recovered,
     ResultsReceived,
     ResumeRequested,
@@ -178,6 +179,8 @@ class Engine:
         Also while the experiment is suspended: what an attempt reports until it pauses is judged, and it may not go
         on behind a result that ends it.
         """
+        if trial.failing is not None:
+            return []  # it is about to be ended, and must not wait for a decision meanwhile
         if trial.completion_told or (trial.decision is not None and not results.suspending(trial)):
             return []
         horizons = self.ask(self.scheduler.horizons, trial)
@@ -339,6 +342,8 @@ class Engine:
                 attempts.started(self, event)
             case AttemptEnded():
                 attempts.ended(self, event, now)
+            case FailureObserved():
+                attempts.failure_observed(self, event)
             case CheckpointsChanged():
                 attempts.checkpoints_changed(self, event)
             case CheckpointDamaged():

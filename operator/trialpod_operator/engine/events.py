@@ -79,6 +79,17 @@ class AttemptEnded(Event, frozen=True):
     end: AttemptEnd
 
 
+class FailureObserved(Event, frozen=True):
+    """One of the processes of an attempt has failed while another one, which speaks for the attempt, still runs.
+
+    From then on that attempt cannot complete: it fails when it ends, unless a disruption explains the failure.
+    """
+
+    trial_id: str
+    attempt: int
+    end: AttemptEnd
+
+
 class TimerFired(Event, frozen=True):
     """The time that `Engine.next_wakeup` named has come."""
 
@@ -129,6 +140,7 @@ AnyEvent = (
     | CheckpointsChanged
     | CheckpointDamaged
     | AttemptEnded
+    | FailureObserved
     | TimerFired
     | SuggestionReady
     | StopRequested

@@ -154,11 +154,12 @@ def recover(engine: Engine, event: Recovered, now: float) -> None:
         flags.active_s += max(0.0, flags.last_alive - flags.active_since)
         flags.active_since = now
     live = {(trial_id, attempt) for trial_id, attempt in event.live}
-    for trial in engine.state.running_trials():
+    # A failure may end the whole experiment, and what was disrupted was so before that.
+    for trial in sorted(engine.state.running_trials(), key=lambda trial: trial.failing is not None):
         if (trial.trial_id, trial.attempt) in live:
             engine.stop_attempt(trial)  # whoever was to carry it out may not have come to it
         else:
-            end = AttemptEnd(cause="lost", error="trialpod itself was interrupted")
+            end = trial.failing or AttemptEnd(cause="lost", error="trialpod itself was interrupted")
             attempts.ended(
                 engine,
                 AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=end),

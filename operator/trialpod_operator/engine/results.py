@@ -98,6 +98,8 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
         if trial.completion_told or (trial.decision is not None and not suspending(trial)):
             continue
         done = bool(result.get("done"))
+        if done and trial.failing is not None:
+            continue  # the attempt has failed: it cannot complete any more
         if not silent:
             trial.result = bytes(event.results[number])
             _judge(engine, trial, result, done, now)

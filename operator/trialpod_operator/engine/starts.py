@@ -241,6 +241,7 @@ def _start(engine: Engine, trial: Trial, now: float) -> None:
     trial.started_at = now
     trial.pid = 0
     trial.place = ""
+    trial.failing = None
     trial.decision = None
     trial.decision_reason = {}
     if engine.on_attempt_start is not None:

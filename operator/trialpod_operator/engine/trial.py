@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.protocol.messages import CheckpointInfo, DecisionKind
+from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, DecisionKind
 from trialpod.protocol.values import opaque_decoder
 from trialpod_operator.engine.changes import Change, Planted
 from trialpod_operator.engine.decisions import decisions
@@ -51,6 +51,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     saved_at: float = 0.0  # when it last committed a checkpoint, or began
     given: dict[str, float] = {}  # the resources that it has
     held: dict[str, float] = {}  # resource-seconds that are kept, until the trial ends
+    failing: AttemptEnd | None = None  # how one of that attempt's processes failed, until the attempt has ended
     decision: DecisionKind | None = None  # for that attempt
     decision_reason: dict[str, Any] = {}
     change: Change | None = None  # an exploit that was decided, while the attempt before it has not ended

@@ -219,7 +219,10 @@ class _Account:
 
     def _record(self, record: Record) -> bool:
         event, outputs = record.event, record.outputs or Outputs()
-        before = {trial.trial_id: (trial.decision, trial.completion_told, trial.status) for trial in self._of(event)}
+        before = {
+            trial.trial_id: (trial.decision, trial.completion_told, trial.status, trial.failing is not None)
+            for trial in self._of(event)
+        }
         fresh = self._take_in(event, before)
         self._check_verdicts(event, outputs, fresh)
         try:
@@ -254,7 +257,13 @@ class _Account:
         """Enter into the account what an attempt says; return the results that are new."""
         if not isinstance(
             event,
-            (events.AttemptStarted, events.ResultsReceived, events.CheckpointsChanged, events.AttemptEnded),
+            (
+                events.AttemptStarted,
+                events.ResultsReceived,
+                events.CheckpointsChanged,
+                events.FailureObserved,
+                events.AttemptEnded,
+            ),
         ):
             return []
         facts = self.facts.get(event.trial_id)
@@ -338,13 +347,17 @@ class _Account:
             live = set(event.live)
             for facts in self.facts.values():
                 if facts.open and (facts.trial_id, facts.attempt) not in live:
-                    self._close(facts, "lost", before)
+                    self._close(facts, "lost", before, recovered=True)
 
-    def _close(self, facts: Facts, cause: str, before: dict[str, Any]) -> None:
-        decision, told, _ = before.get(facts.trial_id, (None, False, PENDING))
+    def _close(self, facts: Facts, cause: str, before: dict[str, Any], *, recovered: bool = False) -> None:
+        decision, told, _, failing = before.get(facts.trial_id, (None, False, PENDING, False))
         facts.open = False
+        if failing and (cause in _OWN_WORD or recovered):
+            cause = "failed"
         facts.last_cause, facts.told = cause, told
-        if not told and decision != "stop":
+        if failing and cause == "failed":
+            facts.failures += 1
+        elif not told and decision != "stop":
             facts.failures += cause == "failed"
             facts.disruptions += cause in ("preempted", "lost") and decision is None
         if facts.received < facts.promised:
@@ -400,7 +413,7 @@ class _Account:
             )
 
     def _note_retries(self, before: dict[str, Any]) -> None:
-        for trial_id, (_, _, status) in before.items():
+        for trial_id, (_, _, status, _) in before.items():
             if status == ERROR and self.engine.state.trials[trial_id].status != ERROR:
                 self.facts[trial_id].failures = 0
                 self.facts[trial_id].ended = False
@@ -479,4 +492,5 @@ def _name(event: events.AnyEvent) -> str:
         events.ResultsReceived: "results",
         events.CheckpointsChanged: "checkpoints",
         events.AttemptEnded: "the end",
+        events.FailureObserved: "a failure",
     }.get(type(event), type(event).__name__)

@@ -56,6 +56,7 @@ class Behaviour:
         obeys: False: SIGTERM is ignored.
         room: so many pods run at once.
         hangs: how often, of 1, a head that lost a worker waits for it for ever instead of failing.
+        alone: a head does not need its workers, and trains on without them.
     """
 
     starts: bool = True
@@ -67,6 +68,7 @@ class Behaviour:
     obeys: bool = True
     room: int = 1000
     hangs: float = 0.5
+    alone: bool = False
 
 
 class ExitedError(Exception):
@@ -342,7 +344,7 @@ class FakePods:
                 if stopped:
                     await self._end(experiment, work, caller, "preempted")
                     return False
-                if work.world_size > 1 and await self._missed(work):
+                if work.world_size > 1 and not self.behaviour.alone and await self._missed(work):
                     if self._random.random() < self.behaviour.hangs:
                         await terminated.wait()
                         await asyncio.sleep(1.0 if self.behaviour.obeys else 1e6)

@@ -118,6 +118,84 @@ def test_a_worker_out_of_memory_is_the_trials_failure_once(play: Play, rank: int
     play(scenario)
 
 
+def message_of(world: World) -> str:
+    """What the first trial's status says."""
+    return str((world.trials()[0].get("status") or {}).get("message"))
+
+
+class TestHeadCompletesAfterAWorkersFailure:
+    """Rank 0 needs nothing of the others, ignores SIGTERM, and completes within its grace period."""
+
+    @staticmethod
+    async def fail_worker(world: World, max_failures: int, code: int = 1) -> None:
+        behaviour = world.pods.behaviour
+        behaviour.steps, behaviour.alone, behaviour.obeys = 8, True, False
+        await world.apply(numSamples=1, failurePolicy={"maxFailures": max_failures}, **WORKERS)
+        await world.until_running()
+        await asyncio.sleep(2.0)
+        world.pods.kill(pods_of(world, 1)[0], code, "Error")
+
+    @pytest.mark.parametrize("code", [1, 137])
+    def test_attempt_has_failed_once(self, play: Play, code: int) -> None:
+        async def scenario(world: World) -> None:
+            await self.fail_worker(world, 0, code)
+            status = await world.until_over()
+            (trial,) = world.trials()
+            assert (status["failures"], status["disruptions"]) == (1, 0)
+            assert (trial["status"]["state"], trial["status"]["attempt"]) == ("ERROR", 1)
+            assert "worker 1" in trial["status"]["message"]
+            assert world.condition("Failed")["status"] == "True"
+            world.check_results()
+
+        play(scenario)
+
+    def test_trial_is_retried(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await self.fail_worker(world, 1)
+            status = await world.until_over()
+            (trial,) = world.trials()
+            assert (status["failures"], world.states()) == (1, ["TERMINATED"])
+            assert trial["status"]["attempt"] == 2
+
+        play(scenario)
+
+    def test_failure_shows_while_the_head_ends(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await self.fail_worker(world, 0)
+            await until(lambda: "worker 1" in message_of(world), 10.0)
+            assert world.states() == ["RUNNING"]
+            await world.until_over()
+
+        play(scenario)
+
+    def test_survives_a_new_operator(self, play: Play) -> None:
+        """The worker's pod is gone when the next operator looks: only the journal knows."""
+
+        async def scenario(world: World) -> None:
+            await self.fail_worker(world, 0)
+            failed = pods_of(world, 1)[0]
+            await until(lambda: "worker 1" in message_of(world), 10.0)
+            world.pods.service = None
+            await world.operator.close()
+            world.pods.vanish(failed)
+            world.start_operator()
+            status = await world.until_over()
+            assert (status["failures"], status["disruptions"], world.states()) == (1, 0, ["ERROR"])
+
+        play(scenario)
+
+    def test_completion_before_the_failure_counts(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.alone = True
+            await world.apply(numSamples=1, **WORKERS)
+            await until(lambda: "completed" in world.pods.told_ends.values())
+            world.pods.kill(pods_of(world, 1)[0], 1, "Error")
+            status = await world.until_over()
+            assert (status["failures"], world.states()) == (0, ["TERMINATED"])
+
+        play(scenario)
+
+
 @pytest.mark.parametrize("hangs", [0.0, 1.0])
 def test_a_worker_that_is_gone_unseen_explains_the_failure_of_another(play: Play, hangs: float) -> None:
     async def scenario(world: World) -> None:

@@ -318,6 +318,11 @@ class Shell:
         attempt = attempt or self.trial(trial_id).attempt
         return self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=end))
 
+    def fail(self, trial_id: str, error: str = "worker 1: no") -> list[Action]:
+        """One of the processes of the trial's attempt fails."""
+        end, attempt = AttemptEnd(cause="failed", error=error), self.trial(trial_id).attempt
+        return self.apply(events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end))
+
     def checkpoint(self, trial_id: str, index: int, iteration: int) -> list[Action]:
         info = CheckpointInfo(
             name=f"checkpoint_{index:06d}",

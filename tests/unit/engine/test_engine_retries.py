@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from engine_support import ListSearch, Recorder, Shell, kinds, result, starts
+from typing import Any
 
+import pytest
+from engine_support import ListSearch, Recorder, Shell, TimeSlices, kinds, result, starts
+
+from trialpod_operator.engine import events
 from trialpod_operator.engine.actions import TrialRequeued, Warned
+from trialpod_operator.engine.engine import Engine
 
 
 def test_a_failure_is_retried_as_often_as_allowed() -> None:
@@ -182,3 +187,70 @@ def test_a_long_traceback_is_cut_from_its_beginning() -> None:
     shell.apply(AttemptEnded(trial_id="t0", attempt=1, end=end))
     assert len(shell.trial("t0").traceback) == 20_000
     assert shell.trial("t0").traceback.endswith("the end")
+
+
+class TestFailureObserved:
+    """A process of an attempt has failed, and the one that speaks for it has not ended yet."""
+
+    @pytest.mark.parametrize("cause", ["completed", "stopped", "paused"])
+    def test_later_word_does_not_hide_it(self, cause: Any) -> None:
+        shell = Shell()
+        shell.fail("t0")
+        shell.results("t0", result(1))
+        shell.end("t0", cause)
+        trial = shell.trial("t0")
+        assert (shell.status(), trial.failures, trial.error) == (["ERROR"], 1, "worker 1: no")
+
+    def test_last_result_does_not_hide_it(self) -> None:
+        shell = Shell(max_failures=1)
+        shell.fail("t0")
+        shell.results("t0", result(1, done=True))
+        assert starts(shell.end("t0", "completed")) == [("t0", 2)]
+        shell.results("t0", result(1, done=True))
+        shell.end("t0")
+        assert (shell.status(), shell.trial("t0").failures) == (["TERMINATED"], 1)
+
+    @pytest.mark.parametrize("cause", ["preempted", "lost"])
+    def test_disruption_explains_it(self, cause: Any) -> None:
+        shell = Shell()
+        shell.fail("t0")
+        assert starts(shell.end("t0", cause)) == [("t0", 2)]
+        assert (shell.trial("t0").failures, shell.trial("t0").failing) == (0, None)
+
+    def test_completion_before_it_counts(self) -> None:
+        shell = Shell()
+        shell.results("t0", result(1, done=True))
+        shell.fail("t0")
+        shell.end("t0")
+        assert (shell.status(), shell.trial("t0").failures) == (["TERMINATED"], 0)
+
+    def test_stop_before_it_counts(self) -> None:
+        shell = Shell()
+        shell.apply(events.StopRequested(trial_id="t0"))
+        shell.fail("t0")
+        shell.end("t0", "stopped")
+        assert (shell.status(), shell.trial("t0").failures) == (["TERMINATED"], 0)
+
+    @pytest.mark.parametrize(("max_failures", "status"), [(0, "ERROR"), (1, "TERMINATED")])
+    def test_stop_after_it_saves_the_retry_only(self, max_failures: int, status: str) -> None:
+        shell = Shell(max_failures=max_failures)
+        shell.results("t0", result(1))
+        shell.fail("t0")
+        shell.apply(events.StopRequested(trial_id="t0"))
+        shell.end("t0", "stopped")
+        assert (shell.status(), shell.trial("t0").failures) == ([status], 1)
+
+    def test_attempt_waits_for_no_decision(self) -> None:
+        shell = Shell(scheduler=TimeSlices())
+        assert shell.engine.horizons(shell.trial("t0"))
+        shell.fail("t0")
+        assert shell.engine.horizons(shell.trial("t0")) == []
+
+    def test_survives_a_restart(self) -> None:
+        shell = Shell()
+        shell.fail("t0")
+        after = Engine(ListSearch(1))
+        after.restore(shell.engine.snapshot())
+        shell.engine = after
+        shell.apply(events.Recovered(live=[]))
+        assert (shell.status(), shell.trial("t0").failures) == (["ERROR"], 1)
