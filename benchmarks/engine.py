@@ -53,7 +53,7 @@ def _pbt(synch: bool) -> PopulationBasedTraining:
 
 
 def make_engine(scheduler: TrialScheduler, num_samples: int) -> Engine:
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"lr": uniform(0.0, 1.0), "layers": 3, "optimizer": "adam"}, num_samples)
     engine = Engine(search, scheduler)
     settings = Settings(

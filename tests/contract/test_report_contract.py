@@ -90,7 +90,7 @@ class Operator:
         return ExperimentHost(self._plan(), self.directory, lambda: self.now, lambda action: None)
 
     def _plan(self) -> ExperimentPlan:
-        search = BasicVariantGenerator(random_state=1)
+        search = BasicVariantGenerator(seed=1)
         search.configure({}, 1)
         return ExperimentPlan(
             settings=Settings(name="contract", trainable_name="train", metric="value"),

@@ -28,7 +28,7 @@ NAME = "fuzzed"
 
 def make_plan() -> ExperimentPlan:
     """Return twenty trials whose results are looked at by a scheduler and a stopper."""
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"x": grid_search(list(range(20)))}, 1)
     return ExperimentPlan(
         settings=Settings(name=NAME, trainable_name="train", metric="value", mode="max", max_failures=1_000_000),

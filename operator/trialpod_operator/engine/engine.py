@@ -24,6 +24,8 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon, ReportAnswer
+from trialpod.tune.goal import introduce_scheduler
+from trialpod.tune.plug_in_state import References, referring_to, restore_state, stored_state
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
@@ -56,6 +58,7 @@ from trialpod_operator.engine.state_versions import check_kinds, check_versions,
 from trialpod_operator.engine.trial import Trial
 
 SNAPSHOT_VERSION = 1
+_CONTROLLER = "controller"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -202,23 +205,28 @@ class Engine:
         return flags.active_s + max(0.0, max(now, flags.now) - flags.active_since)
 
     def snapshot(self) -> bytes:
-        """Return the whole state as MessagePack."""
+        """Return the whole state as MessagePack.
+
+        Raises:
+            StateNotKeptError: a scheduler, search algorithm or stopper of the user has a state that cannot be stored.
+        """
         state = self.state
-        return msgspec.msgpack.encode(
-            Snapshot(
-                version=SNAPSHOT_VERSION,
-                settings=state.settings,
-                flags=state.flags,
-                trials=list(state.trials.values()),
-                pending=list(state.pending),
-                delayed=list(state.delayed),
-                paused=list(state.paused),
-                search=self.search.get_state(),
-                scheduler=self.scheduler.get_state(),
-                stopper=self.stopper.get_state() if self.stopper is not None else None,
-                kinds=self._kinds,
+        with referring_to(self._references):
+            return msgspec.msgpack.encode(
+                Snapshot(
+                    version=SNAPSHOT_VERSION,
+                    settings=state.settings,
+                    flags=state.flags,
+                    trials=list(state.trials.values()),
+                    pending=list(state.pending),
+                    delayed=list(state.delayed),
+                    paused=list(state.paused),
+                    search=stored_state(self.search),
+                    scheduler=stored_state(self.scheduler),
+                    stopper=stored_state(self.stopper) if self.stopper is not None else None,
+                    kinds=self._kinds,
+                )
             )
-        )
 
     def restore(self, data: bytes, *, by_record: bool = False) -> None:
         """Take over a snapshot, on an engine that was made with the same algorithms and has seen no event.
@@ -253,14 +261,15 @@ class Engine:
         if snapshot.settings is not None:
             self._introduce(snapshot.settings)
             self.search.set_num_samples(snapshot.settings.num_samples)
-        self._load(self.search, snapshot.search)
-        if snapshot.flags.asked:
-            starts.ask_again(self)
-        self._load(self.scheduler, snapshot.scheduler)
-        # Another stopper begins without the history of the one before it: stop rules may change.
-        same = by_record or snapshot.kinds is None or snapshot.kinds.stopper == kinds.stopper
-        if self.stopper is not None and snapshot.stopper is not None and same:
-            self._load(self.stopper, snapshot.stopper)
+        with referring_to(self._references):
+            self._load(self.search, snapshot.search)
+            if snapshot.flags.asked:
+                starts.ask_again(self)
+            self._load(self.scheduler, snapshot.scheduler)
+            # Another stopper begins without the history of the one before it: stop rules may change.
+            same = by_record or snapshot.kinds is None or snapshot.kinds.stopper == kinds.stopper
+            if self.stopper is not None and snapshot.stopper is not None and same:
+                self._load(self.stopper, snapshot.stopper)
         self._tell_time(self.state.flags.now)
 
     @property
@@ -270,7 +279,7 @@ class Engine:
     @staticmethod
     def _load(owner: Any, state: dict[str, Any]) -> None:
         try:
-            owner.set_state(state)
+            restore_state(owner, state)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InvalidInputError):
                 raise
@@ -336,6 +345,20 @@ class Engine:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _references(self) -> References:
+        """What a user's scheduler may hold on to, which is not part of its state."""
+
+        def name_of(thing: object) -> str | None:
+            if thing is self.controller:
+                return _CONTROLLER
+            return f"trial {thing.trial_id}" if isinstance(thing, Trial) else None
+
+        def find(name: str) -> Any:
+            return self.controller if name == _CONTROLLER else self.state.trials.get(name.removeprefix("trial "))
+
+        return References(name_of, find)
+
     def _dispatch(self, event: AnyEvent, now: float) -> None:
         match event:
             case AttemptStarted():
@@ -382,11 +405,7 @@ class Engine:
             )
 
     def _introduce(self, settings: Settings) -> None:
-        if not self.scheduler.set_search_properties(settings.metric, settings.mode if settings.metric else None):
-            raise InvalidInputError(
-                "metric and mode are given both for the experiment and in the scheduler's parameters; "
-                "keep them in one place, best in the experiment"
-            )
+        introduce_scheduler(self.scheduler, settings.metric, settings.mode if settings.metric else None)
 
     def _observe(self, settings: Settings, now: float) -> None:
         old = self.state.settings

@@ -84,6 +84,19 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     completion_told: bool = False  # scheduler and searcher know that it completed
     parked: bool = False  # the searcher knows that a scheduler paused it
 
+    def __hash__(self) -> int:
+        """Let schedulers keep what they know by trial."""
+        return hash(self.trial_id)
+
+    @property
+    def experiment_tag(self) -> str:
+        """Its tag, by the name that Ray gives it."""
+        return self.tag
+
+    def is_finished(self) -> bool:
+        """Return True when the trial will not run again by itself."""
+        return self.ended
+
     @property
     def config(self) -> dict[str, Any]:
         """The parameters; values that are not plain data are `OpaqueValue`."""

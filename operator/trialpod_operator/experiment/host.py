@@ -20,6 +20,7 @@ from trialpod.protocol.messages import Assignment, ReportAnswer
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.tune.plug_in_state import StateNotKeptError, is_pickled, parts
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SuggestionReady
@@ -84,6 +85,7 @@ class ExperimentHost:
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=copied)
         self._snapshot_size = 0
         self._snapshot_due = False
+        self._told_of_state = False
         self._written = 0
         self._names: dict[str, str] = {}
         self._durable = 0
@@ -97,6 +99,10 @@ class ExperimentHost:
             self._journal.close()
             raise
         self._written = self._journal.position
+        # What a user's own code draws at random is drawn from where the generators are now.
+        draws = getattr(plan.search, "draws_from_script", False)
+        own = any(is_pickled(part) for each in (plan.search, plan.scheduler, plan.stopper) for part in parts(each))
+        self._snapshot_due = self._written == 0 and (draws or own)
 
     def apply(self, event: AnyEvent) -> None:
         """Apply an event, journal it, and carry out what follows from it.
@@ -212,8 +218,17 @@ class ExperimentHost:
             # Told by `files`. Until they are written, only the journal has these results.
             self._snapshot_size = self._journal.size_since_snapshot
             return
+        try:
+            engine = self.engine.snapshot()
+        except StateNotKeptError as error:
+            # Nothing is lost: the journal is kept, and a later start calls the object as it was called before.
+            self._snapshot_size = self._journal.size_since_snapshot
+            if not self._told_of_state:
+                self._told_of_state = True
+                self._warn("", f"{error}; its state is made again from the journal when the experiment is resumed")
+            return
         snapshot = HostSnapshot(
-            engine=msgspec.Raw(self.engine.snapshot()),
+            engine=msgspec.Raw(engine),
             offsets=offsets,
             names=self._names,
             dirnames=self.files.dirnames,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.storage.endpoints import endpoint_of
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.goal import own_goal
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
 from trialpod.tune.search.prepare import with_seed
@@ -113,6 +114,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         metric=request.metric,
         mode=request.mode,
         seed=seed,
+        chosen_seed=request.seed is not None,
     )
     stop = request.stop
     rules = [StopRule(key, float(value)) for key, value in stop.items()] if isinstance(stop, dict) else []
@@ -120,7 +122,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         name=request.name,
         trainable_name=request.trainable_name,
         metric=request.metric,
-        mode=request.mode or "max",
+        mode=request.mode or _own_mode(request) or "max",
         num_samples=request.num_samples,
         max_concurrent=request.max_concurrent,
         time_budget_s=request.time_budget_s,
@@ -158,6 +160,12 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
     )
 
 
+def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:
+    """Return the mode that only the scheduler or the search algorithm was given."""
+    modes = (own_goal(owner)[1] for owner in (request.scheduler, request.search_alg) if owner is not None)
+    return next((mode for mode in modes if mode == "max" or mode == "min"), None)
+
+
 def _grace_s(spec: TuneExperimentSpec) -> float:
     """Return how long a trial that is to end may take over it: what the pod template says, or the default."""
     given = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
@@ -172,7 +180,7 @@ def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> Sea
         space=space,
         num_samples=spec.num_samples,
         metric=spec.metric,
-        mode=spec.mode,
+        mode=spec.mode if spec.metric else None,
         seed=seed,
     )
 

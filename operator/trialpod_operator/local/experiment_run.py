@@ -14,6 +14,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.lock import ExperimentLock
+from trialpod.tune.plug_in_state import allow_pickles
 from trialpod.tune.shipping import sweep_trainables
 from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.mirror import Mirror
@@ -77,6 +78,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         ExperimentLockedError: another process runs this experiment.
         TrialpodError: it cannot go on; what was received is safe.
     """
+    allow_pickles()  # of states: this process runs the code of the same user
     slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
     plan = _settled_plan(make_plan, directory, slots, options)
     remote = plan.remote

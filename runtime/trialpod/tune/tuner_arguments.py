@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
+from trialpod.tune.goal import introduce_scheduler
 
 if TYPE_CHECKING:
     from trialpod.tune.resume_config import ResumeConfig
@@ -109,15 +110,11 @@ def _create(module: str, function: str, name: str, argument: str) -> Any:
 
 
 def check_scheduler(scheduler: Any, config: TuneConfig) -> None:
-    """Raise InvalidInputError when the scheduler and the TuneConfig both say what to optimise."""
+    """Raise InvalidInputError when the scheduler and the TuneConfig contradict each other in what to optimise."""
     if scheduler is None:
         return
     # On a copy: the backend must get it as the user made it.
-    if copy.deepcopy(scheduler).set_search_properties(config.metric, config.mode) is False:
-        raise InvalidInputError(
-            f"metric or mode is given twice, to {type(scheduler).__name__} and to TuneConfig(metric="
-            f"{config.metric!r}, mode={config.mode!r}); give both to TuneConfig only"
-        )
+    introduce_scheduler(copy.deepcopy(scheduler), config.metric, config.mode)
 
 
 def trial_namer(creator: Any, trainable: str, argument: str) -> TrialNamer | None:

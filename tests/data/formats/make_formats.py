@@ -57,7 +57,7 @@ def make_scheduler(name: str) -> TrialScheduler:
 
 
 def make_search() -> BasicVariantGenerator:
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"x": uniform(0.0, 1.0)}, 4)
     return search
 

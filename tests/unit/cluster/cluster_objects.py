@@ -90,7 +90,7 @@ class Run:
 
     def __init__(self, points: int = 3, space: dict[str, Any] | None = None, **changes: Any) -> None:
         self.now = NOW
-        search = BasicVariantGenerator(random_state=1)
+        search = BasicVariantGenerator(seed=1)
         search.configure(space or {"x": {"grid_search": list(range(points))}}, 1)
         self.engine = Engine(search)
         self.settings = Settings(**{"name": "digits", "trainable_name": "train", "metric": "score", **changes})

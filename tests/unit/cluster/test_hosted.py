@@ -45,7 +45,7 @@ class Gated(DirectoryStorage):
 
 
 def make_plan(_stored: object) -> ExperimentPlan:
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"x": 1}, 2)
     return ExperimentPlan(
         settings=SETTINGS,

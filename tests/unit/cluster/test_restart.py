@@ -58,7 +58,7 @@ class Operator:
         )
 
     def _plan(self, _stored: object) -> ExperimentPlan:
-        search = BasicVariantGenerator(random_state=1)
+        search = BasicVariantGenerator(seed=1)
         search.configure({"x": 1}, self.samples)
         return ExperimentPlan(
             settings=self.settings,

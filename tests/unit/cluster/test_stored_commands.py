@@ -33,7 +33,7 @@ CORE = "/api/v1/namespaces/team"
 def trials(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """An experiment `climb` with two trials, each with a checkpoint, in the cluster and in its storage."""
     monkeypatch.chdir(tmp_path)
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"x": grid_search([1, 2])}, 1)
     plan = ExperimentPlan(
         settings=Settings(name="climb", trainable_name="train", metric="score", max_failures=0),

@@ -29,7 +29,7 @@ from trialpod_operator.experiment.stored import write_stored
 
 
 def make_plan() -> ExperimentPlan:
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"x": grid_search([1, 2, 3])}, 1)
     return ExperimentPlan(
         settings=Settings(name="e", trainable_name="train", metric="score", max_failures=1),

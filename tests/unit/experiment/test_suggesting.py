@@ -454,7 +454,7 @@ def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> 
 
 
 def test_quick_algorithms_have_no_thread(tmp_path: Path) -> None:
-    search = BasicVariantGenerator(random_state=1)
+    search = BasicVariantGenerator(seed=1)
     search.configure({"x": 1}, 2)
     host = ExperimentHost(
         plan(search, FIFOScheduler(), settings(2)), tmp_path, Clock(), lambda _a: None, deliver=lambda _e: None

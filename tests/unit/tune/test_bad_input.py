@@ -110,7 +110,6 @@ def test_a_mutation_of_a_parameter_that_looks_mistyped_is_refused_with_the_neare
     [
         ({"metric": "loss", "mode": "mni"}, "mode must be 'min' or 'max'"),
         ({"metric": 3, "mode": "min"}, "metric must be a name"),
-        ({"metric": "loss"}, "mode is missing"),
         ({"space": 3}, "space must be a dict"),
         ({"points_to_evaluate": {"x": 1}}, "list of dicts"),
         ({"points_to_evaluate": [{"x": 1}], "evaluated_rewards": []}, "one value for each"),

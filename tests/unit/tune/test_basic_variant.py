@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 from typing import Any
 
@@ -27,7 +26,7 @@ SPACE: dict[str, Any] = {
 
 
 def search(num_samples: int = 2, space: dict[str, Any] | None = None, **arguments: Any) -> BasicVariantGenerator:
-    searcher = BasicVariantGenerator(**{"random_state": 7, **arguments})
+    searcher = BasicVariantGenerator(**{"seed": 7, **arguments})
     searcher.configure(SPACE if space is None else space, num_samples, "abcde")
     return searcher
 
@@ -98,7 +97,7 @@ def test_a_point_with_an_unknown_parameter_is_refused() -> None:
 
 @given(st.integers(1, 5), st.integers(0, 5), st.integers(0, 2**40))
 def test_a_longer_search_starts_with_the_trials_of_the_shorter(samples: int, more: int, seed: int) -> None:
-    short, long = search(samples, random_state=seed), search(samples + more, random_state=seed)
+    short, long = search(samples, seed=seed), search(samples + more, seed=seed)
     first = all_of(short)
     short.set_num_samples(samples + more)
     assert all_of(long) == first + all_of(short)
@@ -120,18 +119,18 @@ def test_state_through_json_gives_the_same_remaining_suggestions(at: int, consta
         "constant_grid_search": constant,
         "points_to_evaluate": [{"lr": 0.5}, {"layers": 3}],
     }
-    searcher = search(4, random_state=random.Random(seed), **arguments)
+    searcher = search(4, seed=seed, **arguments)
     for _ in range(at):
         searcher.next_suggestion()
     state = json.loads(json.dumps(searcher.get_state(), allow_nan=False))
-    restored = search(4, random_state=None, **arguments)
+    restored = search(4, seed=None, **arguments)
     restored.set_state(state)
     assert restored.total == searcher.total
     assert all_of(restored) == all_of(searcher)
 
 
 def test_different_seeds_give_different_trials_and_ids() -> None:
-    first, second = BasicVariantGenerator(random_state=1), BasicVariantGenerator(random_state=2)
+    first, second = BasicVariantGenerator(seed=1), BasicVariantGenerator(seed=2)
     for searcher in (first, second):
         searcher.configure({"x": uniform(0, 1)})
     one, two = first.next_suggestion(), second.next_suggestion()
@@ -182,7 +181,7 @@ def test_wrong_numbers_of_samples_are_refused(number: Any) -> None:
 
 def test_search_algorithms_are_made_by_name() -> None:
     for name in ("variant_generator", "random", "grid", "Variant-Generator"):
-        assert isinstance(create_searcher(name, random_state=1), BasicVariantGenerator)
+        assert isinstance(create_searcher(name, seed=1), BasicVariantGenerator)
     with pytest.raises(InvalidInputError, match=r"'randon'. Did you mean 'random'\? Known are .*grid, hebo"):
         create_searcher("randon")
     with pytest.raises(InvalidInputError, match=r"no parameter 'max_concurent'. Did you mean 'max_concurrent'"):

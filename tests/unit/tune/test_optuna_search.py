@@ -236,7 +236,6 @@ def test_points_come_first_and_known_ones_are_not_tried() -> None:
         ({"model_trials": 249}, "model_trials must be 250 or more, or None"),
         ({"mode": "up"}, "'min' or 'max'"),
         ({"metric": ["a"], "mode": "min"}, "must be a list"),
-        ({"metric": "a"}, "mode is missing"),
         ({"points_to_evaluate": {"x": 1}}, "list of dicts"),
         ({"points_to_evaluate": [{}], "evaluated_rewards": [1, 2]}, "one value for each"),
         ({"seed": "one"}, "whole number"),

@@ -99,7 +99,8 @@ def test_choice_draws_every_value_and_domains_show_what_they_are() -> None:
 
 def test_a_seeded_generator_gives_the_same_values_again() -> None:
     domain = sample.uniform(0, 1)
-    assert domain.sample(random_state=random.Random(4)) == domain.sample(random_state=4)
+    assert domain.sample(random_state=random.Random(4)) == domain.sample(random_state=random.Random(4))
+    assert domain.sample(random_state=4) == domain.sample(random_state=4)
 
 
 def test_sample_from_takes_a_function_of_the_config_or_of_nothing() -> None:

@@ -88,6 +88,8 @@ class Impatient(FIFOScheduler):
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         return self.STOP if result["training_iteration"] == 3 else self.CONTINUE
 
+    horizons = FIFOScheduler.horizons
+
 
 class Forgetful(FIFOScheduler):
     """Breaks the contract: its state leaves out what it decides by."""

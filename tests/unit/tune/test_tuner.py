@@ -207,7 +207,10 @@ class Scheduler(FIFOScheduler):
         ({"tune_config": TuneConfig(scheduler=FIFOScheduler)}, "pass an object, not the class"),  # type: ignore[arg-type]
         ({"tune_config": TuneConfig(scheduler=5)}, "must be a TrialScheduler"),  # type: ignore[arg-type]
         ({"tune_config": TuneConfig(search_alg=5)}, "must be a search algorithm"),
-        ({"tune_config": TuneConfig("min", "loss", scheduler=Scheduler("loss", "min"))}, "given twice"),
+        (
+            {"tune_config": TuneConfig("min", "loss", scheduler=Scheduler("loss", "max"))},
+            "mode='max'.* contradicts .*'min'",
+        ),
         ({"trainable": Saves, "tune_config": TuneConfig(reuse_actors=True)}, "reset_config"),
     ],
 )

@@ -19,14 +19,6 @@ class FIFOScheduler(TrialScheduler):
         """Return CONTINUE."""
         return self.CONTINUE
 
-    def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
-        """Return the first pending trial, else the first paused one."""
-        for trial in tune_controller.pending_trials():
-            return trial
-        for trial in tune_controller.paused_trials():
-            return trial
-        return None
-
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return none: a trial never has to wait."""
         return []

@@ -65,14 +65,6 @@ class MetricScheduler(TrialScheduler):
                 "as parameters of the scheduler"
             )
 
-    def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
-        """Return the first pending trial, else the first paused one."""
-        for trial in tune_controller.pending_trials():
-            return trial
-        for trial in tune_controller.paused_trials():
-            return trial
-        return None
-
     def reason(self) -> dict[str, Any]:
         """Return why the latest decision other than CONTINUE was made."""
         return dict(self._reason)

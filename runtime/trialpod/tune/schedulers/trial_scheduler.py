@@ -19,12 +19,16 @@ Two methods have no counterpart in Ray:
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, CheckpointInfo, Horizon
-from trialpod.tune.described import RemembersArguments
+from trialpod.tune.plug_in_state import PlugIn, attributes_of, is_ours, is_pickled, pickle_attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +154,12 @@ class ControllerView(Protocol):
         ...
 
 
-class TrialScheduler(RemembersArguments):
-    """Base class: subclasses override what they need."""
+class TrialScheduler(PlugIn):
+    """Base class: subclasses override what they need.
+
+    A subclass that decides by an `on_trial_result` of its own is asked at every result unless it also defines
+    `horizons`. One that defines no `get_state` has its attributes pickled, in a script on the user's machine only.
+    """
 
     CONTINUE = "CONTINUE"
     PAUSE = "PAUSE"
@@ -171,10 +179,34 @@ class TrialScheduler(RemembersArguments):
     metric: str | None = None
     mode: str | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have a class that decides in a way of its own be asked at every result."""
+        super().__init_subclass__(**kwargs)
+        if "on_trial_result" in vars(cls) and "horizons" not in vars(cls) and not is_ours(cls):
+            cls.horizons = TrialScheduler.horizons  # type: ignore[method-assign]
+
+    @property
+    def _metric(self) -> str | None:
+        """The metric, by the name that schedulers written for Ray use."""
+        return self.metric
+
+    @_metric.setter
+    def _metric(self, metric: str | None) -> None:
+        self.metric = metric
+
+    @property
+    def _mode(self) -> str | None:
+        """The mode, by the name that schedulers written for Ray use."""
+        return self.mode
+
+    @_mode.setter
+    def _mode(self, mode: str | None) -> None:
+        self.mode = mode
+
     def set_search_properties(self, metric: str | None, mode: str | None, **_spec: Any) -> bool:
         """Take metric and mode from the experiment; return False when the scheduler has its own already.
 
-        The caller turns False into an error, because two sources of truth for one setting hide mistakes.
+        An experiment asks only for what the scheduler does not have, or has otherwise (`trialpod.tune.goal`).
         """
         if (self.metric and metric) or (self.mode and mode):
             return False
@@ -204,8 +236,15 @@ class TrialScheduler(RemembersArguments):
         """Called when a pending or paused trial is stopped from outside."""
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
-        """Return the trial to start next, a pending or a paused one, or None to start nothing now."""
-        raise NotImplementedError
+        """Return the trial to start next, a pending or a paused one, or None to start nothing now.
+
+        By default the first pending trial, else the first paused one.
+        """
+        for trial in tune_controller.pending_trials():
+            return trial
+        for trial in tune_controller.paused_trials():
+            return trial
+        return None
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return where `trial` must next wait for a decision; an empty list means nowhere."""
@@ -222,3 +261,32 @@ class TrialScheduler(RemembersArguments):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned, on an object made with the same arguments."""
         raise NotImplementedError
+
+    def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
+        """Write the state to a file."""
+        if is_pickled(self):
+            pickle_attributes(self, checkpoint_path)
+            return
+        temporary = Path(f"{os.fspath(checkpoint_path)}.tmp")
+        temporary.write_text(json.dumps(self.get_state()), encoding="utf-8")
+        temporary.replace(checkpoint_path)
+
+    def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
+        """Read the state that `save` wrote.
+
+        Raises:
+            InvalidInputError: the file holds no such state.
+        """
+        if is_pickled(self):
+            vars(self).update(attributes_of(checkpoint_path))
+            return
+        try:
+            state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(f"{os.fspath(checkpoint_path)} holds no state of a scheduler: {error}") from error
+        self.set_state(state)
+
+    def debug_string(self) -> str:
+        """Return one line about the scheduler for people."""
+        goal = f" metric={self.metric} mode={self.mode}" if self.metric else ""
+        return f"Using {type(self).__name__}.{goal}"

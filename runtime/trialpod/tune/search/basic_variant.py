@@ -3,6 +3,8 @@
 Suggestion `i` is a function of the seed, the space and `i` alone: each has a random generator of its own, seeded with
 the experiment's seed and the numbers of its sample and grid point. So the state is little more than a counter, going
 on after a restart costs nothing, and a longer run starts with exactly the trials of a shorter one.
+
+A ``random_state`` has all draws come from one generator instead, as in Ray (`VariantStream`).
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from itertools import accumulate
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.search.numpy_draws import NumpyDraws, generator_of, script_seeded_numpy
 from trialpod.tune.search.sample import Categorical, Domain
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
-from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid, path_text
+from trialpod.tune.search.variant_generator import Path, Variant, VariantSpace, grid_values, is_grid, path_text
+from trialpod.tune.search.variant_stream import VariantStream, has_domain, has_drawn_grid
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,9 @@ class BasicVariantGenerator(SearchAlgorithm):
         points_to_evaluate: list[dict[str, Any]] | None = None,
         max_concurrent: int = 0,
         constant_grid_search: bool = False,
-        random_state: int | random.Random | None = None,
+        random_state: Any = None,
+        *,
+        seed: int | None = None,
     ) -> None:
         """Make a generator; `configure` must follow before the first suggestion.
 
@@ -50,7 +56,10 @@ class BasicVariantGenerator(SearchAlgorithm):
                 out; they are drawn, and their grids searched. More points than samples are all tried.
             max_concurrent: suggest nothing while this many trials are unfinished; 0 is no limit.
             constant_grid_search: draw once per sample and keep the values over all its grid points.
-            random_state: seed or generator; None takes a seed from the operating system (it is part of the state).
+            random_state: a seed, or a generator of NumPy: all draws come from it, in Ray's order, so that they are
+                Ray's. None is NumPy's global generator when the script has seeded it (``numpy.random.seed``).
+            seed: of draws that do not depend on each other: a longer run begins with those of a shorter one, and no
+                NumPy is needed. None takes one from the operating system (it is part of the state).
 
         Raises:
             InvalidInputError: an argument cannot be used.
@@ -62,14 +71,20 @@ class BasicVariantGenerator(SearchAlgorithm):
             raise InvalidInputError("points_to_evaluate must be a list of dicts, one for each config to try first")
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 0:
             raise InvalidInputError(f"max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}")
-        if isinstance(random_state, random.Random):
-            self._seed = random_state.getrandbits(64)
-        elif random_state is None:
-            self._seed = random.SystemRandom().getrandbits(64)
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
+        if seed is not None and random_state is not None:
+            raise InvalidInputError("give a seed or a random_state, not both")
+        self._random_state = random_state
+        self._draws = None if random_state is None else generator_of(random_state)
+        self._follows_numpy = seed is None and random_state is None
+        if seed is not None:
+            self._seed = seed
         elif isinstance(random_state, int):
             self._seed = int(random_state)
         else:
-            raise InvalidInputError(f"random_state must be a whole number or a random.Random, got {random_state!r}")
+            self._seed = random.SystemRandom().getrandbits(64)
+        self._stream: VariantStream | None = None
         self.max_concurrent = max_concurrent
         self._points = list(points_to_evaluate or [])
         self._constant_grid_search = bool(constant_grid_search)
@@ -77,6 +92,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._point_spaces: list[VariantSpace] = []
         self._point_ends: list[int] = []  # number of suggestions up to and with each point
         self._num_samples = 1
+        self._raw_spaces: tuple[list[dict[str, Any]], dict[str, Any]] = ([], {})
         self._id_prefix = ""
         self._next = 0
         self._live: dict[str, None] = {}
@@ -94,14 +110,31 @@ class BasicVariantGenerator(SearchAlgorithm):
             InvalidInputError: the space, a point of `points_to_evaluate` or `num_samples` cannot be used.
         """
         self._space = VariantSpace(space)
-        self._point_spaces = []
-        for number, point in enumerate(self._points):
-            self._point_spaces.append(VariantSpace(_overlaid(space, point, (), number)))
+        overlaid = [_overlaid(space, point, (), number) for number, point in enumerate(self._points)]
+        self._point_spaces = [VariantSpace(each) for each in overlaid]
+        self._raw_spaces = (overlaid, space)
         self._point_ends = list(accumulate(point.grid_count for point in self._point_spaces))
         self._num_samples = checked_samples(num_samples)
         if id_prefix is None:
             id_prefix = hashlib.sha256(f"trial ids {self._seed}".encode()).hexdigest()[:5]
         self._id_prefix = id_prefix
+        draws = self._draws
+        if draws is None and self._follows_numpy and script_seeded_numpy():
+            draws = NumpyDraws()
+        if not any(map(has_domain, [*overlaid, space])):
+            draws = None  # grids alone have the same order in any case
+        if draws is None and any(map(has_drawn_grid, [*overlaid, space])):
+            draws = random.Random(f"{self._seed}/stream")
+        self._stream = None if draws is None else self._stream_of(draws)
+
+    def follow_numpy(self) -> None:
+        """Draw from NumPy's global generator if the script has seeded it: nobody has chosen the seed."""
+        self._follows_numpy = True
+
+    @property
+    def draws_from_script(self) -> bool:
+        """True when the script's own generator is drawn from, so that its state must be kept from the first on."""
+        return self._stream is not None and self._stream.is_global
 
     @property
     def total(self) -> int | None:
@@ -110,6 +143,8 @@ class BasicVariantGenerator(SearchAlgorithm):
             return None
         preset = self._point_ends[-1] if self._point_ends else 0
         samples = max(0, self._num_samples - len(self._points))
+        if self._stream is not None and self._stream.ended(self._samples):
+            return self._next
         return max(preset + samples * self._configured.grid_count, self._next)
 
     def set_num_samples(self, num_samples: int) -> None:
@@ -119,6 +154,8 @@ class BasicVariantGenerator(SearchAlgorithm):
     @property
     def finished(self) -> bool:
         """True when all samples were suggested."""
+        if self._stream is not None:
+            return self._stream.ended(self._samples)
         total = self.total
         return total is not None and self._next >= total
 
@@ -145,6 +182,7 @@ class BasicVariantGenerator(SearchAlgorithm):
             "num_samples": self._num_samples,
             "id_prefix": self._id_prefix,
             "live": list(self._live),
+            **({} if self._stream is None else {"stream": self._stream.get_state()}),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -155,6 +193,21 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._id_prefix = state["id_prefix"]
         self._live = dict.fromkeys(state["live"])
         self._constants = None
+        stream = state.get("stream")
+        if stream is None:
+            self._stream = None  # of a version in which all draws were independent
+        else:
+            self._stream = self._stream or self._stream_of(random.Random(0))
+            self._stream.set_state(stream)
+
+    @property
+    def _samples(self) -> int | None:
+        return None if self._num_samples == INFINITE else self._num_samples
+
+    def _stream_of(self, draws: random.Random | NumpyDraws) -> VariantStream:
+        points, space = self._raw_spaces
+        shared = not isinstance(self._random_state, int)
+        return VariantStream(points, space, draws, constant=self._constant_grid_search, shared=shared)
 
     @property
     def _configured(self) -> VariantSpace:
@@ -163,19 +216,23 @@ class BasicVariantGenerator(SearchAlgorithm):
         return self._space
 
     def _suggestion(self, number: int) -> Suggestion:
-        sample, grid_index, space = self._locate(number)
-        constants = None
-        if self._constant_grid_search:
-            if self._constants is None or self._constants[0] != sample:
-                self._constants = (sample, space.draw_constants(self._rng(sample, "constant")))
-            constants = self._constants[1]
-        variant = space.variant(grid_index, self._rng(sample, grid_index), constants)
+        variant = self._variant(number) if self._stream is None else self._stream.draw(self._samples)
+        assert variant is not None  # not `finished`
         tag = format_tag(variant.resolved)
         return Suggestion(
             trial_id=f"{self._id_prefix}_{number:05d}",
             config=variant.config,
             tag=f"{number}_{tag}" if tag else str(number),
         )
+
+    def _variant(self, number: int) -> Variant:
+        sample, grid_index, space = self._locate(number)
+        constants = None
+        if self._constant_grid_search:
+            if self._constants is None or self._constants[0] != sample:
+                self._constants = (sample, space.draw_constants(self._rng(sample, "constant")))
+            constants = self._constants[1]
+        return space.variant(grid_index, self._rng(sample, grid_index), constants)
 
     def _locate(self, number: int) -> tuple[int, int, VariantSpace]:
         space = self._configured
@@ -231,7 +288,7 @@ def _overlaid(space: Any, point: Any, path: Path, number: int) -> Any:
             for index, (inner, value) in enumerate(zip(space, point, strict=True))
         ]
         return tuple(merged_items) if isinstance(space, tuple) else merged_items
-    domain = Categorical(space["grid_search"]) if is_grid(space) else space
+    domain = Categorical(grid_values(space)) if is_grid(space) else space
     allowed = domain.is_valid(point) if isinstance(domain, Domain) else bool(domain == point)
     if not allowed:
         logger.warning(

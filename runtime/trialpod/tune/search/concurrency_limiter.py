@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.searcher import Searcher
+from trialpod.tune.search.searcher import Searcher, introduce
 
 
 class SearcherWrapper(Searcher):
@@ -35,7 +35,7 @@ class SearcherWrapper(Searcher):
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Pass on what the experiment says."""
-        return self.searcher.set_search_properties(metric, mode, config, **spec)
+        return introduce(self.searcher, metric, mode, config, **spec)
 
     def add_evaluated_point(self, *args: Any, **kwargs: Any) -> None:
         """Pass on a point that was evaluated elsewhere."""
@@ -128,6 +128,6 @@ class ConcurrencyLimiter(SearcherWrapper):
 
     def _pass_on(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
         if how == "stopped":
-            self.searcher.on_trial_stopped(trial_id, result)
+            self.searcher.on_trial_stopped(trial_id, result=result)
         else:
-            self.searcher.on_trial_complete(trial_id, result, how == "error")
+            self.searcher.on_trial_complete(trial_id, result=result, error=how == "error")

@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.goal import not_known_yet
 from trialpod.tune.search.flat_space import FlatSpace, Values
 from trialpod.tune.search.library import require_all
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
+from trialpod.tune.search.variant_generator import has_variables, same_space
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +96,6 @@ class LibrarySearcher(Searcher):
         super().__init__(metric, mode)
         if isinstance(metric, (list, tuple)) and not self.SEVERAL_METRICS:
             raise InvalidInputError(f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several")
-        if metric is not None and mode is None:
-            raise InvalidInputError(f"{name}: metric is {metric!r} but mode is missing: give 'min' or 'max'")
         if space is not None and not isinstance(space, dict) and not callable(space):
             raise InvalidInputError(f"{name}: space must be a dict of parameters, got {type(space).__name__}")
         self._points = checked_points(name, points_to_evaluate, evaluated_rewards)
@@ -144,10 +144,11 @@ class LibrarySearcher(Searcher):
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Take metric, space and seed from the experiment."""
-        if (self._metric and metric) or (self._given_space is not None and config):
+        metric, mode = not_known_yet(self, metric, mode)
+        if self._given_space is not None and has_variables(config) and not same_space(config, self._given_space):
             return False
-        if metric:
-            self._metric, self._mode = metric, mode
+        self._metric = self._metric or metric
+        self._mode = self._mode or mode
         if self._seed is None:
             self._seed = spec.get("seed")
         if self._given_space is None:

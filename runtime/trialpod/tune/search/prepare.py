@@ -37,6 +37,7 @@ def prepare(
     metric: str | None = None,
     mode: str | None = None,
     seed: int | None = None,
+    chosen_seed: bool = True,
 ) -> SearchAlgorithm:
     """Return a search algorithm that is configured.
 
@@ -47,17 +48,23 @@ def prepare(
         metric: what to optimise.
         mode: "min" or "max".
         seed: of the experiment.
+        chosen_seed: False when the user gave none; random search then follows NumPy's global generator, if the script
+            has seeded that.
 
     Raises:
         InvalidInputError: they do not go together.
     """
-    search = BasicVariantGenerator(random_state=seed) if given is None else as_search_algorithm(given)
+    if given is None:
+        given = BasicVariantGenerator(seed=seed)
+        if not chosen_seed:
+            given.follow_numpy()
+    search = as_search_algorithm(given)
     configure = getattr(search, "configure", None)
     if configure is None:
         search.set_num_samples(num_samples)
         return search
     known = inspect.signature(configure).parameters
-    further = {"metric": metric, "mode": mode if metric else None, "seed": seed}
+    further = {"metric": metric, "mode": mode, "seed": seed}
     configure(space, num_samples, **{name: value for name, value in further.items() if name in known})
     return search
 
@@ -69,7 +76,7 @@ def with_seed(parameters: dict[str, Any], name: str, seed: int) -> dict[str, Any
     """
     key = name.lower().replace("-", "").replace("_", "")
     if key in ("random", "grid", "variantgenerator") and not any(each in parameters for each in _SEEDS):
-        return {**parameters, "random_state": seed}
+        return {**parameters, "seed": seed}
     return parameters
 
 

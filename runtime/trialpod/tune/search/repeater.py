@@ -122,13 +122,13 @@ class Repeater(SearcherWrapper):
             values = [_number((r or {}).get(name)) for ending, r in group["ends"].values() if ending != "error"]
             usable = [value for value in values if value is not None]
             if not usable:
-                self.searcher.on_trial_complete(first, None, error=True)
+                self.searcher.on_trial_complete(first, result=None, error=True)
                 return
             merged[name] = sum(usable) / len(usable)
         if group["ends"][first][0] == "stopped":
-            self.searcher.on_trial_stopped(first, merged)
+            self.searcher.on_trial_stopped(first, result=merged)
         else:
-            self.searcher.on_trial_complete(first, merged)
+            self.searcher.on_trial_complete(first, result=merged)
 
 
 def _number(value: Any) -> float | None:

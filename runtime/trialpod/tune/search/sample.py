@@ -3,7 +3,7 @@
 Invariants:
 
 * A domain never changes; `quantized`, `uniform` and so on return new ones.
-* All randomness comes from the `random.Random` that is passed in.
+* All randomness comes from the generator that is passed in: Python's, or NumPy's in the very calls that Ray makes.
 * A sampled value always satisfies its domain's `is_valid`. Rounding errors of logarithms and of multiples of `q` are
   cut back to the bounds.
 * Bounds are checked when a domain is made. Errors are `SearchSpaceError` and name the argument.
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.search.numpy_draws import NumpyDraws, generator_of, grid_bounds
 
 UNBOUNDED = math.inf
 
@@ -34,6 +35,60 @@ class SearchSpaceError(InvalidInputError):
         self.argument = argument
 
 
+class Sampler:
+    """How the values of a domain are drawn, for code that asks as it does in Ray; `Domain.draw` draws them."""
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class Uniform(Sampler):
+    """Each value equally likely."""
+
+
+class LogUniform(Sampler):
+    """Logarithms uniform.
+
+    Args:
+        base: of the logarithm; it changes nothing.
+    """
+
+    def __init__(self, base: float = 10) -> None:
+        self.base = base
+
+
+class Normal(Sampler):
+    """Normally distributed.
+
+    Args:
+        mean: the mean.
+        sd: the standard deviation.
+    """
+
+    def __init__(self, mean: float = 0.0, sd: float = 1.0) -> None:
+        self.mean, self.sd = mean, sd
+
+
+class Grid(Sampler):
+    """Each value once."""
+
+
+class Quantized(Sampler):
+    """Multiples of a number.
+
+    Args:
+        sampler: how the values are drawn that are rounded.
+        q: of what they are multiples.
+    """
+
+    def __init__(self, sampler: Sampler, q: float) -> None:
+        self.sampler, self.q = sampler, q
+
+    def get_sampler(self) -> Sampler:
+        """Return how the values are drawn that are rounded."""
+        return self.sampler
+
+
 class Domain:
     """The values that one parameter may take, and how they are drawn."""
 
@@ -42,17 +97,42 @@ class Domain:
         """How values are drawn, as data: ``{"name": "loguniform", "base": 10}``; with ``"q"`` when quantised."""
         return {"name": type(self).__name__.lower()}
 
-    def draw(self, rng: random.Random, config: Any = None) -> Any:
+    def get_sampler(self) -> Sampler:
+        """Return how values are drawn, as an object."""
+        return Uniform()
+
+    def cast(self, value: Any) -> Any:
+        """Return a value as the type that this domain draws."""
+        return value
+
+    def is_grid(self) -> bool:
+        """Return whether each value is tried, instead of one drawn; such a domain is a `grid_search`."""
+        return False
+
+    def is_function(self) -> bool:
+        """Return whether a function of the user makes the values."""
+        return False
+
+    def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> Any:
         """Return one value; `config` is what a `sample_from` function may look at."""
         raise NotImplementedError
 
-    def sample(self, config: Any = None, size: int = 1, random_state: random.Random | int | None = None) -> Any:
-        """Return one value, or a list of `size` values when `size` is not 1.
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """Return one value, or `size` values when `size` is not 1.
 
-        `random_state` is a generator or a seed; None draws from the operating system's entropy.
+        Args:
+            config: what a `sample_from` function may look at; a list of them, one for each value.
+            size: how many values.
+            random_state: a seed, or a generator of NumPy or of Python. None is NumPy's global generator where the
+                script uses NumPy, else the operating system's entropy.
         """
-        rng = random_state if isinstance(random_state, random.Random) else random.Random(random_state)
-        return self.draw(rng, config) if size == 1 else [self.draw(rng, config) for _ in range(size)]
+        rng = generator_of(random_state)
+        if size == 1:
+            return self.draw(rng, config[0] if isinstance(config, list) else config)
+        if isinstance(rng, NumpyDraws) and isinstance(self, (Float, Integer)):
+            return self.draw_many(rng, size)
+        configs = config if isinstance(config, list) else [config] * size
+        return [self.draw(rng, each) for each in configs]
 
     def is_valid(self, value: Any) -> bool:
         """Return whether `value` can come out of this domain (the step `q` is not looked at, as in Ray)."""
@@ -74,7 +154,7 @@ class Constant(Domain):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def draw(self, rng: random.Random, config: Any = None) -> Any:
+    def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> Any:
         """Return the value."""
         return self.value
 
@@ -93,8 +173,8 @@ class Float(Domain):
 
     def __init__(
         self,
-        lower: float,
-        upper: float,
+        lower: float | None,
+        upper: float | None,
         kind: str = "uniform",
         *,
         base: float = 10.0,
@@ -102,8 +182,15 @@ class Float(Domain):
         sd: float = 1.0,
         q: float | None = None,
     ) -> None:
-        """Make a domain; `uniform`, `loguniform`, `randn` and their q-twins are the ways to call it."""
+        """Make a domain; `tune.uniform`, `loguniform`, `randn` and their q-twins are shorter ways to write it.
+
+        Bounds that are None are none: then only `normal` can draw.
+        """
         self.kind, self.base, self.mean, self.sd, self.q = kind, base, mean, sd, q
+        if lower is None or upper is None:
+            self.lower = -UNBOUNDED if lower is None else _real(lower, "lower")
+            self.upper = UNBOUNDED if upper is None else _real(upper, "upper")
+            return
         if kind == "normal":
             self.lower, self.upper = -UNBOUNDED, UNBOUNDED
             return
@@ -133,8 +220,75 @@ class Float(Domain):
             info["q"] = self.q
         return info
 
-    def draw(self, rng: random.Random, config: Any = None) -> float:
+    def uniform(self) -> Float:
+        """Return this domain with each number between the bounds equally likely."""
+        return self._with("uniform")
+
+    def loguniform(self, base: float = 10) -> Float:
+        """Return this domain with uniform logarithms; `base` changes nothing."""
+        return self._with("loguniform", base=_real(base, "base"))
+
+    def normal(self, mean: float = 0.0, sd: float = 1.0) -> Float:
+        """Return the normal distribution; the domain must have no bounds.
+
+        Raises:
+            SearchSpaceError: it has bounds other than 0, or `sd` is negative.
+        """
+        for argument, bound in (("lower", self.lower), ("upper", self.upper)):
+            if bound and math.isfinite(bound):
+                raise SearchSpaceError(f"{argument} must be None for a normal distribution, got {bound!r}", argument)
+        return Float(None, None, "normal", mean=_real(mean, "mean"), sd=_deviation(sd), q=self.q)
+
+    def quantized(self, q: float) -> Float:
+        """Return this domain with values rounded to multiples of `q`; both bounds must be multiples of it."""
+        return Float(*self._bounds, self.kind, base=self.base, mean=self.mean, sd=self.sd, q=_step(q))
+
+    def get_sampler(self) -> Sampler:
+        """Return how values are drawn, as an object."""
+        return _sampler_of(self, Normal(self.mean, self.sd) if self.kind == "normal" else None)
+
+    def cast(self, value: Any) -> float:
+        """Return a value as float."""
+        return float(value)
+
+    def draw_many(self, rng: NumpyDraws, size: int) -> Any:
+        """Return `size` values, drawn together."""
+        self._check_bounds()
+        lower, upper = (self.lower, self.upper) if self.q is None else grid_bounds(self.lower, self.upper, self.q)
+        if self.kind == "normal":
+            values = rng.normal(self.mean, self.sd, size)
+        elif self.kind == "loguniform":
+            values = rng.loguniform(lower, upper, size)
+        else:
+            values = rng.uniform(lower, upper, size)
+        return values if self.q is None else [float(round(value / self.q) * self.q) for value in values.tolist()]
+
+    @property
+    def _bounds(self) -> tuple[float | None, float | None]:
+        return (
+            self.lower if math.isfinite(self.lower) else None,
+            self.upper if math.isfinite(self.upper) else None,
+        )
+
+    def _with(self, kind: str, base: float = 10.0) -> Float:
+        if self.kind not in ("uniform", kind):
+            raise SearchSpaceError(f"the domain is {self.kind} already; choose one distribution")
+        made = Float(*self._bounds, kind, base=base, q=self.q)
+        made._check_bounds()
+        return made
+
+    def _check_bounds(self) -> None:
+        if self.kind == "normal":
+            return
+        for argument, bound in (("lower", self.lower), ("upper", self.upper)):
+            if not math.isfinite(bound):
+                raise SearchSpaceError(f"{argument} must be a number for {self.kind} draws, got None", argument)
+
+    def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> float:
         """Return one number."""
+        if isinstance(rng, NumpyDraws):
+            return float(self.draw_many(rng, 1)[0])
+        self._check_bounds()
         if self.kind == "normal":
             value = rng.normalvariate(self.mean, self.sd)
         elif self.kind == "loguniform":
@@ -191,8 +345,43 @@ class Integer(Domain):
             info["q"] = self.q
         return info
 
-    def draw(self, rng: random.Random, config: Any = None) -> int:
+    def uniform(self) -> Integer:
+        """Return this domain with each number equally likely."""
+        return self._with("uniform")
+
+    def loguniform(self, base: float = 10) -> Integer:
+        """Return this domain with uniform logarithms; `base` changes nothing."""
+        return self._with("loguniform", base=_real(base, "base"))
+
+    def quantized(self, q: int) -> Integer:
+        """Return this domain with the multiples of `q` only; then `upper` counts unless `q` is 1."""
+        return Integer(self.lower, self.upper, self.kind, base=self.base, q=_whole_step(q))
+
+    def get_sampler(self) -> Sampler:
+        """Return how values are drawn, as an object."""
+        return _sampler_of(self)
+
+    def cast(self, value: Any) -> int:
+        """Return a value as int."""
+        return int(value)
+
+    def draw_many(self, rng: NumpyDraws, size: int) -> Any:
+        """Return `size` values, drawn together."""
+        if self.kind == "loguniform":
+            values = rng.loguniform(self._first, self._stop, size).astype(int)
+        else:
+            values = rng.integers(self._first, self._stop, size)
+        return values if self.q is None else [int(value) * self.q for value in values]
+
+    def _with(self, kind: str, base: float = 10.0) -> Integer:
+        if self.kind not in ("uniform", kind):
+            raise SearchSpaceError(f"the domain is {self.kind} already; choose one distribution")
+        return Integer(self.lower, self.upper, kind, base=base, q=self.q)
+
+    def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> int:
         """Return one number."""
+        if isinstance(rng, NumpyDraws):
+            return int(self.draw_many(rng, 1)[0])
         if self.kind == "loguniform":
             index = math.floor(_draw_log(rng, self._first, self._stop, self.base))
             index = min(max(index, self._first), self._stop - 1)
@@ -225,9 +414,19 @@ class Categorical(Domain):
         """How values are drawn, as data."""
         return {"name": "choice"}
 
-    def draw(self, rng: random.Random, config: Any = None) -> Any:
+    def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> Any:
         """Return one of the values."""
+        if isinstance(rng, NumpyDraws):
+            return self.categories[int(rng.indices(len(self.categories))[0])]
         return self.categories[rng.randrange(len(self.categories))]
+
+    def uniform(self) -> Categorical:
+        """Return this domain: each value is equally likely already."""
+        return Categorical(self.categories)
+
+    def grid(self) -> Categorical:
+        """Return this domain as a grid: each value is tried, as with `grid_search`."""
+        return _GridOf(self.categories)
 
     def is_valid(self, value: Any) -> bool:
         """Return whether `value` is among them."""
@@ -245,21 +444,41 @@ class Categorical(Domain):
         return f"({self.categories})"
 
 
+class _GridOf(Categorical):
+    """What `Categorical.grid` returns."""
+
+    def get_sampler(self) -> Sampler:
+        """Return how values are drawn, as an object."""
+        return Grid()
+
+    def is_grid(self) -> bool:
+        """Return True."""
+        return True
+
+
 class Function(Domain):
     """What a function of the user returns; see `sample_from`."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self.func = func
-        self.pass_config = _takes_one_argument(func)
+        self.pass_config = _takes(func, object())
+        if not self.pass_config and not _takes(func):
+            raise SearchSpaceError(
+                f"the function of sample_from must take the config or nothing, got {func!r}", "func"
+            )
 
     @property
     def sampler(self) -> dict[str, Any]:
         """How values are drawn, as data."""
         return {"name": "sample_from"}
 
-    def draw(self, rng: random.Random, config: Any = None) -> Any:
+    def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> Any:
         """Call the function; its own randomness, if it has any, is its own."""
         return self.func(config) if self.pass_config else self.func()
+
+    def is_function(self) -> bool:
+        """Return True."""
+        return True
 
     def is_valid(self, value: Any) -> bool:
         """Return True: nothing is known of a function's values."""
@@ -414,11 +633,22 @@ def _draw_log(rng: random.Random, lower: float, upper: float, base: float) -> fl
     return float(min(max(base**exponent, lower), upper))
 
 
-def _takes_one_argument(func: Callable[..., Any]) -> bool:
+def _sampler_of(domain: Float | Integer, sampler: Sampler | None = None) -> Sampler:
+    if sampler is None:
+        sampler = LogUniform(domain.base) if domain.kind == "loguniform" else Uniform()
+    return sampler if domain.q is None else Quantized(sampler, domain.q)
+
+
+def _takes(func: Callable[..., Any], *arguments: Any) -> bool:
+    """Return whether a function can be called with so many arguments; True where that cannot be known."""
     import inspect
 
     try:
-        inspect.signature(func).bind(object())
+        signature = inspect.signature(func)
     except (TypeError, ValueError):
+        return not arguments
+    try:
+        signature.bind(*arguments)
+    except TypeError:
         return False
     return True

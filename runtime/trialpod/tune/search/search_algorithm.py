@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trialpod.tune.described import RemembersArguments
+from trialpod.tune.plug_in_state import PlugIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Suggestion:
     tag: str
 
 
-class SearchAlgorithm(RemembersArguments):
+class SearchAlgorithm(PlugIn):
     """Base class of what proposes trials."""
 
     @property

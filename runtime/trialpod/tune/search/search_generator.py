@@ -7,16 +7,16 @@ followed by another one); what it raises is passed on.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import random
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.goal import not_known_yet
 from trialpod.tune.search.basic_variant import INFINITE, checked_samples, format_tag
 from trialpod.tune.search.sample import Domain
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
-from trialpod.tune.search.searcher import Searcher
-from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid
+from trialpod.tune.search.searcher import Searcher, introduce, searcher_in
+from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid, path_text
 
 _SEED_BITS = 32
 
@@ -77,17 +77,14 @@ class SearchGenerator(SearchAlgorithm):
         self._id_prefix = id_prefix
         self._space = space
         VariantSpace(space)
-        self._variables = list(_variables(space))
-        name = type(self.searcher).__name__
-        if not _introduce(self.searcher, metric, mode if metric else None, space, seed):
-            own = getattr(self.searcher, "metric", None)
-            if own and metric:
-                raise InvalidInputError(
-                    f"the metric is given twice, to {name} ({own!r}) and to the experiment ({metric!r}); "
-                    "keep it in one place, best in the experiment"
-                )
+        self._variables = _variables(space)
+        metric, mode = not_known_yet(self.searcher, metric, mode)
+        if not introduce(self.searcher, metric, mode, space, seed=seed) and self._variables:
+            names = ", ".join(path_text(path) for path in self._variables)
             raise InvalidInputError(
-                f"the search space is given twice, to {name} and to the experiment; keep it in one place"
+                f"{searcher_in(self.searcher)} takes no search space from the experiment: its set_search_properties "
+                f"returned False, which is what a searcher says that has a space of its own. The experiment's space "
+                f"has distributions for {names}; leave them out of it, or have the searcher take them"
             )
         self._configured = True
 
@@ -140,13 +137,13 @@ class SearchGenerator(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Pass on the end of a trial, once; after an error a second time, when it was retried."""
         if self._is_open(trial_id):
-            self.searcher.on_trial_complete(trial_id, result, error)
+            self.searcher.on_trial_complete(trial_id, result=result, error=error)
             self._close(trial_id, error)
 
     def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
         """Pass on that a trial was given up."""
         if self._is_open(trial_id):
-            self.searcher.on_trial_stopped(trial_id, result)
+            self.searcher.on_trial_stopped(trial_id, result=result)
             self._close(trial_id, False)
 
     def on_pause(self, trial_id: str) -> None:
@@ -214,8 +211,8 @@ class SearchGenerator(SearchAlgorithm):
             except (KeyError, IndexError, TypeError):
                 continue
             resolved[path] = value
-        if not self._space:
-            resolved = {(key,): value for key, value in config.items()}
+        if not self._variables:
+            resolved = {(key,): value for key, value in config.items() if key not in self._space}
         tag = format_tag(resolved)
         return f"{self._next}_{tag}" if tag else str(self._next)
 
@@ -228,9 +225,3 @@ def _variables(node: Any, path: Path = ()) -> list[Path]:
     if isinstance(node, (list, tuple)):
         return [found for index, value in enumerate(node) for found in _variables(value, (*path, index))]
     return []
-
-
-def _introduce(searcher: Any, metric: str | None, mode: str | None, space: dict[str, Any], seed: int) -> bool:
-    method = searcher.set_search_properties
-    takes_spec = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(method).parameters.values())
-    return bool(method(metric, mode, space, **({"seed": seed} if takes_spec else {})))

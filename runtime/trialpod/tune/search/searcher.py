@@ -11,22 +11,31 @@ restart of whatever runs it:
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import os
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.described import RemembersArguments
+from trialpod.tune.plug_in_state import PlugIn, attributes_of, is_pickled, pickle_attributes
 
 Metric = str | list[str] | None
 Mode = str | list[str] | None
 
 MODES = ("min", "max")
 
+logger = logging.getLogger(__name__)
 
-class Searcher(RemembersArguments):
+
+class Searcher(PlugIn):
     """Base class of searchers.
+
+    A subclass defines `suggest`, and `on_trial_complete` to learn. One that defines no `get_state` has its attributes
+    pickled, or written by a ``save`` of its own, in a script on the user's machine only.
 
     Args:
         metric: what to optimise; a list for several at once. None takes the experiment's.
@@ -37,6 +46,12 @@ class Searcher(RemembersArguments):
     """
 
     FINISHED = "FINISHED"
+    CKPT_FILE_TMPL = "searcher-state-{}.pkl"
+    """The file that `save_to_dir` writes."""
+
+    _metric: Metric = None
+    _mode: Mode = None
+    _differed = False  # what was adopted is not what is suggested now
 
     def __init__(self, metric: Metric = None, mode: Mode = None) -> None:
         check_goal(type(self).__name__, metric, mode)
@@ -65,7 +80,8 @@ class Searcher(RemembersArguments):
             **spec: ``seed`` of the experiment.
 
         Returns:
-            False when the searcher has a metric or a space of its own already, which must not be given twice.
+            False when the searcher takes none of it, because it has a metric or a space of its own. It is an error
+            only when the experiment's space has distributions.
         """
         return False
 
@@ -78,11 +94,10 @@ class Searcher(RemembersArguments):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Learn how a trial ended; `result` is its last one, None when there is none."""
-        raise NotImplementedError
 
     def on_trial_stopped(self, trial_id: str, result: dict[str, Any] | None = None) -> None:
         """Learn that a trial was given up before its end; by default an end like any other."""
-        self.on_trial_complete(trial_id, result)
+        self.on_trial_complete(trial_id, result=result)
 
     def on_pause(self, trial_id: str) -> None:
         """Learn that a trial was paused."""
@@ -92,7 +107,15 @@ class Searcher(RemembersArguments):
 
     def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
         """Take over a config that this searcher suggested earlier; by default it is computed once more."""
-        self.suggest(trial_id)
+        again = self.suggest(trial_id)
+        if not self._differed and not _agrees(again, config):
+            self._differed = True
+            logger.warning(
+                "%s suggests another config for trial %s than before the experiment was interrupted (%.200r, not "
+                "%.200r). The trial keeps the one from before, but what the searcher remembers of it may be wrong; "
+                "define get_state() and set_state(), or draw from generators that it makes with a seed",
+                type(self).__name__, trial_id, again, config,
+            )  # fmt: skip
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         """Return True when the searcher itself keeps at most so many trials unfinished."""
@@ -156,6 +179,9 @@ class Searcher(RemembersArguments):
 
     def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
         """Write the state to a file."""
+        if is_pickled(self):
+            pickle_attributes(self, checkpoint_path)
+            return
         text = json.dumps(self.get_state())
         temporary = f"{os.fspath(checkpoint_path)}.tmp"
         with open(temporary, "w", encoding="utf-8") as file:
@@ -168,12 +194,86 @@ class Searcher(RemembersArguments):
         Raises:
             InvalidInputError: the file holds no such state.
         """
+        if is_pickled(self):
+            vars(self).update(attributes_of(checkpoint_path))
+            return
         try:
             with open(checkpoint_path, encoding="utf-8") as file:
                 state = json.load(file)
         except (OSError, ValueError) as error:
             raise InvalidInputError(f"{os.fspath(checkpoint_path)} holds no state of a searcher: {error}") from error
         self.set_state(state)
+
+    def save_to_dir(self, checkpoint_dir: str | os.PathLike[str], session_str: str = "default") -> None:
+        """Write the state to a file in a folder, where `restore_from_dir` finds it.
+
+        Args:
+            checkpoint_dir: the folder.
+            session_str: names the file, so that several states can be in one folder.
+        """
+        name = self.CKPT_FILE_TMPL.format(session_str)
+        temporary = Path(checkpoint_dir, f".{uuid.uuid4().hex}-tmp-{name}")
+        try:
+            self.save(os.fspath(temporary))
+        except NotImplementedError:
+            logger.warning("%s does not implement save(); nothing is written", type(self).__name__)
+            return
+        if temporary.exists():
+            temporary.replace(Path(checkpoint_dir, name))
+
+    def restore_from_dir(self, checkpoint_dir: str | os.PathLike[str]) -> None:
+        """Read the newest state that `save_to_dir` wrote to a folder.
+
+        Raises:
+            InvalidInputError: there is none, or the file holds no such state.
+        """
+        found = self._states_in(checkpoint_dir)
+        if not found:
+            raise InvalidInputError(
+                f"{os.fspath(checkpoint_dir)} has no {self.CKPT_FILE_TMPL.format('*')}: no searcher was saved there"
+            )
+        newest: Path = max(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        self.restore(os.fspath(newest))
+
+    def has_checkpoint(self, checkpoint_dir: str | os.PathLike[str]) -> bool:
+        """Return whether `save_to_dir` wrote a state to a folder."""
+        return bool(self._states_in(checkpoint_dir))
+
+    def _states_in(self, folder: str | os.PathLike[str]) -> list[Path]:
+        return sorted(Path(folder).glob(self.CKPT_FILE_TMPL.format("*")))
+
+
+def introduce(searcher: Any, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    """Tell a searcher what the experiment says; one with the older signature is not given `spec`."""
+    method = searcher.set_search_properties
+    takes_spec = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(method).parameters.values())
+    return bool(method(metric, mode, config, **(spec if takes_spec else {})))
+
+
+def searcher_in(searcher: Any) -> str:
+    """Return the class name of the searcher inside of its wrappers."""
+    while hasattr(searcher, "searcher"):
+        searcher = searcher.searcher
+    return type(searcher).__name__
+
+
+def _agrees(suggested: Any, config: dict[str, Any]) -> bool:
+    """Return whether a suggestion is the config that was stored; the stored one may have constants beside it."""
+    if not isinstance(suggested, dict):
+        return False
+    missing = object()
+    try:
+        return all(_same(value, config.get(key, missing)) for key, value in suggested.items())
+    except Exception:  # noqa: BLE001 - values of a user's classes compare as they like
+        return True
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return one is other or bool(one == other) or (one != one and other != other)
 
 
 def check_goal(user: str, metric: Any, mode: Any) -> None:

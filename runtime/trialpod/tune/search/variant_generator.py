@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.sample import Constant, Domain, SearchSpaceError
+from trialpod.tune.search.numpy_draws import NumpyDraws
+from trialpod.tune.search.sample import Categorical, Constant, Domain, SearchSpaceError
 
 MAX_RESOLUTION_PASSES = 20
 
@@ -81,10 +82,10 @@ class _Level:
         return level
 
     def _scan(self, node: Any, path: Path) -> None:
-        if isinstance(node, Domain):
+        if is_grid(node):
+            self.grids.append((path, _Grid(grid_values(node), path)))
+        elif isinstance(node, Domain):
             self.domains.append((path, node))
-        elif is_grid(node):
-            self.grids.append((path, _Grid(node["grid_search"], path)))
         elif isinstance(node, dict):
             for key, value in node.items():
                 self._scan(value, (*path, key))
@@ -133,8 +134,8 @@ class VariantSpace:
 
     def draw_constants(self, rng: random.Random) -> dict[Path, Any]:
         """Draw every domain that depends on no grid value, to be held constant over the grid points."""
-        config = _copied(self._space)
-        return _Resolver(config, rng).resolve(self._level.domains, allow_unresolved=True)
+        config = copied(self._space)
+        return Resolver(config, rng).resolve(self._level.domains, allow_unresolved=True)
 
     def variant(self, index: int, rng: random.Random, constants: dict[Path, Any] | None = None) -> Variant:
         """Return the variant at grid point `index`.
@@ -148,11 +149,11 @@ class VariantSpace:
             RecursiveDependencyError: `sample_from` functions wait for each other.
             SearchSpaceError: a `sample_from` function raised, or a drawn value contains a grid.
         """
-        config: dict[str, Any] = _copied(self._space)
+        config: dict[str, Any] = copied(self._space)
         domains: list[tuple[Path, Domain]] = []
         grids: list[Path] = []
         level = self._level
-        resolver = _Resolver(config, rng)
+        resolver = Resolver(config, rng)
         while True:
             domains += level.domains
             if not level.grids:
@@ -161,7 +162,7 @@ class VariantSpace:
             inner = _Level()
             for path, value in chosen:
                 grids.append(path)
-                resolver.assign(path, _copied(value))
+                resolver.assign(path, copied(value))
                 found = _Level.of(value, path)
                 inner.grids += found.grids
                 inner.domains += found.domains
@@ -171,22 +172,23 @@ class VariantSpace:
         paths = grids
         if constants:
             for path, value in constants.items():
-                resolver.assign(path, _copied(value))
+                resolver.assign(path, copied(value))
             paths = grids + list(constants)
             domains = _Level.of(resolver.config).domains
         paths += resolver.resolve(domains)
-        return Variant(resolver.config, {path: _get(resolver.config, path) for path in paths})
+        return Variant(resolver.config, {path: get_value(resolver.config, path) for path in paths})
 
 
-class _Resolver:
+class Resolver:
     """Draws the domains of one config in as many passes as their dependencies need."""
 
-    def __init__(self, config: dict[str, Any], rng: random.Random) -> None:
+    def __init__(self, config: dict[str, Any], rng: random.Random | NumpyDraws) -> None:
         self.config = config
         self._rng = rng
         self._constants: list[tuple[Path, Constant]] = []
 
     def assign(self, path: Path, value: Any) -> None:
+        """Put a value into the config."""
         if path:
             self.config = _assigned(self.config, path, value)
 
@@ -202,7 +204,7 @@ class _Resolver:
             problem: RecursiveDependencyError | None = None
             for path, domain in pending:
                 try:
-                    value = self._draw(path, domain)
+                    value = self.draw(path, domain)
                 except RecursiveDependencyError as error:
                     problem = error
                     waiting.append((path, domain))
@@ -230,9 +232,15 @@ class _Resolver:
                 self._constants.append((path, domain))
         return [item for item in domains if not isinstance(item[1], Constant)]
 
-    def _draw(self, path: Path, domain: Domain) -> Any:
+    def draw(self, path: Path, domain: Domain) -> Any:
+        """Return a value of the domain that is at `path`; the config keeps the domain.
+
+        Raises:
+            RecursiveDependencyError: a function needs a value that is not known yet.
+            SearchSpaceError: the domain's function raised an exception.
+        """
         try:
-            return _copied(domain.draw(self._rng, _GuardedDict(self.config, ())))
+            return copied(domain.draw(self._rng, _GuardedDict(self.config, ())))
         except RecursiveDependencyError:
             raise
         except Exception as error:
@@ -253,7 +261,7 @@ class _Resolver:
 class _GuardedDict(dict[Any, Any]):
     """A config as a `sample_from` function sees it: asking for a value that is not known yet raises.
 
-    Attributes work like keys, and ``config`` names the config itself (the form of old scripts).
+    Attributes work like keys, and ``config``, as an attribute or a key, names the config itself.
     """
 
     def __init__(self, data: dict[Any, Any], path: Path) -> None:
@@ -261,6 +269,8 @@ class _GuardedDict(dict[Any, Any]):
         self.__dict__["_path"] = path
 
     def __getitem__(self, key: Any) -> Any:
+        if key == "config" and key not in self and not self.__dict__["_path"]:
+            return self
         return _guarded(super().__getitem__(key), (*self.__dict__["_path"], key))
 
     def __getattr__(self, name: str) -> Any:
@@ -318,8 +328,40 @@ def _guarded(value: Any, path: Path) -> Any:
 
 
 def is_grid(node: Any) -> bool:
-    """Return whether `node` is a grid: a dict whose only key is ``grid_search``."""
-    return isinstance(node, dict) and len(node) == 1 and "grid_search" in node
+    """Return whether `node` is a grid: a dict whose only key is ``grid_search``, or a `Categorical.grid`."""
+    return (isinstance(node, dict) and len(node) == 1 and "grid_search" in node) or (
+        isinstance(node, Domain) and node.is_grid()
+    )
+
+
+def grid_values(grid: Any) -> Any:
+    """Return the values of what `is_grid` takes for a grid."""
+    return grid.categories if isinstance(grid, Categorical) else grid["grid_search"]
+
+
+def scan(node: Any) -> tuple[list[tuple[Path, Domain]], list[tuple[Path, Any]]]:
+    """Return the domains of a space in their order, and its grids, sorted by path, each with its values."""
+    level = _Level.of(node)
+    return level.domains, [(path, grid.values) for path, grid in level.grids]
+
+
+def has_variables(node: Any) -> bool:
+    """Return whether there is a domain or a grid in a space."""
+    if isinstance(node, Domain) or is_grid(node):
+        return True
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
+    return any(map(has_variables, values))
+
+
+def same_space(one: Any, other: Any) -> bool:
+    """Return whether two spaces have the same domains, grids and constants."""
+    if isinstance(one, Domain) or isinstance(other, Domain):
+        return type(one) is type(other) and same_space(vars(one), vars(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_space(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same_space, one, other))
+    return one is other or bool(one == other)
 
 
 def path_text(path: Path) -> str:
@@ -331,25 +373,26 @@ def _sort_key(path: Path) -> list[tuple[bool, int, str]]:
     return [(False, part, "") if isinstance(part, int) else (True, 0, str(part)) for part in path]
 
 
-def _copied(node: Any) -> Any:
+def copied(node: Any) -> Any:
     """Copy dicts, lists and tuples; share the leaves. Grids and domains are leaves."""
     kind = type(node)
     if kind is dict:
-        return node if is_grid(node) else {key: _copied(value) for key, value in node.items()}
+        return node if is_grid(node) else {key: copied(value) for key, value in node.items()}
     if kind is list:
-        return [_copied(value) for value in node]
+        return [copied(value) for value in node]
     if kind is tuple:
-        return tuple([_copied(value) for value in node])
+        return tuple([copied(value) for value in node])
     if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return kind(*(_copied(value) for value in node))
+        return kind(*(copied(value) for value in node))
     if isinstance(node, dict):
-        return {key: _copied(value) for key, value in node.items()}
+        return {key: copied(value) for key, value in node.items()}
     if isinstance(node, list):
-        return [_copied(value) for value in node]
+        return [copied(value) for value in node]
     return node
 
 
-def _get(node: Any, path: Path) -> Any:
+def get_value(node: Any, path: Path) -> Any:
+    """Return the value at a path."""
     for part in path:
         node = node[part]
     return node

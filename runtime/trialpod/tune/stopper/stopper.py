@@ -8,11 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
-from trialpod.tune.described import RemembersArguments
+from trialpod.tune.plug_in_state import PlugIn, is_ours
 
 
-class Stopper(RemembersArguments):
-    """Base class: called with every result of every trial."""
+class Stopper(PlugIn):
+    """Base class: called with every result of every trial.
+
+    A subclass defines ``__call__`` and `stop_all`. One that defines no `get_state` has its attributes pickled, in a
+    script on the user's machine only.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have a class that judges in a way of its own be asked at every result."""
+        super().__init_subclass__(**kwargs)
+        if (
+            "horizons" not in vars(cls)
+            and not vars(cls).keys().isdisjoint(("__call__", "stop_all"))
+            and not is_ours(cls)
+        ):
+            cls.horizons = Stopper.horizons  # type: ignore[method-assign]
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Return True to stop the trial that reported `result` (flattened)."""

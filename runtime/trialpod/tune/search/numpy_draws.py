@@ -1,0 +1,163 @@
+"""Draws from NumPy's generators, call by call as Ray Tune makes them: the same seed gives the same values.
+
+NumPy is imported only by who has a generator of it, or a seed for one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from trialpod.errors import InvalidInputError
+
+Draws = "random.Random | NumpyDraws"
+
+_GLOBAL = "global"
+
+
+class NumpyDraws:
+    """A generator of NumPy.
+
+    Args:
+        generator: a ``RandomState`` or a ``Generator``; None is the global one, ``numpy.random``.
+    """
+
+    def __init__(self, generator: Any = None) -> None:
+        self._generator = generator
+
+    @property
+    def is_global(self) -> bool:
+        """True for ``numpy.random``, from which the script draws, too."""
+        return self._generator is None
+
+    def uniform(self, lower: float, upper: float, size: int = 1) -> Any:
+        """Return an array of numbers between the bounds."""
+        return self._source.uniform(lower, upper, size=size)
+
+    def loguniform(self, lower: float, upper: float, size: int = 1) -> Any:
+        """Return an array of numbers whose logarithms are uniform."""
+        import numpy as np
+
+        return np.exp(self._source.uniform(np.log(lower), np.log(upper), size=size))
+
+    def normal(self, mean: float, sd: float, size: int = 1) -> Any:
+        """Return an array of normally distributed numbers."""
+        return self._source.normal(mean, sd, size=size)
+
+    def integers(self, lower: int, upper: int, size: int = 1) -> Any:
+        """Return an array of whole numbers below `upper`."""
+        source = self._source
+        return (source.integers if hasattr(source, "integers") else source.randint)(lower, upper, size=size)
+
+    def indices(self, count: int, size: int = 1) -> Any:
+        """Return an array of positions in a list of `count` values."""
+        import numpy as np
+
+        return self._source.choice(np.arange(0, count), size=size)
+
+    def get_state(self) -> str:
+        """Return the state as text."""
+        kind = _GLOBAL if self._generator is None else type(self._generator).__name__
+        if kind == "Generator":
+            state = self._generator.bit_generator.state
+        else:
+            source = self._source if self._generator is None else self._generator
+            state = source.get_state(legacy=False)
+        return json.dumps({"kind": kind, "state": state}, default=_array)
+
+    @classmethod
+    def of_state(cls, text: str) -> NumpyDraws:
+        """Return a generator that continues where `get_state` was called; the global one is set back to there."""
+        import numpy as np
+
+        saved = json.loads(text, object_hook=_unarray)
+        state = saved["state"]
+        if saved["kind"] == _GLOBAL:
+            np.random.set_state(state)
+            return cls()
+        bits = getattr(np.random, state["bit_generator"])()
+        if saved["kind"] == "Generator":
+            bits.state = state
+            return cls(np.random.Generator(bits))
+        generator = np.random.RandomState(bits)
+        generator.set_state(state)
+        return cls(generator)
+
+    @property
+    def _source(self) -> Any:
+        if self._generator is not None:
+            return self._generator
+        import numpy as np
+
+        return np.random
+
+
+def generator_of(random_state: Any) -> random.Random | NumpyDraws:
+    """Return where to draw from for what Ray calls ``random_state``.
+
+    Args:
+        random_state: a seed, a generator of NumPy or of Python; None is NumPy's global one where the script uses
+            NumPy. Without NumPy, seeds are those of Python's generator.
+
+    Raises:
+        InvalidInputError: it is none of them.
+    """
+    if isinstance(random_state, (random.Random, NumpyDraws)):
+        return random_state
+    if random_state is None:
+        return NumpyDraws() if "numpy" in sys.modules else random.Random()
+    if is_numpy_generator(random_state):
+        return NumpyDraws(random_state)
+    if isinstance(random_state, bool) or not hasattr(random_state, "__index__"):
+        raise InvalidInputError(
+            f"random_state must be a whole number, or a generator of NumPy or of Python, got {random_state!r}"
+        )
+    seed = random_state.__index__()
+    if seed < 0 or find_spec("numpy") is None:
+        return random.Random(seed)
+    import numpy as np
+
+    return NumpyDraws(np.random.default_rng(seed))
+
+
+def is_numpy_generator(value: Any) -> bool:
+    """Return whether `value` is a ``RandomState`` or a ``Generator`` of NumPy."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.random.RandomState, numpy.random.Generator))
+
+
+def script_seeded_numpy() -> bool:
+    """Return whether ``numpy.random.seed`` was called in this process."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    bits = numpy.random.mtrand._rand._bit_generator  # noqa: SLF001  # there is no public way to ask
+    return getattr(bits, "_seed_seq", bits) is None
+
+
+def grid_bounds(lower: float, upper: float, q: float) -> tuple[float, float]:
+    """Return the outermost multiples of `q` between the bounds, as numbers."""
+    return _multiple(lower, q, math.ceil) * q, _multiple(upper, q, math.floor) * q
+
+
+def _multiple(bound: float, q: float, rounded: Any) -> float:
+    if not math.isfinite(bound):
+        return bound
+    near = round(bound / q)
+    return near if math.isclose(bound / q, near) else rounded(bound / q)
+
+
+def _array(value: Any) -> Any:
+    return {"array": value.tolist(), "dtype": str(value.dtype)} if hasattr(value, "dtype") else int(value)
+
+
+def _unarray(value: dict[str, Any]) -> Any:
+    if value.keys() != {"array", "dtype"}:
+        return value
+    import numpy as np
+
+    return np.array(value["array"], dtype=value["dtype"])
