@@ -133,7 +133,7 @@ def test_errors_of_the_experiment_are_raised_by_the_step_and_cleanup_ends_it(she
     )
     done = shell.python("script.py", timeout_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith(("Callback", "ended"))] == [
-        "CallbackError True",
+    assert [line for line in done.stdout.splitlines() if line.startswith(("ValueError", "ended"))] == [
+        "ValueError True",
         "ended RUNNING: 1",
     ]

@@ -101,8 +101,8 @@ first = Fails()
 try:
     Tuner(train, param_space={"x": tune.grid_search([1, 3])}, tune_config=TuneConfig(max_concurrent_trials=1),
         run_config=tuner(first)).fit()
-except tune.TuneError as error:
-    told(error=str(error), ended=first.seen[-1][0], results=first.results)
+except OSError as error:
+    told(error=str(error.__notes__), ended=first.seen[-1][0], results=first.results)
 restored = Tuner.restore(os.path.join(STORAGE, "exp"), train)
 (second,) = restored.run_config.callbacks
 second.fails = False
@@ -139,8 +139,8 @@ class Broken(tune.ProgressReporter):
         raise ZeroDivisionError("never")
 try:
     tune.run(train, config={"x": 1}, storage_path=os.path.abspath("storage"), progress_reporter=Broken())
-except tune.TuneError as error:
-    print(error)
+except ZeroDivisionError as error:
+    print(error.__notes__[0])
 """,
     )
     done = shell.python("script.py")

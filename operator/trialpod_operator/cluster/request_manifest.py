@@ -151,6 +151,11 @@ def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> N
         refused.add("TuneConfig(trial_name_creator=...): in a cluster trials are named by the operator; leave it out")
     if request.trial_dirname is not None:
         refused.add("TuneConfig(trial_dirname_creator=...): the operator names directories; leave it out")
+    if not request.chdir:
+        refused.add(
+            "TuneConfig(chdir_to_trial_dir=False): in a cluster set the variable RAY_CHDIR_TO_TRIAL_DIR=0 in the "
+            "trials' pod template instead"
+        )
     if request.log_files not in (None, _DEFAULT_LOG_FILES):
         refused.add("RunConfig(log_to_file=(...)): names cannot be chosen; each trial's output is in its log.txt")
     if not request.strict_metric:

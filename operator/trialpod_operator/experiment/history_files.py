@@ -19,7 +19,7 @@ from trialpod.protocol.values import opaque_decoder
 from trialpod.storage.layout import PROGRESS_FILE, RESULT_FILE
 from trialpod_operator.experiment.findings import Findings
 
-STATIC = ("trial_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
+STATIC = ("trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config")
 """Keys of a line that the parent adds to each result."""
 
 _AGAIN = "start the experiment once more: the lines are written again from the journal"
@@ -147,6 +147,8 @@ def _difference(line: bytes, result: Mapping[str, Any], trial_id: str) -> str:
         return f"is of trial {found.get('trial_id')}"
     wanted = {key: value for key, value in result.items() if key not in STATIC}
     shown = {key: value for key, value in found.items() if key not in STATIC}
+    if shown.get("done") is True and wanted.get("done") is False:
+        del shown["done"], wanted["done"]  # the engine stopped the trial at this result
     for key in sorted(wanted.keys() | shown.keys()):
         if key not in shown:
             return f"lacks {key}"

@@ -19,7 +19,7 @@ from trialpod.errors import StorageError
 from trialpod.protocol.messages import Assignment, ReportAnswer
 from trialpod.protocol.values import params_decoder
 from trialpod.storage.journal import Journal
-from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR, named_dirname
 from trialpod.tune.plug_in_state import StateNotKeptError, is_pickled, parts
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
@@ -88,6 +88,7 @@ class ExperimentHost:
         self._told_of_state = False
         self._written = 0
         self._names: dict[str, str] = {}
+        self._dirnames: set[str] = set()  # those that the script has chosen
         self._durable = 0
         self._warnings: list[Action] = []  # about files, to be told with the next event
         self.ended_lately: list[Trial] = []
@@ -113,7 +114,9 @@ class ExperimentHost:
         now = self.now()
         actions = self.engine.apply(event, now)
         outputs = self.engine.outputs
-        named = {created.trial_id: self._name(created) for created in outputs.created} if self._names_itself else {}
+        named = (
+            {created.trial_id: self._name(created, now) for created in outputs.created} if self._names_itself else {}
+        )
         record = Record(now, event, None if outputs.empty else outputs, named)
         self._written = self._journal.append(encode(record))
         self._remember(named)
@@ -254,6 +257,7 @@ class ExperimentHost:
             self.engine.restore(bytes(stored.engine))
             self._names = stored.names
             self.files.dirnames = stored.dirnames
+            self._dirnames = set(stored.dirnames.values())
             self.files.resumed = dict(stored.offsets)
             self.files.go_on(trial for trial in self.engine.state.trials.values() if not trial.ended)
         count = 0
@@ -270,13 +274,19 @@ class ExperimentHost:
     def _names_itself(self) -> bool:
         return self.plan.trial_name is not None or self.plan.trial_dirname is not None
 
-    def _name(self, created: Created) -> tuple[str, str]:
-        name, dirname = self.plan.trial_name, self.plan.trial_dirname
+    def _name(self, created: Created, now: float) -> tuple[str, str]:
+        """Return what a script calls a new trial and its directory, which is that of no other trial."""
+        namer, dirnamer = self.plan.trial_name, self.plan.trial_dirname
         config: dict[str, Any] = params_decoder.decode(created.params)  # a script's own, in its own process
-        return (
-            name(created.trial_id, created.tag, config) if name is not None else "",
-            dirname(created.trial_id, created.tag, config) if dirname is not None else "",
-        )
+        name = namer(created.trial_id, created.tag, config) if namer is not None else ""
+        if dirnamer is not None:
+            dirname = dirnamer(created.trial_id, created.tag, config)
+        else:
+            dirname = named_dirname(name, created.tag, now)
+        if dirname in self._dirnames:
+            dirname = f"{dirname}_{created.trial_id}"
+        self._dirnames.add(dirname)
+        return name, dirname
 
     def _warn(self, trial_id: str, message: str) -> None:
         self._warnings.append(Warned(message, self.engine.state.trials.get(trial_id)))
@@ -287,6 +297,7 @@ class ExperimentHost:
                 self._names[trial_id] = name
             if dirname:
                 self.files.dirnames[trial_id] = dirname
+                self._dirnames.add(dirname)
 
     def _keep_files(self, event: AnyEvent, actions: list[Action]) -> None:
         if isinstance(event, AttemptStarted):

@@ -49,6 +49,7 @@ class ExperimentPlan:
     document: dict[str, Any] = field(default_factory=dict)
     trial_name: TrialNamer | None = None  # from a script
     trial_dirname: TrialNamer | None = None
+    environment: dict[str, str] = field(default_factory=dict)  # of the trials' processes, besides this one's
     log_output: bool = True
     grace_s: float = DEFAULT_GRACE_S
 

@@ -11,6 +11,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
+from trialpod.runner import variables
 from trialpod.storage.endpoints import endpoint_of
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
@@ -116,10 +117,11 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         seed=seed,
         chosen_seed=request.seed is not None,
     )
+    name = str((stored or {}).get("name") or request.name)  # its folder may have been renamed since
     stop = request.stop
     rules = [StopRule(key, float(value)) for key, value in stop.items()] if isinstance(stop, dict) else []
     settings = Settings(
-        name=request.name,
+        name=name,
         trainable_name=request.trainable_name,
         metric=request.metric,
         mode=request.mode or _own_mode(request) or "max",
@@ -145,13 +147,14 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         resources_of=request.resources_fn,
         trial_name=request.trial_name,
         trial_dirname=request.trial_dirname,
+        environment={} if request.chdir else {variables.STAY: "0"},
         remote=RemoteStorage(
             uri=request.storage_uri, options=StorageOptions(endpoint=endpoint_of(request.storage_uri)).resolved()
         )
         if request.storage_uri
         else None,
         document={
-            "name": request.name,
+            "name": name,
             "storage": request.storage_uri,
             "seed": seed,
             "total": search.total,

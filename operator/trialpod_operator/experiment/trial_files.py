@@ -12,6 +12,7 @@ somebody removed is made again, and `warn` is told once per trial.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -20,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import StorageError
+from trialpod.protocol.values import params_decoder
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, PARAMS_FILE, trial_dirname
 from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
 from trialpod.storage.trial_log import EventFile, TrialLog
-from trialpod_operator.engine.trial import Trial
+from trialpod_operator.engine.trial import TERMINATED, Trial
 
 Offsets = dict[str, int]
 
@@ -243,9 +245,22 @@ def static_fields(trial: Trial) -> dict[str, Any]:
     """Return what is the same in all results of an attempt, and is sent only once."""
     return {
         "trial_id": trial.trial_id,
-        "experiment_tag": trial.tag,
+        "experiment_id": experiment_id(trial),
         "pid": trial.pid,
         "hostname": trial.hostname,
         "node_ip": trial.node_ip,
         "config": trial.config,
+        "experiment_tag": trial.tag,
     }
+
+
+def complete_result(trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial's latest result as its user sees it: with its config, and ``done`` once it is complete."""
+    done = {"done": True} if trial.status == TERMINATED else {}
+    return {**result, **done, **static_fields(trial), "config": params_decoder.decode(trial.params)}
+
+
+def experiment_id(trial: Trial) -> str:
+    """Return what older scripts tell the trials of several experiments apart by: another text for each trial."""
+    text = f"{trial.trial_id} {trial.created_at!r}"
+    return hashlib.sha256(text.encode(), usedforsecurity=False).hexdigest()[:32]

@@ -23,7 +23,7 @@ from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.plans import plan_from_request
 from trialpod_operator.experiment.stored import read_stored, stored_in
-from trialpod_operator.experiment.trial_files import static_fields
+from trialpod_operator.experiment.trial_files import complete_result
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.display.base import Display, write_closing
 from trialpod_operator.local.display.choose import can_move_the_cursor, choose_display, level_of
@@ -216,4 +216,4 @@ def _broken(engine: Engine) -> str:
 def _last_result(result: dict[str, Any], trial: Trial) -> dict[str, Any] | None:
     if not result:
         return None
-    return {**result, **static_fields(trial), "config": params_decoder.decode(trial.params)}
+    return complete_result(trial, result)

@@ -36,7 +36,7 @@ from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreate
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, CheckpointsChanged, ResultsReceived
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.host import ExperimentHost
-from trialpod_operator.experiment.trial_files import static_fields
+from trialpod_operator.experiment.trial_files import complete_result, static_fields
 
 if TYPE_CHECKING:
     from trialpod.tune.backends import TrialOutcome
@@ -73,6 +73,7 @@ class Callbacks:
         self._saved_at = clock()
         self._iteration = 0
         self._views: dict[str, TrialView] = {}
+        self._facts: dict[str, _Facts] = {}
         self._checkpoints: dict[str, int] = {}  # trial_id -> index of the latest that was told
         self._host: ExperimentHost | None = None
         self._ended = False
@@ -140,7 +141,8 @@ class Callbacks:
 
     def _add(self, trial: Trial) -> None:
         if trial.trial_id not in self._views and self._host is not None:
-            view = TrialView(cast("TrialOutcome", _Facts(trial, self._host)))
+            facts = self._facts[trial.trial_id] = _Facts(trial, self._host)
+            view = TrialView(cast("TrialOutcome", facts))
             self._views[trial.trial_id] = view
             self.trials.append(view)
 
@@ -164,13 +166,18 @@ class Callbacks:
 
     def _results(self, trial: Trial, results: list[dict[str, Any]]) -> None:
         static = {**static_fields(trial), "config": params_decoder.decode(trial.params)}
-        for result in results:
-            self._hooks.result(
-                Metrics({**result, **static}),
-                iteration=self._iteration,
-                trials=self.trials,
-                trial=self._views[trial.trial_id],
-            )
+        facts = self._facts[trial.trial_id]
+        try:
+            for result in results:
+                facts.told = {**result, **static}
+                self._hooks.result(
+                    Metrics(facts.told),
+                    iteration=self._iteration,
+                    trials=self.trials,
+                    trial=self._views[trial.trial_id],
+                )
+        finally:
+            facts.told = None
 
     def _committed(self, trial_id: str, attempt: int, infos: list[CheckpointInfo]) -> None:
         trial = self._trial(trial_id)
@@ -221,6 +228,8 @@ class _Facts:
         self._host = host
         self.trial_id = trial.trial_id
         self.created_at = trial.created_at
+        self.told: dict[str, Any] | None = None
+        """The result that callbacks are told of right now; later ones of the same batch are not theirs to see yet."""
 
     @property
     def name(self) -> str:
@@ -248,8 +257,10 @@ class _Facts:
 
     @property
     def last_result(self) -> dict[str, Any] | None:
+        if self.told is not None:
+            return self.told
         result = self._trial.last_result
-        return {**result, **static_fields(self._trial), "config": self.config} if result else None
+        return complete_result(self._trial, result) if result else None
 
     @property
     def error(self) -> str:

@@ -97,7 +97,8 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 Existing(directory, stored, options.ways, in_bucket=True).refuse(found)
         # No process of an earlier run is left that could still read them.
         sweep_trainables(directory / TRIALPOD_DIR, plan.trainable)
-        fork_server = ForkServer(env={**os.environ, **slots.thread_env(plan.resources)}, keep_fd=lock.fileno())
+        environment = {**os.environ, **slots.thread_env(plan.resources), **plan.environment}
+        fork_server = ForkServer(env=environment, keep_fd=lock.fileno())
         try:
             write_stored(directory, plan.document)
             # Imported while the fork server starts, which takes as long.

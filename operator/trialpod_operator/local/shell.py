@@ -289,7 +289,7 @@ class LocalShell:
 
     async def _run(self) -> RunOutcome:
         self._changed = asyncio.Event()
-        env = {**os.environ, **self._slots.thread_env(self._plan.resources)}
+        env = {**os.environ, **self._slots.thread_env(self._plan.resources), **self._plan.environment}
         pool = ProcessPool(env=env, keep_fd=self._lock_fd, server=self._fork_server)
         folder = Scratch(None, RUN_PREFIX)
         with contextlib.ExitStack() as stack:

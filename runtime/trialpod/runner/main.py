@@ -42,13 +42,12 @@ from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
 from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
 from trialpod.runner.streams import flush, say
-from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR
+from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR, STAY
 from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
 log = logging.getLogger(__name__)
 
-STAY_VARIABLE = "RAY_CHDIR_TO_TRIAL_DIR"
 """Environment variable: 0 leaves the working directory of trials as it is."""
 
 
@@ -291,7 +290,7 @@ class _Process:
         if original not in sys.path:
             sys.path.insert(0, original)
         os.makedirs(local, exist_ok=True)
-        if os.environ.get(STAY_VARIABLE) != "0":
+        if os.environ.get(STAY) != "0":
             os.chdir(local)
         if self._log_dir is not None and self._log_dir != local:
             _move_log(os.path.join(self._log_dir, "log.txt"), os.path.join(local, "log.txt"))

@@ -48,7 +48,12 @@ def trial_dirname(trainable: str, trial_id: str, tag: str, created_at: float) ->
         tag: its experiment tag, e.g. ``2_lr=0.0132``.
         created_at: seconds since the epoch; shown in UTC.
     """
-    identity = _RESERVED.sub("_", f"{trainable}_{trial_id}_{tag}"[:MAX_IDENTIFIER])
+    return named_dirname(f"{trainable}_{trial_id}", tag, created_at)
+
+
+def named_dirname(name: str, tag: str, created_at: float) -> str:
+    """Return the name of the directory of a trial that a script has named: ``{name}_{experiment_tag}_{time}``."""
+    identity = _RESERVED.sub("_", f"{name}_{tag}"[:MAX_IDENTIFIER])
     date = time.strftime("_%Y-%m-%d_%H-%M-%S", time.gmtime(created_at))
     # A cut inside a character of several bytes drops that character.
     identity = identity.encode()[: _MAX_COMPONENT_BYTES - len(date)].decode(errors="ignore")

@@ -72,6 +72,7 @@ class ExperimentRequest:
     strict_metric: bool = True  # a trial that never reports `metric` has failed
     callbacks: list[Callback] = field(default_factory=list)  # run in this process
     progress_reporter: ProgressReporter | None = None
+    chdir: bool = True  # trials run in their own directories
     resume: bool = False
     resume_unfinished: bool = True  # False: unfinished trials stay as they are
     resume_errored: bool = False  # failed trials go on from their newest checkpoints

@@ -26,7 +26,18 @@ HOOKS = (*(name for name in vars(Callback) if name.startswith("on_")), "setup")
 
 
 class CallbackError(TrialpodError):
-    """A callback raised an exception, which is the `__cause__`."""
+    """A callback raised an exception, which is the `__cause__`.
+
+    `Tuner.fit` raises that one, with this one's text as a note.
+    """
+
+    def original(self) -> BaseException:
+        """Return the callback's own exception; this one where there is none."""
+        cause = self.__cause__
+        if cause is None:
+            return self
+        cause.add_note(str(self))
+        return cause
 
 
 class CallbackList:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest, refuse_stand_ins
+from trialpod.tune.arguments import names_nearest
 from trialpod.tune.flattened import flattened
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def _choose(where: str, argument: str, value: object, allowed: Sequence[str]) ->
     refuse(where, argument, value, text + (f" (did you mean {guess!r}?)" if guess else ""))
 
 
+@names_nearest
 @dataclass
 class CheckpointConfig:
     """Which checkpoints a trial keeps, and when a class Trainable writes them by itself.
@@ -100,6 +102,7 @@ class CheckpointConfig:
             refuse(where, "checkpoint_at_end", self.checkpoint_at_end, "True, False or None")
 
 
+@names_nearest
 @dataclass
 class FailureConfig:
     """What happens when a trial fails. Preemptions and lost nodes are no failures and never count.
@@ -135,6 +138,7 @@ class FailureConfig:
             )
 
 
+@names_nearest
 @dataclass
 class RunConfig:
     """How an experiment runs and where its results go.
@@ -262,6 +266,7 @@ class NewTrial:
         return f"{self.trainable_name}_{self.trial_id}"
 
 
+@names_nearest
 @dataclass
 class TuneConfig:
     """How the search space is explored.
@@ -278,12 +283,13 @@ class TuneConfig:
         time_budget_s: seconds (or a timedelta) after which the experiment is stopped.
         reuse_actors: run trials one after another in the same processes. A class Trainable must implement
             `reset_config`.
-        trial_name_creator: called with a `NewTrial`, returns the trial's name.
-        trial_dirname_creator: called with a `NewTrial`, returns the name of the trial's directory, which must be
-            another one for each trial.
+        trial_name_creator: called with a `NewTrial`, returns the trial's name; its directory's name begins with it.
+        trial_dirname_creator: called with a `NewTrial`, returns the name of the trial's directory. Of equal names
+            the later ones get the trial's id behind them.
         seed: makes the default search repeatable. Ray has no such argument; there it is an argument of the
             search algorithm, which works here too.
-        chdir_to_trial_dir: trials run in their own directories, as with True; False is not supported.
+        chdir_to_trial_dir: whether trials run in their own directories; False leaves them in that of the script,
+            where relative paths mean the same for all of them. None means True.
         max_trial_hours: hours of all trials together, after which the experiment is stopped as after its
             `time_budget_s`; what a trial did before it failed or was moved counts. As `spec.maxTrialHours` of a
             manifest. Ray has no such argument.
@@ -292,7 +298,6 @@ class TuneConfig:
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
-        NotSupportedError: `chdir_to_trial_dir` is False.
     """
 
     mode: Literal["max", "min"] | None = None
@@ -336,13 +341,8 @@ class TuneConfig:
                 refuse(where, argument, creator, "a function (trial) -> str, or None")
         if self.seed is not None and not _is_int(self.seed):
             refuse(where, "seed", self.seed, "an integer or None")
-        if self.chdir_to_trial_dir not in (None, True):
-            _not_supported(
-                where,
-                "chdir_to_trial_dir",
-                "trials run in their own directories; read files by absolute paths, or relative to the variable "
-                "TRIALPOD_ORIG_WORKING_DIR",
-            )
+        if self.chdir_to_trial_dir not in (None, True, False):
+            refuse(where, "chdir_to_trial_dir", self.chdir_to_trial_dir, "True, False or None")
 
 
 def _check_type(where: str, argument: str, value: object, expected: type) -> None:

@@ -232,7 +232,7 @@ class ExperimentAnalysis:
         }
 
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
-        """Return one row for each trial that reported something.
+        """Return one row for each trial; with a metric, for each that reported something.
 
         Args:
             metric: None takes the last result of each trial; a metric takes the result in which it was best.

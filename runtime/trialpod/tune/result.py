@@ -98,8 +98,8 @@ class Result:
     """What one trial reported and left behind.
 
     Attributes:
-        metrics: its last result; None when it reported none. The names are flattened ("loss/train"), and
-            ``metrics["loss"]["train"]`` works too.
+        metrics: its last result; when it reported none, only what is known of it: its id and config. The names are
+            flattened ("loss/train"), and ``metrics["loss"]["train"]`` works too.
         checkpoint: its newest checkpoint, or None. One in a bucket is downloaded when it is used first.
         error: why it failed, or None.
         path: its directory; its URI when it was read from a bucket.
@@ -116,7 +116,7 @@ class Result:
         *,
         config: dict[str, Any] | None = None,
     ) -> None:
-        self.metrics = None if metrics is None else Metrics(metrics)
+        self.metrics = Metrics(metrics or {})
         self.checkpoint = checkpoint
         self.error = error
         self.path = path
@@ -132,7 +132,8 @@ class Result:
             error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
         saved = checkpoints_in(trial.checkpoint_uri or trial.path, trial.checkpoints)
         newest = saved[-1][0] if saved else None
-        return cls(trial.last_result, newest, error, trial.path, saved, config=trial.config)
+        metrics = trial.last_result or facts_of(trial)
+        return cls(metrics, newest, error, trial.path, saved, config=trial.config)
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str]) -> Result:
@@ -161,15 +162,21 @@ class Result:
         return cls(last, newest, _read_error(storage, directory), directory, saved, config=config)
 
     @property
+    def log_dir(self) -> str:
+        """The name that older scripts use for `path`."""
+        return self.path
+
+    @property
     def config(self) -> dict[str, Any] | None:
         """The trial's config; None only when a directory does not tell."""
         if self._config is not None:
             return self._config
-        return self.metrics.get("config") if self.metrics is not None else None
+        config: dict[str, Any] | None = self.metrics.get("config")
+        return config
 
     @property
-    def metrics_dataframe(self) -> pd.DataFrame | None:
-        """All results as a pandas DataFrame, one row for each iteration; None when there are none.
+    def metrics_dataframe(self) -> pd.DataFrame:
+        """All results as a pandas DataFrame, one row for each iteration; empty when there are none.
 
         The config is in columns such as ``config/lr``. Of iterations that a retried trial reported again, the later
         report is there.
@@ -179,10 +186,7 @@ class Result:
             StorageError: ``result.json`` is damaged.
         """
         if self._frame is None:
-            rows = read_rows(self.path)
-            if not rows:
-                return None
-            self._frame = frame_of(rows)
+            self._frame = frame_of(read_rows(self.path))
         return self._frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
@@ -215,7 +219,7 @@ class Result:
     def __repr__(self) -> str:
         shown = {
             name: value
-            for name, value in (self.metrics or {}).items()
+            for name, value in self.metrics.items()
             if isinstance(value, (int, float, str)) and name not in _UNINTERESTING
         }
         error = f", error={str(self.error.args[0])!r}" if self.error is not None else ""
@@ -223,6 +227,12 @@ class Result:
             f"Result(metrics={shown!r}, config={self.config!r}, checkpoint={self.checkpoint!r}{error}, "
             f"path={self.path!r})"
         )
+
+
+def facts_of(trial: TrialOutcome) -> dict[str, Any]:
+    """Return what is known of a trial that reported nothing."""
+    done = {"done": True} if trial.status == "TERMINATED" else {}
+    return {**done, "trial_id": trial.trial_id, "config": trial.config, "experiment_tag": trial.experiment_tag}
 
 
 class ExperimentFailedError(InvalidInputError):
@@ -238,6 +248,7 @@ _UNINTERESTING = frozenset(
         "config",
         "date",
         "done",
+        "experiment_id",
         "experiment_tag",
         "hostname",
         "iterations_since_restore",

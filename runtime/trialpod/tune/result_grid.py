@@ -11,6 +11,7 @@ from trialpod.tune.result import (
     NoResultError,
     Result,
     check_mode,
+    facts_of,
     frame_of,
     unknown_metric,
 )
@@ -126,7 +127,7 @@ class ResultGrid(Sequence[Result]):
         return self[best]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
-        """Return one row for each trial that reported something, as a pandas DataFrame.
+        """Return one row for each trial, as a pandas DataFrame; with a filter, for each that reported something.
 
         Args:
             filter_metric: None takes the last result of each trial; a metric takes the result in which it was best.
@@ -149,9 +150,9 @@ class ResultGrid(Sequence[Result]):
         rows: list[dict[str, Any]] = []
         measured = False
         for trial in self._outcome.trials:
-            if not trial.last_result:
+            if not trial.last_result and filter_metric is not None:
                 continue
-            row = trial.last_result
+            row = trial.last_result or facts_of(trial)
             if filter_metric is not None:
                 found = best_row(read_rows(trial.path), filter_metric, mode or "max")
                 measured = measured or found is not None

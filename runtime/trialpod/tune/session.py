@@ -168,20 +168,22 @@ class Session:
         elapsed = now - self._reported_at
         if "time_this_iter_s" in result:
             elapsed = float(result["time_this_iter_s"])
-        else:
-            result["time_this_iter_s"] = elapsed
-        result.setdefault("training_iteration", iteration)
         total = self._time_total + elapsed
         time_since_restore = self._time_since_restore + elapsed
         second = int(self._wall())
         if second != self._second:
             self._second = second
             self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
+        # In Ray's order, which is that of the columns in progress.csv.
+        result.setdefault("timestamp", second)
+        result["checkpoint_dir_name"] = None
+        result.setdefault("done", False)
+        result.setdefault("training_iteration", iteration)
+        result["date"] = self._date
+        result.setdefault("time_this_iter_s", elapsed)
         result["time_total_s"] = total
         result["time_since_restore"] = time_since_restore
         result["iterations_since_restore"] = since_restore
-        result.setdefault("timestamp", second)
-        result["date"] = self._date
         steps, episodes = result.get("timesteps_this_iter"), result.get("episodes_this_iter")
         timesteps_total, timesteps_since_restore = self._timesteps_total, self._timesteps_since_restore
         episodes_total = self._episodes_total
@@ -195,9 +197,8 @@ class Session:
             episodes_total = (episodes_total or 0) + episodes
         if episodes_total is not None:
             result["episodes_total"] = episodes_total
-        done = self.channel.judge(result) or bool(result.get("done"))
+        done = self.channel.judge(result) or bool(result["done"])
         result["done"] = done
-        result["checkpoint_dir_name"] = None
         info = None
         if checkpoint is None and self._offered is not None:
             info = self._snapshot_offered(result)

@@ -25,7 +25,7 @@ from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
 from trialpod.tune.diagnosis import diagnose
 from trialpod.tune.registry import Shipped, shipped
-from trialpod.tune.stored_objects import RESTING_S, ObjectSet, collecting, sweep
+from trialpod.tune.stored_objects import RESTING_S, ObjectSet, collecting, reading_from, sweep
 
 FILE = "trainable.pkl"
 _NOT_OWN = frozenset({"__main__", "trialpod", "trialpod_operator"})
@@ -163,8 +163,13 @@ def write_atomically(file: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def unpickled(data: bytes, where: str) -> Any:
+def unpickled(data: bytes, where: str, *, objects: str = "") -> Any:
     """Return the object in a packed file's contents, which must be the user's own: unpickling runs its code.
+
+    Args:
+        data: the contents.
+        where: the file, for messages.
+        objects: the folder or URI with the objects that it refers to.
 
     Raises:
         TrainableError: the contents are damaged, of another version of Python, or need what cannot be imported.
@@ -173,7 +178,8 @@ def unpickled(data: bytes, where: str) -> Any:
 
     header, body = read_packed(data)
     try:
-        return pickle.loads(body)
+        with reading_from(objects, None) if objects else contextlib.nullcontext():
+            return pickle.loads(body)
     except Exception as error:
         hint = version_mismatch(header) or "run this where the modules that it names can be imported"
         raise TrainableError(f"{where} cannot be read: {type(error).__name__}: {error}; {hint}") from error

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.tune.arguments import names_nearest
 
 
+@names_nearest
 @dataclass
 class SyncConfig:
     """How an experiment is copied to its storage.

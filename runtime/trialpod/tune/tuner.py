@@ -23,7 +23,9 @@ from trialpod.errors import InvalidInputError, NotSupportedError, refuse_stand_i
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
+from trialpod.tune.arguments import names_nearest
 from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend, prepare_storage
+from trialpod.tune.callback_list import CallbackError
 from trialpod.tune.config import (
     CheckpointConfig,
     FailureConfig,
@@ -40,6 +42,7 @@ from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import bundles_of, resources_of
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.result_grid import ResultGrid
+from trialpod.tune.shipping import FILE as TRAINABLE_FILE
 from trialpod.tune.shipping import packed_trainable, pickled, unpickled, write_atomically, write_trainable
 from trialpod.tune.stored_objects import ObjectSet
 from trialpod.tune.trainable_checks import checkpoint_rules, inspect_trainable
@@ -76,6 +79,7 @@ class _Resume:
 _run_names = RunNames()
 
 
+@names_nearest
 class Tuner:
     """One experiment: a Trainable, the space of its configs, and how to search it.
 
@@ -111,20 +115,23 @@ class Tuner:
         self._backend = backend
         self._resume: _Resume | None = None
         self._grid: ResultGrid | None = None
+        self._begun: Place | None = None
+        """Where the latest `fit` runs; what there is of it stays readable when `fit` raises an exception."""
         self._check()
 
     @classmethod
     def restore(
         cls,
         path: str | os.PathLike[str],
-        trainable: Any,
-        *,
+        trainable: Any = None,
         resume_unfinished: bool = True,
         resume_errored: bool = False,
         restart_errored: bool = False,
         param_space: Mapping[str, Any] | None = None,
         storage_filesystem: Any = None,
         _resume_config: ResumeConfig | None = None,
+        *,
+        overwrite_trainable: Any = None,
         backend: Backend | str | None = None,
     ) -> Tuner:
         """Return a Tuner whose `fit` goes on with an experiment.
@@ -132,13 +139,15 @@ class Tuner:
         Args:
             path: the experiment's directory, or where it is kept: ``s3://bucket/prefix/name``. Then `fit` works in
                 ``~/trialpod-results/name``, or in the folder that the variable TRIALPOD_WORK_DIR names.
-            trainable: the experiment's Trainable; its code may have changed, its name may not.
+            trainable: the experiment's Trainable; its code may have changed, its name may not. None takes the one
+                that is stored with the experiment.
             resume_unfinished: whether trials that had not ended go on.
-            resume_errored: whether failed trials go on from their newest checkpoints.
+            resume_errored: whether failed trials go on from their newest checkpoints; goes before `restart_errored`.
             restart_errored: whether failed trials start anew.
             param_space: the search space again, if objects in it must be replaced. The keys must be the same.
             storage_filesystem: not supported; give `path` as a URI.
             _resume_config: the same as the three arguments above it, as Ray Tune's newer form of them.
+            overwrite_trainable: the name that older scripts use for `trainable`.
             backend: as for `Tuner`.
 
         Raises:
@@ -155,13 +164,15 @@ class Tuner:
             resume_unfinished, resume_errored, restart_errored = resume_flags(
                 _resume_config, defaults=(resume_unfinished, resume_errored, restart_errored) == (True, False, False)
             )
-        if resume_errored and restart_errored:
+        if trainable is not None and overwrite_trainable is not None:
             raise InvalidInputError(
-                "Tuner.restore(resume_errored=True, restart_errored=True): failed trials can go on from their "
-                "checkpoints or start anew, not both; choose one"
+                "Tuner.restore(trainable=..., overwrite_trainable=...): both are the Trainable; give trainable only"
             )
         prepare_storage(open_backend(backend), str(place))
-        saved = _saved(place, "Tuner.restore", inspect_trainable(trainable).name)
+        trainable = overwrite_trainable if trainable is None else trainable
+        if trainable is None:
+            trainable = stored_trainable(place, "Tuner.restore")
+        saved = _saved(place, "Tuner.restore", inspect_trainable(resolve_trainable(trainable)).name)
         space = saved["param_space"] if param_space is None else checked_space(param_space)
         check_same_keys(saved["param_space"], space)
         tuner = cls(
@@ -177,7 +188,7 @@ class Tuner:
                 "tuner.run_config.callbacks before fit() if they are needed",
                 ", ".join(saved["left_out"]),
             )
-        tuner._resume = _Resume(place, resume_unfinished, resume_errored, restart_errored)
+        tuner._resume = _Resume(place, resume_unfinished, resume_errored, restart_errored and not resume_errored)
         return tuner
 
     @classmethod
@@ -229,7 +240,8 @@ class Tuner:
             ExperimentFailedError: no trial reports the metric, or a scheduler, search algorithm or stopper raised
                 an error. What was reported until then is in `get_results`.
             TrialFailedError: a trial failed and ``fail_fast="raise"`` was set.
-            CallbackError: a callback raised an exception.
+            KeyboardInterrupt: it was interrupted; what was reported is in `get_results`, and `restore` goes on.
+            Exception: what a callback raised, as it was raised.
             TrialpodError: the experiment itself could not go on.
         """
         self._check()
@@ -251,20 +263,23 @@ class Tuner:
         folder = Path(place.directory, OUR_FOLDER)
         os.makedirs(folder, exist_ok=True)
         write_atomically(Path(place.directory, TUNER_FILE), state)
-        outcome = backend.run(
-            replace(
-                request,
-                name=os.path.basename(place.directory),
-                storage_path=os.path.dirname(place.directory),
-                storage_uri=place.uri,
-                trainable=write_trainable(code, folder, objects),
-                resume=resume is not None,
-                resume_unfinished=resume is None or resume.unfinished,
-                resume_errored=resume is not None and resume.errored,
-                restart_errored=resume is not None and resume.restart,
-                retry_failed=resume is not None and resume.retry_failed,
-            )
+        request = replace(
+            request,
+            name=os.path.basename(place.directory),
+            storage_path=os.path.dirname(place.directory),
+            storage_uri=place.uri,
+            trainable=write_trainable(code, folder, objects),
+            resume=resume is not None,
+            resume_unfinished=resume is None or resume.unfinished,
+            resume_errored=resume is not None and resume.errored,
+            restart_errored=resume is not None and resume.restart,
+            retry_failed=resume is not None and resume.retry_failed,
         )
+        self._grid, self._begun = None, place
+        try:
+            outcome = backend.run(request)
+        except CallbackError as error:
+            raise error.original() from None
         self._grid = self._results(outcome)
         if outcome.broken:
             raise ExperimentFailedError(f"the experiment in {outcome.path} was ended: {outcome.broken}")
@@ -275,14 +290,17 @@ class Tuner:
     def get_results(self) -> ResultGrid:
         """Return the results of the experiment, after `fit` or on a restored Tuner.
 
+        When `fit` was interrupted or raised an error they are those up to then.
+
         Raises:
             InvalidInputError: the experiment has not run.
         """
         if self._grid is not None:
             return self._grid
-        if self._resume is None:
+        place = self._begun or (self._resume.place if self._resume is not None else None)
+        if place is None:
             raise InvalidInputError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
-        return self._results(open_backend(self._backend).load(str(self._resume.place)))
+        return self._results(open_backend(self._backend).load(str(place)))
 
     def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
         # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
@@ -298,11 +316,6 @@ class Tuner:
         checkpoint_rules(self._run_config.checkpoint_config or CheckpointConfig(), self._facts)
         resources_of(self._trainable)
         config = self._tune_config
-        if config.reuse_actors and not self._facts.resets:
-            raise InvalidInputError(
-                f"TuneConfig(reuse_actors=True): {self._facts.name} does not implement reset_config(), which takes "
-                "a new config and returns True; implement it or leave reuse_actors out"
-            )
         check_scheduler(made_scheduler(config.scheduler), config)
         made_search_alg(config.search_alg)
 
@@ -396,6 +409,7 @@ class Tuner:
             reuse=tuning.reuse_actors,
             trial_name=trial_namer(tuning.trial_name_creator, facts.name, "trial_name_creator"),
             trial_dirname=trial_namer(tuning.trial_dirname_creator, facts.name, "trial_dirname_creator"),
+            chdir=tuning.chdir_to_trial_dir is not False,
             log_files=log_files(running.log_to_file),
             verbose=1 if running.verbose is None else int(running.verbose),
             strict_metric=overrides.strict_metric,
@@ -440,6 +454,26 @@ def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
             f"{saved['trainable_name']!r}; pass that one (its code may have changed)"
         )
     return saved
+
+
+def stored_trainable(place: Place, where: str) -> Any:
+    """Return the Trainable that is stored with an experiment, which must be the user's own: its code is run.
+
+    Raises:
+        InvalidInputError: there is none.
+        TrainableError: it cannot be loaded here.
+    """
+    files = sorted(Path(place.directory, OUR_FOLDER).glob("trainable*.pkl"), key=lambda file: file.stat().st_mtime)
+    if files:
+        return unpickled(files[-1].read_bytes(), str(files[-1]), objects=str(files[-1].parent))
+    folder = f"{place.uri}/{OUR_FOLDER}"
+    try:
+        data = place.storage().read(f"{OUR_FOLDER}/{TRAINABLE_FILE}")
+    except KeyMissingError:
+        raise InvalidInputError(
+            f"{where}(path={str(place)!r}): the experiment's Trainable is not stored there; pass trainable=..."
+        ) from None
+    return unpickled(data, f"{folder}/{TRAINABLE_FILE}", objects=folder)
 
 
 def _file_here(place: Place) -> Path | None:

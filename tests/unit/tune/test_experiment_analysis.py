@@ -129,7 +129,8 @@ def test_what_is_missing_or_unknown_is_said(analysis: ExperimentAnalysis, tmp_pa
 
 
 def test_tables_of_all_trials(analysis: ExperimentAnalysis) -> None:
-    assert list(analysis.dataframe()["score"]) == [0.0, 8.0, 5.0]
+    assert list(analysis.dataframe()["score"].dropna()) == [0.0, 8.0, 5.0]
+    assert len(analysis.dataframe()) == 4
     assert list(analysis.dataframe("score", "max")["score"]) == [9.0, 8.0, 5.0]
     assert list(analysis.results_df.index) == ["0", "1", "2"]
     assert {key: len(frame) for key, frame in analysis.trial_dataframes.items()} == {"0": 3, "1": 3, "2": 3, "3": 0}

@@ -77,15 +77,20 @@ def test_the_data_frame_has_one_row_an_iteration_and_columns_of_the_config(tmp_p
     assert list(frame["config/net/n"]) == [2, 2]
 
 
-def test_a_trial_without_results_has_neither_metrics_nor_a_data_frame(tmp_path: Path) -> None:
-    result = Result.from_trial(outcome(tmp_path))
-    assert (result.metrics, result.metrics_dataframe, result.checkpoint, result.error) == (None, None, None, None)
-    assert result.config == {"lr": 0.1}
+class TestWithoutResults:
+    def test_metrics_are_what_is_known_of_the_trial(self, tmp_path: Path) -> None:
+        result = Result.from_trial(outcome(tmp_path))
+        assert result.metrics["trial_id"] == "a_00000"
+        assert result.metrics.get("loss") is None
+        assert (result.checkpoint, result.error, result.config) == (None, None, {"lr": 0.1})
+        assert result.log_dir == result.path
+
+    def test_the_data_frame_is_empty(self, tmp_path: Path) -> None:
+        assert len(Result.from_trial(outcome(tmp_path)).metrics_dataframe) == 0
 
 
 def test_metrics_can_be_read_flat_and_nested(tmp_path: Path) -> None:
     metrics = Result.from_trial(outcome(tmp_path, last_result={"loss/train": 1, "loss/val/a": 2, "x": 3})).metrics
-    assert metrics is not None
     assert metrics["loss/val/a"] == 2
     assert metrics["loss"] == {"train": 1, "val": {"a": 2}}
     assert metrics["loss"]["val"]["a"] == 2

@@ -211,7 +211,6 @@ class Scheduler(FIFOScheduler):
             {"tune_config": TuneConfig("min", "loss", scheduler=Scheduler("loss", "max"))},
             "mode='max'.* contradicts .*'min'",
         ),
-        ({"trainable": Saves, "tune_config": TuneConfig(reuse_actors=True)}, "reset_config"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_tuner_is_made(arguments: dict[str, Any], message: str) -> None:
@@ -311,8 +310,6 @@ def test_restore_refuses_what_does_not_fit(backend: Any, tmp_path: Path) -> None
     directory = tmp_path / "exp"
     with pytest.raises(InvalidInputError, match="is of the Trainable 'train'"):
         Tuner.restore(directory, Saves, backend=backend)
-    with pytest.raises(InvalidInputError, match="not both"):
-        Tuner.restore(directory, train, resume_errored=True, restart_errored=True, backend=backend)
     with pytest.raises(InvalidInputError, match=r"no tuner\.pkl there"):
         Tuner.restore(tmp_path, train, backend=backend)
     assert not Tuner.can_restore(tmp_path, backend=backend)

@@ -48,7 +48,7 @@ def add_experiment(searcher: Searcher, place: str | os.PathLike[str], metric: An
 
 def add_results(searcher: Searcher, results: Any, metric: Any = None) -> int:
     """Give a searcher the results of a `ResultGrid` or a list of `Result`; return how many it could use."""
-    rows = [(result.config or {}, dict(result.metrics)) for result in results if result.metrics is not None]
+    rows = [(result.config or {}, dict(result.metrics)) for result in results]
     return _add(searcher, rows, metric, "the results")
 
 

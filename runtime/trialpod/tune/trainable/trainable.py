@@ -464,12 +464,12 @@ class Trainable:
             self._second = second
             self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
         metrics: dict[str, Any] = {
+            "date": self._date,
+            "timestamp": second,
             "time_this_iter_s": elapsed,
             "time_total_s": self._time_total,
             "time_since_restore": self._time_since_restore,
             "iterations_since_restore": self._iterations_since_restore,
-            "timestamp": second,
-            "date": self._date,
         }
         if self._timesteps_total is not None:
             metrics["timesteps_total"] = self._timesteps_total
