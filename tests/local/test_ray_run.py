@@ -72,3 +72,59 @@ class TestOlderArguments:
             "both ['count', 'Steps']",
             "anonymous _metric 0.3 0.3",
         ]
+
+
+RUNNER = """
+import os
+from ray import air, tune
+from ray.tune.execution.trial_runner import TrialRunner
+from ray.tune.experiment.trial import Trial
+
+class Steps(tune.Trainable):
+    def setup(self, config):
+        self.n = 0
+    def step(self):
+        self.n += 1
+        if self.n > 2 and not os.path.exists(config_file):
+            raise RuntimeError("broken")
+        return {"n": self.n}
+    def save_checkpoint(self, checkpoint_dir):
+        return {"n": self.n}
+    def load_checkpoint(self, state):
+        self.n = state["n"]
+
+config_file = os.path.abspath("mended")
+tune.register_trainable("steps", Steps)
+runner = TrialRunner(local_checkpoint_dir="results/exp")
+runner.add_trial(
+    Trial("steps", stopping_criterion={"training_iteration": 4}, trial_name_creator=lambda trial: "mine",
+          checkpoint_config=air.CheckpointConfig(checkpoint_frequency=1))
+)
+while not runner.is_finished():
+    runner.step()
+(trial,) = runner.get_trials()
+kept = sorted(name for name in os.listdir(trial.logdir) if name.startswith("checkpoint_"))
+print("first", trial, trial.status, trial.relative_logdir, len(kept), "broken" in str(trial.error))
+open(config_file, "w").close()
+again = TrialRunner(local_checkpoint_dir="results/exp")
+again.resume(resume_errored=True)
+print("known", [(each.trial_id == trial.trial_id, each.status) for each in again.get_trials()])
+while not again.is_finished():
+    again.step()
+(trial,) = again.get_trials()
+kept = sorted(name for name in os.listdir(trial.logdir) if name.startswith("checkpoint_"))
+print("second", trial, trial.status, trial.last_result["training_iteration"], len(kept))
+"""
+
+
+class TestTrialRunner:
+    def test_keeps_what_its_trials_say_and_resumes_them(self, shell: Shell) -> None:
+        shell.write("script.py", RUNNER)
+        done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        words = ("first", "known", "second")
+        assert [line for line in done.stdout.splitlines() if line.startswith(words)] == [
+            "first mine ERROR mine 2 True",
+            "known [(True, 'ERROR')]",
+            "second mine TERMINATED 4 4",
+        ]

@@ -275,6 +275,10 @@ class _Facts:
         return self._trial.failures
 
     @property
+    def resources(self) -> dict[str, float]:
+        return self._trial.resources or self._host.plan.resources_for(self.config)
+
+    @property
     def checkpoints(self) -> list[CheckpointInfo]:
         return self._trial.checkpoints
 

@@ -85,7 +85,8 @@ class Machine:
         memory = _physical_memory(root)
         limit = _memory_limit(root, groups)
         found = _visible_gpus(variables, root) if gpus is None else tuple(str(i) for i in range(gpus))
-        return cls(cpus=cpus, memory=memory if limit is None else min(memory, limit), gpus=found)
+        memory = memory if limit is None else min(memory, limit)
+        return cls(cpus=cpus, memory=memory, gpus=found, custom=_custom(variables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +345,18 @@ def _said(environ: Mapping[str, str], variable: str) -> float | None:
     if number is not None and not 0 <= number < math.inf:
         raise InvalidInputError(f"variable {variable}={text!r}: must be a number of at least 0")
     return number
+
+
+def _custom(environ: Mapping[str, str]) -> dict[str, float]:
+    """Return the amounts of other resources: ``TRIALPOD_RESOURCES=license=2,disk=1``."""
+    amounts: dict[str, float] = {}
+    for part in filter(None, environ.get("TRIALPOD_RESOURCES", "").split(",")):
+        name, _, amount = part.partition("=")
+        said = _said({"TRIALPOD_RESOURCES": amount}, "TRIALPOD_RESOURCES")
+        if not name.strip() or said is None:
+            raise InvalidInputError(f"variable TRIALPOD_RESOURCES={part!r}: must be name=number, with commas between")
+        amounts[name.strip()] = said
+    return amounts
 
 
 def _visible_gpus(environ: Mapping[str, str], root: Path) -> tuple[str, ...]:

@@ -103,6 +103,7 @@ class TrialOutcome:
     trainable_name: str = ""
     failures: int = 0
     created_at: float = 0.0  # seconds since the epoch; 0 = not known
+    resources: dict[str, float] = field(default_factory=dict)  # what it asked for; empty where that is not known
 
 
 @dataclass(kw_only=True)

@@ -18,6 +18,9 @@ from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedErro
 
 METADATA_FILE = ".metadata.json"
 
+_OLDER_NAMES = ("uri", "value", "dir_or_data", "local_path", "_local_path")
+"""What older scripts ask a checkpoint for; all but the first are its path."""
+
 
 class Checkpoint:
     """A checkpoint in a local directory, or below ``s3://``.
@@ -117,6 +120,10 @@ class Checkpoint:
         """Return `other`: there is one class for all frameworks."""
         return other
 
+    def to_air_checkpoint(self, *_args: Any) -> Checkpoint:
+        """Return itself: what older scripts got from a trial was another class."""
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """Return the dict that the checkpoint holds, or else its files in a dict that `from_dict` understands.
 
@@ -169,8 +176,10 @@ class Checkpoint:
         self.get_preprocessor()
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute != "uri" or "path" not in self.__dict__:
+        if attribute not in _OLDER_NAMES:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+        if attribute != "uri":
+            return self.path
         return self.path if "://" in self.path else f"file://{os.path.abspath(self.path)}"
 
     @property

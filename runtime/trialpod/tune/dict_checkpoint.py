@@ -41,6 +41,8 @@ class DictCheckpoint(Checkpoint):
     def __getattr__(self, attribute: str) -> Any:
         if attribute == "uri":
             return None  # it is nowhere before it is stored
+        if attribute in ("value", "dir_or_data"):
+            return self.path
         if attribute != "path":
             raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
         import shutil

@@ -102,6 +102,8 @@ class Experiment:
             raise InvalidInputError(f"the experiment {name!r} does not say what to run: add 'run': trainable")
         arguments = dict(spec)
         run = arguments.pop("run")
+        if "env" in arguments:  # as RLlib's users wrote it
+            arguments["config"] = {**(arguments.get("config") or {}), "env": arguments.pop("env")}
         import inspect
 
         known = [*inspect.signature(cls).parameters, *OLDER]

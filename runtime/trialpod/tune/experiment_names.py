@@ -27,6 +27,8 @@ class RunNames:
 
 def default_name(trainable: str, now: float) -> str:
     """Return the name of an experiment that was given none; `now` is in seconds since the epoch."""
+    if os.environ.get("TUNE_DISABLE_DATED_SUBDIR") == "1":  # as Ray Tune reads it
+        return trainable
     return f"{trainable}_{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(now))}"
 
 

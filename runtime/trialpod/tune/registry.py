@@ -53,7 +53,8 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
     if isinstance(trainable, str):
         raise WrongTypeError(f"tune.register_trainable({name!r}, {trainable!r}): give a function or a class")
     try:
-        inspect_trainable(trainable)
+        if not _is_class_trainable(trainable):  # whether a class is complete is checked when it is to run
+            inspect_trainable(trainable)
     except InvalidInputError as error:
         if isinstance(trainable, type) or not callable(trainable):
             raise WrongTypeError(str(error)) from error
@@ -61,6 +62,12 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
     if warn and not isinstance(trainable, type) and not hasattr(trainable, "__name__"):
         log.info("%s is registered as a function: it is a callable of type %s", name, type(trainable).__name__)
     _trainables[name] = trainable
+
+
+def _is_class_trainable(trainable: Any) -> bool:
+    from trialpod.tune.trainable.trainable import Trainable
+
+    return isinstance(trainable, type) and issubclass(trainable, Trainable)
 
 
 def resolve_trainable(trainable: Any) -> Any:

@@ -91,7 +91,7 @@ class RunArguments:
         """
         trainable = with_run_options(
             resolve_trainable(self.trainable),
-            restore=_checkpoint_path(self.where, self.restore),
+            restore=checkpoint_path(self.where, self.restore),
             export_formats=_formats(self.where, self.trainable, self.export_formats),
         )
         return Tuner(
@@ -200,28 +200,31 @@ def _space(where: str, config: Any) -> Mapping[str, Any] | None:
     )
 
 
-def _checkpoint_path(where: str, restore: Any) -> str | None:
+def checkpoint_path(where: str, restore: Any, argument: str = "restore") -> str | None:
+    """Return the absolute path or the URI of a checkpoint to start from, None for none.
+
+    Raises:
+        InvalidInputError: there is none, or it is no path.
+    """
     if restore is None:
         return None
     from trialpod.tune.checkpoint import Checkpoint
 
     path = restore.path if isinstance(restore, Checkpoint) else restore
     if not isinstance(path, (str, os.PathLike)):
-        raise InvalidInputError(f"{where}(restore={restore!r}): must be the path of a checkpoint, or a Checkpoint")
+        raise InvalidInputError(f"{where}({argument}={restore!r}): must be the path of a checkpoint, or a Checkpoint")
     text = os.fspath(path)
     if "://" in text:
         return text
     absolute = os.path.abspath(os.path.expanduser(text))
     if not os.path.exists(absolute):
-        raise InvalidInputError(f"{where}(restore={text!r}): there is no checkpoint at {absolute}")
+        raise InvalidInputError(f"{where}({argument}={text!r}): there is no checkpoint at {absolute}")
     return absolute
 
 
 def _formats(where: str, trainable: Any, formats: Any) -> list[str]:
     if not formats:
         return []
-    from trialpod.tune.trainable.trainable import checked_formats
-
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise InvalidInputError(f"{where}(export_formats={formats!r}): must be a list of formats")
     if not isinstance(resolve_trainable(trainable), type):
@@ -229,7 +232,7 @@ def _formats(where: str, trainable: Any, formats: Any) -> list[str]:
             f"{where}(export_formats={formats!r}): only class Trainables export models (_export_model); a function "
             "writes its model into the checkpoint that it reports"
         )
-    return checked_formats(formats)
+    return [str(name) for name in formats]
 
 
 def _callbacks(where: str, callbacks: Any, loggers: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.tune.flattened import flattened
 from trialpod.tune.result import Metrics, Result, TrialFailedError, checkpoints_in
 from trialpod.tune.result_rows import number, read_rows, score
+from trialpod.tune.trial_details import TrialDetails
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import CheckpointInfo
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _ANALYSES = {"avg": "avg", "last": "last", "last-5-avg": "last-5-avg", "last-10-avg": "last-10-avg"}
 
 
-class Trial:
+class Trial(TrialDetails):
     """One trial.
 
     Args:
@@ -37,6 +38,8 @@ class Trial:
 
     def __init__(self, facts: TrialOutcome) -> None:
         self._facts = facts
+        self.stopping_criterion = {}
+        self.export_formats = []
 
     @property
     def trial_id(self) -> str:
@@ -81,6 +84,11 @@ class Trial:
     @property
     def num_failures(self) -> int:
         """How often it failed so far."""
+        return self._facts.failures
+
+    @property
+    def num_failures_after_restore(self) -> int:
+        """The same."""
         return self._facts.failures
 
     @property
@@ -159,18 +167,22 @@ class Trial:
     @property
     def metric_analysis(self) -> dict[str, dict[str, float]]:
         """For each number that it reported: max, min, avg, last, last-5-avg, last-10-avg. Reads ``result.json``."""
-        values: dict[str, list[float]] = {}
-        for row in read_rows(self.path):
-            for key, value in row.items():
-                if not isinstance(value, (bool, str)) and (found := number(value)) is not None:
-                    values.setdefault(key, []).append(found)
         analysis: dict[str, dict[str, float]] = {}
-        for key, series in values.items():
+        for key, series in self.metric_series().items():
             entry = {"max": score(series, "all", "max", finite_only=False)}
             entry["min"] = score(series, "all", "min", finite_only=False)
             entry |= {name: score(series, scope, "max", finite_only=False) for name, scope in _ANALYSES.items()}
             analysis[key] = {name: value for name, value in entry.items() if value is not None}
         return analysis
+
+    def metric_series(self) -> dict[str, list[float]]:
+        """Return all values of each number that it reported, oldest first. Reads ``result.json``."""
+        values: dict[str, list[float]] = {}
+        for row in read_rows(self.path):
+            for key, value in row.items():
+                if not isinstance(value, (bool, str)) and (found := number(value)) is not None:
+                    values.setdefault(key, []).append(found)
+        return values
 
     def is_finished(self) -> bool:
         """Return whether it will not run again."""

@@ -244,7 +244,10 @@ def _outcome(
             )
         unfinished, errored, restart = flags
         tuner.go_on_by_name(unfinished=unfinished, errored=errored, restart=restart, must=base != "AUTO")
-    return tuner.fit().outcome
+    outcome = tuner.fit().outcome
+    for trial in outcome.trials:
+        trial.resources = trial.resources or tuner.resources_for(trial.config)
+    return outcome
 
 
 def _analysis(outcomes: Sequence[ExperimentOutcome], raise_on_failed_trial: bool) -> ExperimentAnalysis:
@@ -267,6 +270,11 @@ def _analysis(outcomes: Sequence[ExperimentOutcome], raise_on_failed_trial: bool
             analysis,
         )
     return analysis
+
+
+def resume_choice(where: str, resume: bool | str | None) -> tuple[bool, bool, bool]:
+    """Return whether unfinished trials, failed ones, and failed ones from the beginning run again, for a `resume`."""
+    return _resume(where, resume)[1]
 
 
 def _resume(where: str, resume: bool | str | None) -> tuple[str, tuple[bool, bool, bool]]:

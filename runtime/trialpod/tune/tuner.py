@@ -302,6 +302,11 @@ class Tuner:
             raise InvalidInputError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
         return self._results(open_backend(self._backend).load(str(place)))
 
+    def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
+        """Return what a trial with this config asks for."""
+        fixed, computed = resources_of(self._trainable)
+        return computed(config) if computed is not None else fixed
+
     def _results(self, outcome: ExperimentOutcome) -> ResultGrid:
         # Of what the user left open nothing is guessed: a backend may need a mode, the best result must not.
         return ResultGrid(replace(outcome, metric=self._tune_config.metric, mode=self._tune_config.mode))

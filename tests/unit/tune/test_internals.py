@@ -144,3 +144,70 @@ def test_a_runner_lists_its_trials_and_changes_those_that_wait(tmp_path: Path) -
 def test_a_tuner_internal_needs_its_trainable() -> None:
     with pytest.raises(InvalidInputError, match="give the Trainable"):
         TunerInternal(restore_path="/exp")
+
+
+class TestWhatATrialIsGiven:
+    def test_older_arguments_mean_the_same(self, tmp_path: Path) -> None:
+        tune.register_trainable("internals_steps", Counter)
+        one = Trial("internals_steps", {"x": 1}, checkpoint_freq=2, keep_checkpoints_num=3, local_dir=str(tmp_path))
+        assert (one.config, one.checkpoint_freq, one.checkpoint_config.num_to_keep) == ({"x": 1}, 2, 3)
+        with pytest.raises(InvalidInputError, match="Trial has no argument 'chekpoint_freq'"):
+            Trial("internals_steps", chekpoint_freq=2)
+
+    def test_a_checkpoint_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInputError, match=r"Trial\(restore_path='/not/there'\): there is no checkpoint"):
+            trial(tmp_path, restore_path="/not/there")
+
+    def test_can_be_changed_before_it_runs(self, tmp_path: Path) -> None:
+        one = trial(tmp_path, trial_name_creator=lambda new: "mine")
+        one.set_config({"x": 5})
+        one.set_experiment_tag("tag")
+        assert (one.config, one.experiment_tag, str(one), one.relative_logdir) == ({"x": 5}, "tag", "mine", "mine")
+        assert one.reset().trial_name_creator is one.trial_name_creator
+
+
+class TestWhatATrialSays:
+    def test_of_itself_and_its_place(self, tmp_path: Path) -> None:
+        one = trial(tmp_path)
+        assert (one.error, one.error_msg, one.error_filename, one.node_ip) == (None, None, None, None)
+        assert (one.has_reported_at_least_once, one.is_saving, one.is_restoring) == (False, False, False)
+        assert str(one.location) == ""
+        one.update_last_result({"hostname": "h", "pid": 7, "node_ip": "10.0.0.1"})
+        assert (str(one.location), one.node_ip, one.has_reported_at_least_once) == ("h:7", "10.0.0.1", True)
+        assert str(one.temporary_state.location) == "h:7"
+        assert one.run_metadata.last_result["pid"] == 7
+        assert (one.run_metadata.num_failures, one.num_failures_after_restore) == (0, 0)
+        assert (one.storage.trial_fs_path, one.storage.experiment_fs_path) == (one.path, one.local_dir)
+        assert (one.resources.cpu, one.placement_group_factory.required_resources) == (1, {"CPU": 1.0})
+        assert (one.remote_path, one.uses_cloud_checkpointing, one.get_trial_checkpoints()) == (None, False, [])
+        one.outcome.error = "ValueError: x"
+        assert "ValueError: x" in str(one.error)
+        assert one.error_filename == "error.txt"
+
+
+class TestResuming:
+    def test_nothing_is_refused(self, tmp_path: Path) -> None:
+        for attempt in (
+            lambda: TrialRunner(local_checkpoint_dir=str(tmp_path)).resume(),
+            lambda: TrialRunner(local_checkpoint_dir=str(tmp_path), resume=True),
+        ):
+            with pytest.raises(InvalidInputError, match="there is no experiment to resume in"):
+                attempt()
+        assert not TrialRunner(local_checkpoint_dir=str(tmp_path), resume="AUTO").resumed
+        assert not TrialRunner.checkpoint_exists(str(tmp_path))
+
+    def test_an_experiment_that_was_ended_starts_nothing(self, tmp_path: Path) -> None:
+        runner = TrialRunner(local_checkpoint_dir=str(tmp_path / "exp"), scheduler="fifo")
+        runner.add_trial(trial(tmp_path))
+        assert runner.has_resources_for_trial(runner.get_trials()[0])
+        runner.request_stop_experiment()
+        runner.step()
+        assert (runner.is_finished(), runner.debug_string()) == (True, "TERMINATED: 1")
+        assert (runner.scheduler_alg, runner.search_alg) == ("fifo", None)
+
+    def test_trials_of_different_rules_need_runners_of_their_own(self, tmp_path: Path) -> None:
+        runner = TrialRunner(local_checkpoint_dir=str(tmp_path / "exp"))
+        runner.add_trial(trial(tmp_path, max_failures=1))
+        runner.add_trial(trial(tmp_path))
+        with pytest.raises(InvalidInputError, match="by a TrialRunner of its own"):
+            runner.step()

@@ -6,9 +6,12 @@ import argparse
 import os
 import runpy
 import sys
+from types import TracebackType
 
 from trialpod.compat.ray import install
 from trialpod.errors import InvalidInputError
+
+_INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,8 +33,27 @@ def main(argv: list[str] | None = None) -> int:
     sys.argv = [options.script, *options.args]
     # As Python does; the folder of this module's caller ("" for -m) makes room for the script's.
     sys.path[0] = os.path.dirname(os.path.abspath(options.script))
-    runpy.run_path(options.script, run_name="__main__")
+    try:
+        runpy.run_path(options.script, run_name="__main__")
+    except SystemExit:
+        raise
+    # Whatever the script raises is shown as by `python SCRIPT`.
+    except BaseException as error:  # noqa: BLE001
+        sys.stdout.flush()
+        error.__traceback__ = _of_script(error.__traceback__, options.script)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None:
+    """Return a traceback without what lies before the script: the frames that run it."""
+    at = trace
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == script:
+            return at
+        at = at.tb_next
+    return trace  # it cannot be read or compiled
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ _HARMLESS = [
     "lru_evict",
     "num_redis_shards",
 ]
-_CPUS, _GPUS = "TRIALPOD_CPUS", "TRIALPOD_GPUS"
+_CPUS, _GPUS, _OTHERS = "TRIALPOD_CPUS", "TRIALPOD_GPUS", "TRIALPOD_RESOURCES"
 
 _initialized = False
 
@@ -113,6 +113,7 @@ def init(
     *,
     num_cpus: float | None = None,
     num_gpus: int | None = None,
+    resources: dict[str, float] | None = None,
     **others: Any,
 ) -> _Context:
     """Note that Ray has been started; nothing is.
@@ -121,6 +122,7 @@ def init(
         address: of a cluster; there is none, and a warning says where trials run.
         num_cpus: how many CPUs experiments on this machine share out to trials.
         num_gpus: the same for GPUs.
+        resources: the same for resources of any other name.
         **others: what is of no consequence here; the rest is named in a warning.
 
     Raises:
@@ -133,6 +135,10 @@ def init(
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
             raise InvalidInputError(f"ray.init: num_cpus and num_gpus must be numbers of at least 0, not {number!r}")
         os.environ[variable] = f"{number:g}"
+    if resources:
+        if not all(isinstance(amount, (int, float)) and amount >= 0 for amount in resources.values()):
+            raise InvalidInputError(f"ray.init(resources={resources!r}): must be a dict of names to numbers")
+        os.environ[_OTHERS] = ",".join(f"{name}={amount:g}" for name, amount in resources.items())
     if address not in (None, "local"):
         log.warning("ray.init(address=%r): there is no Ray cluster; trials run where the Tuner's backend runs them",
                     address)  # fmt: skip

@@ -47,16 +47,18 @@ class Trial(TrialView):
         max_failures: how often it may fail and be tried again.
         stub: whether it only stands for a trial whose Trainable is not known here.
         _setup_default_resource: accepted for compatibility, unused.
+        older: arguments of older versions, such as ``checkpoint_freq``.
 
     Raises:
-        InvalidInputError: the Trainable is not registered, or an argument cannot be used.
+        InvalidInputError: the Trainable is not registered, there is no checkpoint at `restore_path`, or an argument
+            cannot be used.
     """
 
     def __init__(
         self,
         trainable_name: str,
-        *,
         config: dict[str, Any] | None = None,
+        *,
         trial_id: str | None = None,
         local_dir: str | None = None,
         evaluated_params: dict[str, Any] | None = None,
@@ -75,9 +77,14 @@ class Trial(TrialView):
         max_failures: int = 0,
         stub: bool = False,
         _setup_default_resource: bool = True,
+        **older: Any,
     ) -> None:
+        from trialpod.tune.run_arguments import checkpoint_path, translated
+
         if not stub:
             resolve_trainable(trainable_name)
+        given = translated("Trial", {"checkpoint_config": checkpoint_config, "storage_path": None}, older)
+        checkpoint_config, local_dir = given["checkpoint_config"], given["storage_path"] or local_dir
         made = trial_id or self.generate_id()
         self.outcome = TrialOutcome(
             trial_id=made,
@@ -91,12 +98,14 @@ class Trial(TrialView):
         super().__init__(self.outcome)
         self.stub = stub
         self.stopping_criterion = dict(stopping_criterion or {})
-        self.checkpoint_config = checkpoint_config or CheckpointConfig()
+        self._checkpoint_config = checkpoint_config or CheckpointConfig()
         self.export_formats = list(export_formats or [])
         self.max_failures = max_failures
-        self.location: Any = None
+        self._location: Any = None
+        self.restore_path = checkpoint_path("Trial", restore_path, "restore_path")
+        self.trial_name_creator, self.trial_dirname_creator = trial_name_creator, trial_dirname_creator
         self._given = placement_group_factory or resources
-        self._checkpoint = Checkpoint(restore_path) if restore_path else None
+        self._checkpoint = Checkpoint(self.restore_path) if self.restore_path else None
         if trial_name_creator is not None:
             self.outcome.name = str(trial_name_creator(self))
         folder = str(trial_dirname_creator(self)) if trial_dirname_creator is not None else self.outcome.name
@@ -153,10 +162,14 @@ class Trial(TrialView):
         return self._checkpoint or super().checkpoint
 
     @property
-    def remote_checkpoint_dir(self) -> str | None:
-        """The URI that its checkpoints are in, None when that is a local directory."""
-        place = self.checkpoint_place
-        return place if "://" in place else None
+    def checkpoint_config(self) -> CheckpointConfig:
+        """Which checkpoints are made."""
+        return self._checkpoint_config
+
+    @property
+    def location(self) -> Any:
+        """Where it runs: what `set_location` was told, else where its latest result came from."""
+        return super().location if self._location is None else self._location
 
     def init_logdir(self) -> None:
         """Make its directory."""
@@ -166,7 +179,19 @@ class Trial(TrialView):
 
     def set_location(self, location: Any) -> None:
         """Note where it runs."""
-        self.location = location
+        self._location = location
+
+    def set_config(self, config: dict[str, Any]) -> None:
+        """Change its config."""
+        self.outcome.config = dict(config)
+
+    def set_experiment_tag(self, experiment_tag: str) -> None:
+        """Change what tells it from the others."""
+        self.outcome.experiment_tag = experiment_tag
+
+    def clear_checkpoint(self) -> None:
+        """Forget the checkpoint that it was told of."""
+        self._checkpoint = None
 
     def set_status(self, status: str) -> None:
         """Set its status.
@@ -218,6 +243,9 @@ class Trial(TrialView):
             stopping_criterion=self.stopping_criterion,
             checkpoint_config=self.checkpoint_config,
             export_formats=self.export_formats,
+            restore_path=self.restore_path,
+            trial_name_creator=self.trial_name_creator,
+            trial_dirname_creator=self.trial_dirname_creator,
             max_failures=self.max_failures,
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.config import CheckpointConfig
+from trialpod.tune.experiment_analysis import ExperimentAnalysis
 from trialpod.tune.internals.steering import SteeredScheduler, StepWatch
 from trialpod.tune.internals.trial import Trial
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
@@ -117,9 +118,54 @@ class TrialRunner:
         }
         self._callbacks = list(callbacks or ())
         self._resume: str | bool = resume
+        self._resumed = False
         self._trials: list[Trial] = []
         self._experiments: list[Any] = []
         self._steps = 0
+        self._ends = False
+        if resume and not (isinstance(resume, str) and resume.upper().startswith("AUTO") and not self._exists()):
+            self._load()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether it goes on with an experiment of an earlier runner."""
+        return self._resumed
+
+    @property
+    def search_alg(self) -> Any:
+        """What proposes trials of the experiments given to `setup_experiments`."""
+        return self._search_alg
+
+    @property
+    def scheduler_alg(self) -> Any:
+        """What decides on the trials."""
+        return self._scheduler
+
+    @classmethod
+    def checkpoint_exists(cls, directory: str) -> bool:
+        """Return whether a directory holds an experiment to go on with."""
+        from trialpod.tune.tuner import Tuner
+
+        return Tuner.can_restore(os.path.expanduser(directory))
+
+    def _exists(self) -> bool:
+        return self.checkpoint_exists(self._directory)
+
+    def _load(self) -> None:
+        """Know the trials of the experiment in the directory.
+
+        Raises:
+            InvalidInputError: there is none.
+        """
+        from trialpod.tune.experiment_analysis import ExperimentAnalysis
+
+        if not self._exists():
+            raise InvalidInputError(
+                f"TrialRunner: there is no experiment to resume in {self._directory}; give the "
+                "local_checkpoint_dir of the earlier runner, or resume=False"
+            )
+        self._follow(ExperimentAnalysis(self._directory).trials)
+        self._resumed = True
 
     def add_trial(self, trial: Trial) -> None:
         """Add a trial, to be run by the next step.
@@ -168,9 +214,11 @@ class TrialRunner:
         from trialpod.tune.tune_run import run
 
         waiting = [trial for trial in self._trials if trial.status in (Trial.PENDING, Trial.PAUSED)]
-        if not waiting and not self._experiments and not self._resume:
+        if self._ends or (not waiting and not self._experiments and not self._resume):
             return None
         scheduler = create_scheduler(self._scheduler) if isinstance(self._scheduler, str) else self._scheduler
+        if self._resume and not self._experiments and self._exists():
+            return self._resumed_experiment(scheduler)
         running = _Running(SteeredScheduler(scheduler))
         common = {**self._settings, **self._place(), "raise_on_failed_trial": False, "verbose": 0}
         common |= {"callbacks": [*self._callbacks, running.watch], "scheduler": running.scheduler}
@@ -185,6 +233,45 @@ class TrialRunner:
             call = self._call(waiting, common)
             running.start(call)
         return running
+
+    def _resumed_experiment(self, scheduler: Any) -> _Running:
+        """Go on with the experiment in the directory, with what is stored of it."""
+        from trialpod.tune.registry import is_registered
+        from trialpod.tune.tune_run import resume_choice
+        from trialpod.tune.tuner import Tuner
+
+        names = {trial.trainable_name for trial in self._trials if trial.stub}
+        missing = sorted(name for name in names if not is_registered(name))
+        if missing:
+            raise InvalidInputError(
+                f"TrialRunner.resume: the trials in {self._directory} are of the Trainable {missing[0]!r}; register "
+                "it with tune.register_trainable before the first step"
+            )
+        unfinished, errored, restart = resume_choice("TrialRunner", self._resume)
+        tuner = Tuner.restore(
+            self._directory,
+            self._registered(names.pop()),
+            resume_unfinished=unfinished,
+            resume_errored=errored,
+            restart_errored=restart,
+        )
+        kept: Any = tuner.tune_config.scheduler
+        steered = kept if isinstance(kept, SteeredScheduler) else SteeredScheduler(scheduler or kept)
+        running = _Running(steered)
+        tuner.tune_config.scheduler = steered
+        tuner.run_config.callbacks = [*self._callbacks, running.watch]
+        self._resume = False
+        self._steps += 1
+        running.start(lambda: ExperimentAnalysis(tuner.fit().outcome))
+        return running
+
+    @staticmethod
+    def _registered(name: str) -> Any:
+        from trialpod.tune.registry import resolve_trainable
+        from trialpod.tune.resources import with_resources
+
+        found = resolve_trainable(name)
+        return with_resources(found, Trial(name).placement_group_factory)
 
     def _call(self, trials: list[Trial], common: dict[str, Any]) -> Callable[[], Any]:
         """Return what runs these trials."""
@@ -206,6 +293,21 @@ class TrialRunner:
                 "TrialRunner.step: the trials that were added need different resources; give the Trainable a "
                 "function of the config with tune.with_resources"
             )
+        rules = {repr(trial.checkpoint_config) for trial in trials}
+        starts = {(trial.restore_path, tuple(trial.export_formats), trial.max_failures) for trial in trials}
+        if len(rules) > 1 or len(starts) > 1:
+            raise InvalidInputError(
+                "TrialRunner.step: the trials that were added have different checkpoint_config, export_formats, "
+                "restore_path or max_failures; run each kind by a TrialRunner of its own"
+            )
+        own = {trial.trial_id: trial for trial in trials}
+        if common["checkpoint_config"] is None:
+            common["checkpoint_config"] = first.checkpoint_config
+        common |= {"export_formats": first.export_formats or None, "restore": first.restore_path}
+        if any(trial.trial_name_creator for trial in trials):
+            common["trial_name_creator"] = lambda new: own[new.trial_id].name
+        if any(trial.trial_dirname_creator or trial.trial_name_creator for trial in trials):
+            common["trial_dirname_creator"] = lambda new: own[new.trial_id].relative_logdir
         given = GivenTrials([(trial.trial_id, trial.config, trial.experiment_tag or "given") for trial in trials])
         return lambda: run(
             with_resources(resolve_trainable(first.trainable_name), resources),
@@ -235,7 +337,7 @@ class TrialRunner:
 
     def is_finished(self) -> bool:
         """Return whether there is nothing to run."""
-        live = any(not trial.is_finished() for trial in self._trials)
+        live = any(not trial.is_finished() for trial in self._trials) and not self._ends
         return self._running is None and not live and not self._experiments and not self._resume
 
     def get_trials(self) -> list[Trial]:
@@ -261,7 +363,7 @@ class TrialRunner:
             restart_errored: whether failed trials start anew.
 
         Raises:
-            InvalidInputError: two of them exclude each other.
+            InvalidInputError: two of them exclude each other, or there is no experiment.
         """
         if resume_errored and restart_errored:
             raise InvalidInputError(
@@ -272,7 +374,24 @@ class TrialRunner:
             ending = f"{ending}_ONLY" if ending else ""
             if not ending:
                 raise InvalidInputError("TrialRunner.resume: nothing is to go on; set one of the arguments")
+        self._load()
         self._resume = f"LOCAL{ending}" if ending else True
+
+    def request_stop_trial(self, trial: Trial) -> None:
+        """As `stop_trial`."""
+        self.stop_trial(trial)
+
+    def request_stop_experiment(self) -> None:
+        """End the experiment that runs; nothing more is started."""
+        self.cleanup()
+        self._ends = True
+        for trial in self._trials:
+            if trial.status in (Trial.PENDING, Trial.PAUSED):
+                trial.set_status(Trial.TERMINATED)
+
+    def has_resources_for_trial(self, trial: Trial) -> bool:
+        """Return whether this machine has the CPUs that a trial needs."""
+        return to_resources(trial.placement_group_factory).get("cpu", 0.0) <= len(os.sched_getaffinity(0))
 
     def update_pending_trial_resources(
         self, resources: Mapping[str, Any] | Resources | PlacementGroupFactory
@@ -318,6 +437,8 @@ class TrialRunner:
             self._running.watch.cancel()
             self._running.thread.join()
             self._running = None
+
+    cleanup_trials = cleanup
 
     def debug_string(self, delim: str = "\n") -> str:
         """Return how many trials are in which state."""

@@ -425,13 +425,10 @@ class Trainable:
         """Export the model and return the paths by format.
 
         Args:
-            export_formats: one or more of "checkpoint", "model", "onnx", "h5".
+            export_formats: one or more names that `_export_model` knows, such as "model", "onnx", "h5".
             export_dir: default is the trial's directory.
-
-        Raises:
-            InvalidInputError: a format is unknown.
         """
-        formats = checked_formats([export_formats] if isinstance(export_formats, str) else export_formats)
+        formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
         return self._export_model(formats, export_dir or self.logdir)
 
     def get_auto_filled_metrics(

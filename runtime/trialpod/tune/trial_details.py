@@ -1,0 +1,271 @@
+"""What callbacks, loggers and reporters of all generations of Ray Tune ask a trial for, beyond `trial.Trial` itself.
+
+Invariant: everything here is computed from what the trial says of itself; what cannot be known of a trial that only
+looks (its stopping criteria, what it exports) has the value of a trial that was given none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
+from trialpod.tune.trainable.training_result import TrainingResult
+
+if TYPE_CHECKING:
+    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.config import CheckpointConfig
+    from trialpod.tune.trial import Trial
+
+
+class Location:
+    """Where a trial runs: a host and a process, as far as its results say."""
+
+    def __init__(self, hostname: str | None = None, pid: int | None = None) -> None:
+        self.hostname = hostname
+        self.pid = pid
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return ""
+        return f"{self.hostname}:{self.pid}" if self.hostname else f"pid={self.pid}"
+
+
+class RunMetadata:
+    """What has become of a trial so far.
+
+    Args:
+        trial: the trial.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        """Its latest result."""
+        return self._trial.last_result
+
+    @property
+    def metric_analysis(self) -> dict[str, dict[str, float]]:
+        """As of the trial."""
+        return self._trial.metric_analysis
+
+    @property
+    def metric_n_steps(self) -> dict[str, dict[str, list[float]]]:
+        """As of the trial."""
+        return self._trial.metric_n_steps
+
+    @property
+    def num_failures(self) -> int:
+        """As of the trial."""
+        return self._trial.num_failures
+
+    @property
+    def start_time(self) -> float | None:
+        """As of the trial."""
+        return self._trial.start_time
+
+    @property
+    def error_filename(self) -> str | None:
+        """The name of the file with its errors, None while it has none."""
+        return os.path.basename(self._trial.error_file) if self._trial.error_file else None
+
+
+class TemporaryState:
+    """Where a trial is at the moment.
+
+    Args:
+        location: where it runs.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.saving_to: Any = None
+        self.restoring_from: Any = None
+        self.num_restore_failures = 0
+
+
+class StorageView:
+    """The paths of a trial and its experiment, as ``trial.storage`` has them.
+
+    Args:
+        trial: the trial.
+    """
+
+    storage_filesystem: Any = None
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial_fs_path = self.trial_driver_staging_path = trial.path
+        self.trial_dir_name = os.path.basename(trial.path)
+        self.experiment_fs_path = self.experiment_driver_staging_path = os.path.dirname(trial.path)
+        self.experiment_dir_name = os.path.basename(self.experiment_fs_path)
+        self.storage_fs_path = os.path.dirname(self.experiment_fs_path)
+
+
+class TrialDetails:
+    """The older and rarer attributes of a trial; `Trial` derives from it."""
+
+    stub = False
+    stopping_criterion: dict[str, float]
+    export_formats: list[str]
+    max_failures = 0
+    log_to_file: Any = None
+    is_restoring = False
+    is_saving = False
+    sync_on_checkpoint = True
+
+    @property
+    def _trial(self) -> Trial:
+        return cast("Trial", self)
+
+    @property
+    def error(self) -> Exception | None:
+        """The error that it failed with, or None."""
+        return self._trial.get_error()
+
+    @property
+    def error_msg(self) -> str | None:
+        """The traceback of its error as text, None while there is none."""
+        error = self._trial.get_error()
+        return None if error is None else getattr(error, "traceback", "") or str(error)
+
+    @property
+    def error_filename(self) -> str | None:
+        """The name of the file with its errors."""
+        return self.run_metadata.error_filename
+
+    @property
+    def pickled_error_file(self) -> str | None:
+        """None: errors are kept as text."""
+        return None
+
+    def get_pickled_error(self) -> Exception | None:
+        """Return the error that it failed with, or None."""
+        return self._trial.get_error()
+
+    @property
+    def has_reported_at_least_once(self) -> bool:
+        """Whether it has reported a result."""
+        return bool(self._trial.last_result)
+
+    @property
+    def metric_n_steps(self) -> dict[str, dict[str, list[float]]]:
+        """For each number that it reported, its latest 5 and 10 values. Reads ``result.json``."""
+        series = self._trial.metric_series()
+        return {name: {"5": values[-5:], "10": values[-10:]} for name, values in series.items()}
+
+    @property
+    def location(self) -> Location:
+        """Where its latest result came from."""
+        result = self._trial.last_result
+        return Location(result.get("hostname"), result.get("pid"))
+
+    @property
+    def node_ip(self) -> str | None:
+        """The address of the machine that its latest result came from."""
+        found = self._trial.last_result.get("node_ip")
+        return str(found) if found else None
+
+    def get_runner_ip(self) -> str | None:
+        """Return `node_ip`."""
+        return self.node_ip
+
+    get_ray_actor_ip = get_runner_ip
+
+    @property
+    def placement_group_factory(self) -> PlacementGroupFactory:
+        """What it was granted, or one CPU while that is not known."""
+        granted = getattr(self._trial._facts, "resources", None) or {"cpu": 1.0}  # noqa: SLF001 - a part of the trial
+        names = {"cpu": "CPU", "gpu": "GPU"}
+        return PlacementGroupFactory([{names.get(name, name): amount for name, amount in granted.items()}])
+
+    @property
+    def resources(self) -> Resources:
+        """The same, as the first API wrote it."""
+        amounts = self.placement_group_factory.required_resources
+        custom = {name: amount for name, amount in amounts.items() if name not in ("CPU", "GPU", "memory")}
+        return Resources(
+            cpu=amounts.get("CPU", 0),
+            gpu=amounts.get("GPU", 0),
+            memory=amounts.get("memory", 0),
+            custom_resources=custom,
+        )
+
+    @property
+    def checkpoint_config(self) -> CheckpointConfig:
+        """Which checkpoints are made, where that is known."""
+        from trialpod.tune.config import CheckpointConfig
+
+        return CheckpointConfig()
+
+    @property
+    def checkpoint_freq(self) -> int:
+        """How many iterations lie between two checkpoints; 0 makes none on the way."""
+        return self.checkpoint_config.checkpoint_frequency
+
+    @property
+    def checkpoint_at_end(self) -> bool | None:
+        """Whether a checkpoint is made at the end."""
+        return self.checkpoint_config.checkpoint_at_end
+
+    @property
+    def latest_checkpoint_result(self) -> TrainingResult | None:
+        """Its newest checkpoint with the metrics of its result, None if it has none."""
+        saved = self._trial.checkpoints
+        return TrainingResult(*saved[-1]) if saved else None
+
+    def get_trial_checkpoints(self) -> list[Checkpoint]:
+        """Return its checkpoints, oldest first."""
+        return [checkpoint for checkpoint, _ in self._trial.checkpoints]
+
+    @property
+    def remote_path(self) -> str | None:
+        """The URI that its checkpoints are in, None when that is a local directory."""
+        place = self._trial.checkpoint_place
+        return place if "://" in place else None
+
+    @property
+    def remote_checkpoint_dir(self) -> str | None:
+        """The same."""
+        return self.remote_path
+
+    @property
+    def uses_cloud_checkpointing(self) -> bool:
+        """Whether its checkpoints are in a bucket."""
+        return self.remote_path is not None
+
+    @property
+    def remote_experiment_path(self) -> str:
+        """Where its experiment is stored."""
+        return os.path.dirname(self.remote_path or self._trial.path)
+
+    @property
+    def run_metadata(self) -> RunMetadata:
+        """What has become of it so far."""
+        return RunMetadata(self._trial)
+
+    @property
+    def temporary_state(self) -> TemporaryState:
+        """Where it is at the moment."""
+        return TemporaryState(self.location)
+
+    @property
+    def storage(self) -> StorageView:
+        """Its paths, and its experiment's."""
+        return StorageView(self._trial)
+
+    @property
+    def runner(self) -> None:
+        """None: a trial is a process of its own, not an actor that could be called."""
+        return
+
+    def get_trainable_cls(self) -> Any:
+        """Return the class Trainable of its name, None if none is registered here."""
+        from trialpod.tune.registry import is_registered, resolve_trainable
+        from trialpod.tune.trainable.function_trainable import wrap_function
+
+        if not is_registered(self._trial.trainable_name):
+            return None
+        found = resolve_trainable(self._trial.trainable_name)
+        return found if isinstance(found, type) else wrap_function(found)
