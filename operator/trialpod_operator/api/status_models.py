@@ -158,6 +158,13 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
         None
     )
     storage_uri: Annotated[str | None, Meta(description="Where its results and checkpoints are.")] = None
+    retried: Annotated[
+        Annotated[str, Meta(max_length=16384)] | None,
+        Meta(
+            description="The value of the annotation trialpod.dev/retry that was acted on last: failed trials are "
+            "tried again once for each new value."
+        ),
+    ] = None
 
 
 def format_hours(hours: float) -> str:

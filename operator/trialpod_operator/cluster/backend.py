@@ -30,6 +30,7 @@ from trialpod.tune.callback_list import CallbackError
 from trialpod.tune.shipping import stored_objects
 from trialpod.tune.stored_objects import FOLDER
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.cluster.client import ApiError, Experiments
 from trialpod_operator.cluster.remote_callbacks import RemoteCallbacks
 from trialpod_operator.cluster.remote_storage import StoragePlace, default_storage, own_endpoint, reach
@@ -272,7 +273,10 @@ class KubernetesBackend:
         if submission is not None:
             submission.before = item
         if item is not None:
-            return self._attach(api, item, manifest)
+            return self._retried(api, self._attach(api, item, manifest), request)
+        if request.resume_errored or request.restart_errored:
+            value = next_retry(manifest, [], secrets.token_hex(4), from_scratch=request.restart_errored)
+            manifest["metadata"].setdefault("annotations", {})[names.RETRY_ANNOTATION] = value
         storage = open_storage(request.storage_uri)
         if storage.exists(EXPERIMENT_KEY):
             manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]
@@ -345,6 +349,13 @@ class KubernetesBackend:
             )
             return api.change(name, wanted)
         return item
+
+    def _retried(self, api: Experiments, item: Json, request: ExperimentRequest) -> Json:
+        """Have its failed trials tried again, where that is wanted."""
+        if not (request.resume_errored or request.restart_errored):
+            return item
+        value = next_retry(item, [], secrets.token_hex(4), from_scratch=request.restart_errored)
+        return api.annotate(request.name, {names.RETRY_ANNOTATION: value, names.STOP_ANNOTATION: None})
 
     # -- until the end --
 

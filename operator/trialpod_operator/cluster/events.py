@@ -6,6 +6,7 @@
 | SpecChanged | Normal | a field that may change was changed: from what, to what, by which client |
 | CodeChanged | Warning | the ConfigMap with its code has other code by now, which its trials do not run |
 | Suspended, Resumed | Normal | all trials stand still; they go on |
+| Retrying, NothingToRetry | Normal, Warning | somebody asked for failed trials to be tried again |
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
 | Disrupted | Warning | the cluster ended an attempt: once per reason and while |
 | Waiting | Warning | no trial can run, once per reason |

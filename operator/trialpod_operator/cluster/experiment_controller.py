@@ -30,6 +30,7 @@ from trialpod.storage.base import StorageDeniedError, StorageKeysError, StorageU
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
+from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
 from trialpod_operator.cluster.audit import changes
 from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
@@ -53,10 +54,12 @@ from trialpod_operator.engine.events import (
     AttemptEnded,
     Recovered,
     ResumeRequested,
+    RetryRequested,
     SettingsObserved,
     StopRequested,
     SuspendRequested,
 )
+from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.mirror import FencedError
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.plans import plan_from_manifest
@@ -320,6 +323,7 @@ class ExperimentController:
         begins = self._applied == -1
         if self._applied != self._generation:
             self._apply_spec(item, experiment, hosted)
+        self._retry_on_request(item, hosted)
         self._stop_on_request(item, hosted)
         if begins:
             await hosted.settled(SETTLE_WITHIN_S)  # so that the first pods are made in this look, before any status
@@ -542,6 +546,23 @@ class ExperimentController:
             hosted.apply(ResumeRequested())
         self._applied = self._generation
 
+    def _retry_on_request(self, item: Mapping[str, Any], hosted: HostedExperiment) -> None:
+        """Queue failed trials once more, if the experiment's annotation has a value that was not acted on yet."""
+        retry, flags = retry_of(item["metadata"]), hosted.host.engine.state.flags
+        if retry is None or retry.value == flags.retried:
+            return
+        before = {trial.trial_id for trial in hosted.host.engine.state.get_trials() if trial.ended}
+        hosted.apply(
+            RetryRequested(
+                from_scratch=retry.from_scratch,
+                cut_short=not retry.trial_ids,
+                trial_ids=list(retry.trial_ids),
+                token=retry.value,
+            )
+        )
+        after = {trial.trial_id for trial in hosted.host.engine.state.get_trials() if trial.ended}
+        self._writer.note_retry(len(before - after), has_failed=hosted.host.engine.state.counts.get(ERROR, 0) > 0)
+
     def _stop_on_request(self, item: Mapping[str, Any], hosted: HostedExperiment) -> None:
         """Stop the trials whose TuneTrial says `stop: true`, or all when the experiment's annotation says so."""
         engine = hosted.host.engine
@@ -626,14 +647,6 @@ def queue_of(experiment: TuneExperiment) -> str:
     """Return the queue that an experiment's pods wait in, "" when there is none."""
     given = (experiment.spec.template.get("metadata") or {}).get("labels") or {}
     return str(given.get(QUEUE_LABEL) or (experiment.metadata.labels or {}).get(QUEUE_LABEL) or "")
-
-
-def stop_is_asked(metadata: Mapping[str, Any]) -> bool:
-    """Return whether an experiment is to stop: its annotation names this generation of its spec, or a later one."""
-    asked = str((metadata.get("annotations") or {}).get(names.STOP_ANNOTATION, ""))
-    if asked.isdecimal():
-        return int(asked) >= int(metadata.get("generation") or 0)
-    return asked.lower() == "true"
 
 
 def _trainable(spec: TuneExperimentSpec, code: str | None) -> TrainableRef:

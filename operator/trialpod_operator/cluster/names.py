@@ -44,6 +44,9 @@ STOP_ANNOTATION = f"{GROUP}/stop"
 """On an experiment: all its trials stop. Its value is the generation that is to stop, so that a later change of the
 spec (more samples) goes before it; "true" stops every generation."""
 
+RETRY_ANNOTATION = f"{GROUP}/retry"
+"""On an experiment: its failed trials are tried again, once for each new value (see `annotations`)."""
+
 VERSION_ANNOTATION = f"{GROUP}/version"
 PROTOCOLS_ANNOTATION = f"{GROUP}/protocols"
 IMAGE_ANNOTATION = f"{GROUP}/default-image"

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.local import row_changes
 from trialpod_operator.local.display import events
 from trialpod_operator.local.display.words import duration
@@ -40,8 +41,8 @@ def is_true(item: Mapping[str, Any], kind: str) -> bool:
 
 
 def finished(item: Mapping[str, Any]) -> bool:
-    """Return whether an experiment has ended, well or badly."""
-    return is_true(item, "Succeeded") or is_true(item, "Failed")
+    """Return whether an experiment has ended, well or badly, and is not to try failed trials again."""
+    return not retry_is_pending(item) and (is_true(item, "Succeeded") or is_true(item, "Failed"))
 
 
 def seconds(text: Any) -> float:

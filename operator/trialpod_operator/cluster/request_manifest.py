@@ -165,10 +165,10 @@ def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> N
             "tune.with_resources(resources=<function>): in a cluster all trials of an experiment get the same; give "
             "a dict, or start one experiment for each"
         )
-    if request.resume_errored or request.restart_errored or not request.resume_unfinished:
+    if not request.resume_unfinished:
         refused.add(
-            "Tuner.restore(resume_unfinished=False, resume_errored=True or restart_errored=True): an experiment in a "
-            "cluster goes on as it is; start another one, under a new name, for the failed configs"
+            "Tuner.restore(resume_unfinished=False): an experiment in a cluster resumes all trials that have not "
+            "ended; leave it out, or stop single ones: trialpod stop NAME --trial TRIAL"
         )
 
 

@@ -103,6 +103,7 @@ def experiment_status(
         completion_time=_completion(before, trials, now) if flags is not None and flags.finished else None,
         seed=seed,
         storage_uri=storage_uri or None,
+        retried=(flags.retried or None) if flags is not None else None,
     )
     plain: Json = msgspec.to_builtins(status)
     return plain

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.cluster.conditions import Problem, cut
 from trialpod_operator.cluster.endings import Ending
 from trialpod_operator.cluster.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
@@ -110,6 +111,20 @@ class StatusWriter:
         """Take in that the code in a ConfigMap was changed, for the events."""
         self._add(KubernetesEvent("Warning", "CodeChanged", cut(message, MAX_NOTE)))
 
+    def note_retry(self, count: int, *, has_failed: bool) -> None:
+        """Take in that failed trials were to be tried again, for the events.
+
+        Args:
+            count: how many are.
+            has_failed: there are failed ones that are not.
+        """
+        if count:
+            trials = "1 failed trial is" if count == 1 else f"{count} failed trials are"
+            self._add(KubernetesEvent("Normal", "Retrying", f"{trials} tried again, as asked for"))
+            return
+        why = "the budget is used up, or the trials named have not failed" if has_failed else "no trial has failed"
+        self._add(KubernetesEvent("Warning", "NothingToRetry", f"nothing is tried again: {why}"))
+
     def note_ending(self, trial: Trial, ending: Ending) -> None:
         """Take in how a pod ended, for the events."""
         self._endings[trial.trial_id] = ending
@@ -142,6 +157,8 @@ class StatusWriter:
     def finished_as_observed(self, item: Mapping[str, Any]) -> bool:
         """Return whether the status says that the experiment is over, for the spec as it is now."""
         status = item.get("status") or {}
+        if retry_is_pending(item):
+            return False
         return bool(status.get("completionTime")) and status.get("observedGeneration") == item["metadata"].get(
             "generation"
         )

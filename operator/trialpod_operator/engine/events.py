@@ -119,11 +119,14 @@ class ResumeRequested(Event, frozen=True):
 class RetryRequested(Event, frozen=True):
     """Queue the trials that ended in ERROR once more, with a fresh count of failures.
 
-    `cut_short` adds those that were stopped because the experiment failed.
+    `cut_short` adds those that were stopped because the experiment failed. `trial_ids` are those that are meant, when
+    it is not all. A request with a `token` counts once: the engine keeps the latest.
     """
 
     from_scratch: bool = False
     cut_short: bool = False
+    trial_ids: list[str] = []
+    token: str = ""
 
 
 class Recovered(Event, frozen=True):

@@ -118,10 +118,15 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
 def retry_errors(engine: Engine, event: RetryRequested, now: float) -> None:
     """Queue the trials in ERROR once more; the experiment goes on for them even if it was being stopped."""
     from_scratch = event.from_scratch
+    if event.token:
+        if event.token == engine.state.flags.retried:
+            return
+        engine.state.flags.retried = event.token
     failed = [
         trial
         for trial in engine.state.trials.values()
-        if trial.status == ERROR or (event.cut_short and trial.may_be_retried)
+        if (trial.status == ERROR or (event.cut_short and trial.may_be_retried))
+        and (not event.trial_ids or trial.trial_id in event.trial_ids)
     ]
     if not failed:
         return

@@ -40,6 +40,7 @@ class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
     unmeasured: int = 0  # trials that ended without ever reporting the metric
     sound: bool = False  # the user's code has run: some attempt brought a result, or failed only later
     broken: int = 0  # trials whose code could not be started, while `sound` is False
+    retried: str = ""  # the latest request of the user to try failed trials again
     warned: list[str] = []  # keys of the warnings that are given once
     # Of a search algorithm that takes its time (see `starts`):
     asked: bool = False  # for a suggestion, which has not come yet

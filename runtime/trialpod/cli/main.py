@@ -90,6 +90,10 @@ BUILT_IN = {
         "trialpod_operator.cluster.commands.submit:command",
         "start an experiment in a cluster: a manifest, or a script",
     ),
+    "retry": (
+        "trialpod_operator.cluster.commands.control:retry_command",
+        "try failed trials of an experiment in a cluster again",
+    ),
     "delete": (
         "trialpod_operator.cluster.commands.control:delete_command",
         "delete an experiment in a cluster, and say what becomes of its data",

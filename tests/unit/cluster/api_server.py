@@ -157,6 +157,8 @@ class ApiServer:
             notes = found["metadata"].setdefault("annotations", {})
             for key, value in body.get("metadata", {}).get("annotations", {}).items():
                 notes[key] = value
+                if value is None:
+                    del notes[key]
             found["metadata"]["generation"] += json.dumps(found.get("spec")) != before
         return 200, found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -52,6 +53,8 @@ class World:
                 del self.server.objects[resource, name]
             else:
                 item = self.server.experiment(name)
+                if "retried" in status:
+                    status = {**status, "retried": item["metadata"]["annotations"].get("trialpod.dev/retry")}
                 item["status"] = {"observedGeneration": item["metadata"]["generation"], **status}
 
     def backend(self, **options: Any) -> KubernetesBackend:
@@ -208,6 +211,24 @@ def test_a_larger_budget_is_taken_over_and_anything_else_refused(world: World) -
         InvalidInputError, match=r"TuneExperiment climb whose spec.seed is different.*delete te climb"
     ):
         world.tuner(num_samples=6, seed=9).fit()
+
+
+@pytest.mark.parametrize("how", ["resume_errored", "restart_errored"])
+def test_restore_tries_failed_trials_again(world: World, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    ended = {"conditions": [condition_of("Failed", "True", "Failed")], "trials": {"total": 2, "done": 2, "error": 2}}
+    world.statuses = [ended] * 20
+    world.tuner().fit()
+    (world.bucket / "runs/climb/.trialpod/experiment.json").write_text("{}")
+    done = {"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}, "retried": "what was asked for"}
+    world.statuses = [ended, ended, ended, *([done] * 20)]
+    right = KubernetesBackend.run
+    wanted: dict[str, Any] = {how: True}
+    monkeypatch.setattr(
+        KubernetesBackend, "run", lambda self, request: right(self, dataclasses.replace(request, **wanted))
+    )
+    world.tuner().fit()
+    asked = world.server.experiment("climb")["metadata"]["annotations"]["trialpod.dev/retry"]
+    assert ("from-scratch" in asked) == (how == "restart_errored")
 
 
 def test_an_experiment_that_is_deleted_meanwhile_ends_the_wait(world: World) -> None:

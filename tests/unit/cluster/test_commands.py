@@ -337,6 +337,31 @@ def test_stopping_names_the_generation_that_is_to_stop(server: ApiServer, trialp
     assert "cannot be taken back" in trialpod("resume", "climb", status=2)
 
 
+class TestRetry:
+    def test_asks_for_all_failed_trials(self, server: ApiServer, trialpod: Run) -> None:
+        server.put("tuneexperiments", climbing(trials={"error": 1, "done": 2, "total": 4}))
+        server.experiment("climb")["metadata"]["annotations"] = {"trialpod.dev/stop": "3"}
+        assert "its failed trials to be tried again from their newest checkpoints" in trialpod("retry", "climb")
+        notes = server.experiment("climb")["metadata"]["annotations"]
+        assert list(notes) == ["trialpod.dev/retry"]
+        first = notes["trialpod.dev/retry"]
+        trialpod("retry", "climb")
+        assert server.experiment("climb")["metadata"]["annotations"]["trialpod.dev/retry"] != first
+
+    def test_asks_for_one(self, server: ApiServer, trialpod: Run) -> None:
+        server.put("tuneexperiments", climbing())
+        server.put("tunetrials", trial_object("climb", 3, "RUNNING"))
+        server.put("tunetrials", trial_object("climb", 4, "ERROR"))
+        assert "has not failed (RUNNING)" in trialpod("retry", "climb", "3", status=2)
+        assert "d75de_00004 to be tried again from scratch" in trialpod("retry", "climb", "4", "--from-scratch")
+        asked = server.experiment("climb")["metadata"]["annotations"]["trialpod.dev/retry"]
+        assert asked.split()[1:] == ["from-scratch", "d75de_00004"]
+
+    def test_refuses_where_nothing_has_failed(self, server: ApiServer, trialpod: Run) -> None:
+        server.put("tuneexperiments", climbing(trials={"error": 0, "done": 2, "total": 4}))
+        assert "no trial of climb has failed" in trialpod("retry", "climb", status=2)
+
+
 def test_one_trial_can_be_stopped(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", climbing())
     server.put("tunetrials", {**trial_object("climb", 3, "RUNNING")})

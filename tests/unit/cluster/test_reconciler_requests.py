@@ -13,7 +13,7 @@ from trialpod import __version__
 from trialpod.protocol.messages import AssignmentRequest
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.experiment_controller import stop_is_asked
+from trialpod_operator.cluster.annotations import stop_is_asked
 from trialpod_operator.reports import service
 
 

@@ -191,7 +191,7 @@ class FileLoggers(tune.Callback):
         ({"resources": {"widget": 1}}, "example.com/widget"),
         ({"storage_uri": ""}, r"storage_path=...\): in a cluster it has to be a bucket"),
         ({"name": "My_Run.1"}, "'my-run-1' would do"),
-        ({"resume": True, "resume_errored": True}, "goes on as it is"),
+        ({"resume": True, "resume_unfinished": False}, "trialpod stop NAME --trial"),
         ({"strict_metric": False}, "TUNE_DISABLE_STRICT"),
         ({"metric": None, "mode": None, "scheduler": ASHAScheduler()}, "compares trials by a metric"),
     ],

@@ -1,8 +1,9 @@
-"""`trialpod suspend`, `resume`, `stop` and `delete`: what somebody does to an experiment in a cluster."""
+"""`trialpod suspend`, `resume`, `stop`, `retry` and `delete`: what somebody does to an experiment in a cluster."""
 
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.cluster.commands import asking, meant
 from trialpod_operator.local.commands import stop as local_stop
 
@@ -42,6 +44,19 @@ def _configure_suspend(parser: argparse.ArgumentParser) -> None:
 def _configure_stop(parser: argparse.ArgumentParser) -> None:
     _configure_suspend(parser)
     parser.add_argument("--trial", metavar="TRIAL", help="stop this one only: its id, its number, or its TuneTrial")
+
+
+def _configure_retry(parser: argparse.ArgumentParser) -> None:
+    _configure_any(parser)
+    parser.add_argument(
+        "trial",
+        metavar="TRIAL",
+        nargs="*",
+        help="these only: their ids, numbers, or TuneTrials (default: all failed)",
+    )
+    parser.add_argument(
+        "--from-scratch", action="store_true", help="begin again, instead of from their newest checkpoints"
+    )
 
 
 def _configure_delete(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +130,55 @@ def _refuse_local_options(options: argparse.Namespace) -> None:
     for option in ("now", "wait"):
         if getattr(options, option):
             raise InvalidInputError(f"--{option} is for an experiment on this machine, and {options.name} is none")
+
+
+def retry(options: argparse.Namespace) -> int:
+    """Have failed trials tried again, with a fresh count of failures."""
+    local = meant.experiment_place(options.name, options)
+    if local is not None:
+        raise InvalidInputError(
+            f"{local} is an experiment on this machine; to try its failed trials again, run it again: "
+            "trialpod run FILE --retry-failed (FILE: its manifest or script)"
+        )
+    with meant.connect(options.name, options) as api:
+        item = api.get(options.name)
+        place = asking.flags(options, api.namespace)
+        trials = api.trials(options.name)
+        ids = _failed_ids(item, trials, options.trial)
+        value = next_retry(item, ids, secrets.token_hex(4), from_scratch=options.from_scratch)
+        api.annotate(options.name, {names.RETRY_ANNOTATION: value, names.STOP_ANNOTATION: None})
+    what = ", ".join(ids) if ids else "its failed trials"
+    start = "from scratch" if options.from_scratch else "from their newest checkpoints"
+    print(f"{options.name}: {what} to be tried again {start}")
+    print(f"  to watch: trialpod status {options.name} {place} --watch")
+    if (item.get("spec") or {}).get("suspend"):
+        print(f"  it is suspended; to go on: trialpod resume {options.name} {place}")
+    return 0
+
+
+def _failed_ids(item: Json, trials: list[Json], wanted: list[str]) -> list[str]:
+    """Return the ids of the failed trials that are meant; empty when all are."""
+    from trialpod_operator.cluster.commands.trials import chosen, state_of_trial
+
+    name = item["metadata"]["name"]
+    if item["metadata"].get("deletionTimestamp"):
+        raise InvalidInputError(f"{name} is being deleted; nothing of it can be tried again")
+    found = [chosen(trials, each, name) for each in wanted]
+    for trial in found:
+        if (state := state_of_trial(trial)) != "ERROR":
+            raise InvalidInputError(
+                f"the trial {trial['metadata']['name']} has not failed ({state}); nothing was changed"
+            )
+    counts = (item.get("status") or {}).get("trials") or {}
+    if not found and not counts.get("error") and not _is_failed(item):
+        raise InvalidInputError(f"no trial of {name} has failed; nothing was changed")
+    return [str(trial["spec"]["trialId"]) for trial in found]
+
+
+def _is_failed(item: Json) -> bool:
+    from trialpod_operator.cluster.remote_view import is_true
+
+    return is_true(item, "Failed")
 
 
 def delete(options: argparse.Namespace) -> int:
@@ -201,6 +265,7 @@ def _wait_until_gone(api: Experiments, item: Json) -> None:
 suspend_command = Command("suspend", "have an experiment checkpoint and pause", _configure_suspend, suspend)
 resume_command = Command("resume", "resume a suspended experiment in a cluster", _configure_any, resume)
 stop_command = Command("stop", "stop an experiment, or one trial in a cluster, gracefully", _configure_stop, stop)
+retry_command = Command("retry", "try failed trials of an experiment in a cluster again", _configure_retry, retry)
 delete_command = Command(
     "delete", "delete an experiment in a cluster, and say what becomes of its data", _configure_delete, delete
 )

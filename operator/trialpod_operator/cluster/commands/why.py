@@ -123,6 +123,11 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
         first = found["failed"][0]["trials"][0]
         steps.append(f"trialpod logs {name} {first} {place} shows what it printed")
         steps.append(f"trialpod results {name} {place} --failed lists all that failed")
+        steps.append(
+            f"when the cause is put right: trialpod retry {name} {place} tries them again. spec.resources, "
+            f"spec.image and spec.template can be changed for that (kubectl {where} edit te {name}); another "
+            "trainable, metric or searchSpace needs a new metadata.name"
+        )
     if found["state"] in ("Succeeded", "Stopped"):
         steps.append(f"trialpod best {name} {place} prints the best parameters")
     return steps
