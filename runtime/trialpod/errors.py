@@ -21,6 +21,20 @@ class InvalidInputError(TrialpodError, ValueError):
     """Something the user wrote cannot work as it stands (a manifest, an argument, a script)."""
 
 
+class NotPicklableError(InvalidInputError, TypeError):
+    """Something that has to travel to the trials cannot be pickled.
+
+    Attributes:
+        path: the expression that leads to it ("config['a'][0]"); empty where the message names several.
+        value: the object; None where the message names several.
+    """
+
+    def __init__(self, message: str, *, path: str = "", value: object = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.value = value
+
+
 class TrainableError(TrialpodError):
     """The user's Trainable cannot be loaded or broke its contract."""
 

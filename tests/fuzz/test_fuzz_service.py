@@ -155,7 +155,8 @@ def test_other_calls_with_anything_in_any_field_are_answered(
         ({"results": [[1]]}, "a result must be a map"),
         ({"results": [{1: 2}]}, "str"),
         ({"results": [{"value": msgspec.msgpack.Ext(5, b"")}]}, "extension 5"),
-        ({"results": [{"a": [{"b": msgspec.msgpack.Ext(1, b"x\0y")}]}]}, "'a'"),
+        ({"results": [{"value": msgspec.msgpack.Ext(2, b"x")}]}, "kind"),
+        ({"results": [{"a": [{"b": msgspec.msgpack.Ext(5, b"x\0y")}]}]}, "'a'"),
         ({"end": {"cause": "bored"}}, "bored"),
     ],
 )

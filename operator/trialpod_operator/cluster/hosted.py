@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
-from trialpod.protocol.values import opaque_decoder
+from trialpod.protocol.values import number, results_decoder
 from trialpod.storage.base import Storage
 from trialpod_operator.cluster.measured import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action, ResultsApplied
@@ -317,8 +317,8 @@ class HostedExperiment:
         if not horizons:
             return False
         try:
-            last = opaque_decoder.decode(event.results[-1])
-        except msgspec.MsgspecError:
+            last = results_decoder.decode(event.results[-1])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
         return any(_meets(horizon, last) for horizon in horizons)
 
@@ -440,5 +440,5 @@ class HostedExperiment:
 
 
 def _meets(horizon: Horizon, result: dict[str, Any]) -> bool:
-    value = result.get(horizon.attr)
-    return isinstance(value, int | float) and value >= horizon.at
+    value = number(result.get(horizon.attr))
+    return value is not None and value >= horizon.at

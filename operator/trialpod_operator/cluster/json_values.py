@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from trialpod.protocol.values import readable
+
 MAX_DEPTH = 32
 MAX_STRING = 1000
 """Characters that are kept of a text in what had to be cut."""
@@ -17,6 +19,7 @@ MAX_ITEMS = 20
 """Items that are kept of a list in what had to be cut."""
 
 CUT_KEY = "..."
+_MAX_INTEGER_BITS = 10_000
 
 
 def json_safe(value: Any, depth: int = MAX_DEPTH) -> Any:
@@ -24,12 +27,16 @@ def json_safe(value: Any, depth: int = MAX_DEPTH) -> Any:
 
     Anything that JSON does not know becomes the text that people are shown of it.
     """
+    if not isinstance(value, (Mapping, list, tuple)):
+        value = readable(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else str(value)
+        if -(2**63) <= value < 2**63:
+            return value
+        return str(value) if value.bit_length() < _MAX_INTEGER_BITS else hex(value)[:MAX_STRING]
     if isinstance(value, float):
         if math.isfinite(value):
             return value

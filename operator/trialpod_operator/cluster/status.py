@@ -233,7 +233,7 @@ def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> B
         trial_id=best.trial_id,
         value=format_value(best.value) or "",
         iteration=max(0, best.iteration),
-        params=bounded(best.config, MAX_BEST_PARAMS),
+        params=bounded(best.shown_config, MAX_BEST_PARAMS),
         checkpoint=uri,
     )
 

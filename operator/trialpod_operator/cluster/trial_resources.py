@@ -55,6 +55,6 @@ def build_trial(experiment: TuneExperiment, experiment_ref: ObjectRef, trial: Tr
             "trialId": trial.trial_id,
             "index": trial.index,
             "tag": tag if len(tag) <= MAX_TAG else f"{tag[: MAX_TAG - 3]}...",
-            "params": bounded(trial.config, MAX_PARAMS),
+            "params": bounded(trial.shown_config, MAX_PARAMS),
         },
     }

@@ -41,6 +41,10 @@ class ResultsApplied:
     trial: Trial
     attempt: int
     results: list[dict[str, Any]]
+    """As files and people see them."""
+
+    opened: list[dict[str, Any]] = field(default_factory=list)
+    """As the user's algorithms and callbacks see them; empty if that is the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.values import params_encoder
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialView
 from trialpod_operator.engine import attempts, exploits
 from trialpod_operator.engine.changes import Change
@@ -85,7 +84,7 @@ class Controller:
         """
         known = self._trial(trial)
         try:
-            params = params_encoder.encode(config)
+            params = self._engine.encode_params(config)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInputError(f"the new config of trial {known.trial_id} cannot be stored: {error}") from error
         self._add("config", known, None, Change(known.trial_id, params, tag))

@@ -24,6 +24,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon, ReportAnswer
+from trialpod.protocol.values import ResultReader, params_encoder
 from trialpod.tune.goal import introduce_scheduler
 from trialpod.tune.plug_in_state import References, referring_to, restore_state, stored_state
 from trialpod.tune.schedulers.fifo import FIFOScheduler
@@ -75,6 +76,9 @@ class Engine:
         search: proposes trials.
         scheduler: decides which trials go on; FIFO by default.
         stopper: ends trials or the experiment by their results; none by default.
+        opens_values: algorithms see the user's objects themselves, in configs and results: this is the user's own
+            process. Else they see `OpaqueValue` in their place, and nothing is unpickled.
+        encode_params: encodes configs.
     """
 
     def __init__(
@@ -82,7 +86,13 @@ class Engine:
         search: SearchAlgorithm,
         scheduler: TrialScheduler | None = None,
         stopper: Stopper | None = None,
+        *,
+        opens_values: bool = False,
+        encode_params: Callable[[Any], bytes] = params_encoder.encode,
     ) -> None:
+        self.opens_values = opens_values
+        self.encode_params = encode_params
+        self.result_reader = ResultReader()
         self.search = search
         self.scheduler = scheduler or FIFOScheduler()
         self.stopper = stopper
@@ -125,7 +135,7 @@ class Engine:
             InvalidInputError: new settings change more than the budget fields, or contradict the scheduler's.
             msgspec.ValidationError: a result is not a MessagePack map.
         """
-        fresh: list[dict[str, Any]] = []
+        fresh: list[results.NewResult] = []
         if isinstance(event, ResultsReceived):
             fresh = results.decode_new(self, event)
         elif isinstance(event, SettingsObserved):
@@ -257,7 +267,7 @@ class Engine:
         kinds = self._kinds
         if not by_record:
             check_kinds(snapshot.kinds, kinds)
-        self.state.load(snapshot)
+        self.state.load(snapshot, opens_values=self.opens_values)
         if snapshot.settings is not None:
             self._introduce(snapshot.settings)
             self.search.set_num_samples(snapshot.settings.num_samples)

@@ -8,13 +8,14 @@ judged, or scheduler and searcher would never learn of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo, DecisionKind
-from trialpod.protocol.values import OpaqueValue, opaque_decoder
+from trialpod.protocol.values import number as number_of
+from trialpod.protocol.values import open_leniently
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
@@ -30,7 +31,14 @@ _PLAIN = frozenset({float, int, str, bool, type(None)})
 _MAX_DEPTH = 64
 
 
-def decode_new(engine: Engine, event: ResultsReceived) -> list[dict[str, Any]]:
+class NewResult(NamedTuple):
+    """One result: as the engine reads it, and as algorithms see it. The same object if all of it is plain data."""
+
+    shown: dict[str, Any]
+    opened: dict[str, Any]
+
+
+def decode_new(engine: Engine, event: ResultsReceived) -> list[NewResult]:
     """Return the results of a batch that are not known yet; none when there is a gap before them.
 
     A gap needs no error: the answer's `received` makes the attempt send what is missing.
@@ -44,12 +52,13 @@ def decode_new(engine: Engine, event: ResultsReceived) -> list[dict[str, Any]]:
     known = trial.received + 1 - event.first
     if known < 0:
         return []
-    return [_decoded(raw) for raw in event.results[known:]]
+    return [_decoded(engine, raw) for raw in event.results[known:]]
 
 
-def _decoded(raw: msgspec.Raw) -> dict[str, Any]:
+def _decoded(engine: Engine, raw: msgspec.Raw) -> NewResult:
+    reader = engine.result_reader
     try:
-        result = opaque_decoder.decode(raw)
+        result = reader.read(raw)
     except UnicodeDecodeError as error:
         raise msgspec.ValidationError("a text in a result is not UTF-8") from error
     except RecursionError as error:
@@ -61,7 +70,7 @@ def _decoded(raw: msgspec.Raw) -> dict[str, Any]:
             raise msgspec.ValidationError(f"the keys of a result must be text (str), not {key!r:.60}")
         if value.__class__ not in _PLAIN:
             _check(value, key, _MAX_DEPTH)
-    return result
+    return NewResult(result, open_leniently(raw) if reader.typed and engine.opens_values else result)
 
 
 def _check(value: Any, key: str, depth: int) -> None:
@@ -70,17 +79,18 @@ def _check(value: Any, key: str, depth: int) -> None:
         raise msgspec.ValidationError(f"'{key[:60]}' of a result is nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         value = (part for item in value.items() for part in item)
-    elif not isinstance(value, (list, tuple)):
-        if isinstance(value, (OpaqueValue, msgspec.msgpack.Ext)):
-            what = f"extension {value.code}" if isinstance(value, msgspec.msgpack.Ext) else "pickle"
-            raise msgspec.ValidationError(f"'{key[:60]}' of a result is no plain data, but a MessagePack {what}")
+    elif not isinstance(value, (list, tuple, set, frozenset)):
+        if isinstance(value, msgspec.msgpack.Ext):
+            raise msgspec.ValidationError(
+                f"'{key[:60]}' of a result is no plain data, but a MessagePack extension {value.code}"
+            )
         return
     for item in value:
         if item.__class__ not in _PLAIN:
             _check(item, key, depth - 1)
 
 
-def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]], now: float) -> None:
+def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now: float) -> None:
     """Apply the new results of a batch, which are its last ones."""
     trial = engine.state.trials[event.trial_id]
     metric = engine.settings.metric
@@ -90,11 +100,11 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
     if event.committed:
         keep_checkpoints(engine, trial, event.committed)
     offset = len(event.results) - len(fresh)
-    for number, result in enumerate(fresh, offset):
+    for number, (shown, result) in enumerate(fresh, offset):
         trial.received += 1
         trial.results += 1
         if metric is not None:
-            _measure(engine, trial, result, metric)
+            _measure(engine, trial, shown, metric)
         if trial.completion_told or (trial.decision is not None and not suspending(trial)):
             continue
         done = bool(result.get("done"))
@@ -109,7 +119,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
             engine.tell(engine.search.on_trial_result, trial.trial_id, result)
         if done:
             tell_completion(engine, trial, result)
-    last = fresh[-1]
+    last = fresh[-1].shown
     trial.result = bytes(event.results[-1])
     iteration = last.get("training_iteration")
     if type(iteration) is int:
@@ -118,7 +128,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[dict[str, Any]],
     flags = engine.state.flags
     flags.sound = True
     flags.results += len(fresh)
-    engine.do(ResultsApplied(trial, event.attempt, fresh))
+    engine.do(ResultsApplied(trial, event.attempt, [new.shown for new in fresh], [new.opened for new in fresh]))
 
 
 def keep_checkpoints(engine: Engine, trial: Trial, committed: list[CheckpointInfo]) -> None:
@@ -187,9 +197,12 @@ def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was
 
 
 def _measure(engine: Engine, trial: Trial, result: dict[str, Any], metric: str) -> None:
-    value = result.get(metric)
-    if isinstance(value, (int, float)):
-        trial.value = float(value)
+    value = number_of(result.get(metric))
+    if value is not None:
+        try:
+            trial.value = float(value)
+        except OverflowError:
+            trial.value = float("inf") if value > 0 else float("-inf")
         trial.measured = True
         engine.state.flags.measured = True
     elif not engine.state.flags.measured:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trialpod.protocol.values import OpaqueValue, opaque_decoder, params_encoder
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import OpaqueValue, opaque_decoder, open_leniently
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.actions import StartAttempt, TrialCreated
 from trialpod_operator.engine.events import SuggestionReady
 from trialpod_operator.engine.outputs import Created, Outputs
-from trialpod_operator.engine.trial import RUNNING, Trial
+from trialpod_operator.engine.trial import RUNNING, OpenTrial, Trial
 
 if TYPE_CHECKING:
     from trialpod_operator.engine.engine import Engine
@@ -115,7 +116,7 @@ def suggested(engine: Engine, event: SuggestionReady) -> None:
     if answered is not None:
         engine.ask(answered, created, event.error)
     elif created is not None:
-        engine.ask(adopt, engine.search, created)
+        engine.ask(adopt, engine.search, created, opens_values=engine.opens_values)
     if event.error:
         engine.break_down(event.error)
 
@@ -145,22 +146,28 @@ def exhausted(engine: Engine) -> bool:
     return flags.searched and not flags.spare if engine.defers else engine.search.finished
 
 
-def adopt(search: SearchAlgorithm, created: Created) -> None:
+def adopt(search: SearchAlgorithm, created: Created, *, opens_values: bool = False) -> None:
     """Have a search algorithm take over a suggestion that it made earlier.
 
-    One with values that only its user's process can read is made once more.
+    One with objects of the user's that cannot be opened here, or that the algorithm does not recognise, is made once
+    more.
     """
-    config = opaque_decoder.decode(created.params)
-    if _has_opaque(config):
-        search.next_suggestion()
-    else:
-        search.adopt(Suggestion(trial_id=created.trial_id, config=config, tag=created.tag))
+    closed = opaque_decoder.decode(created.params)
+    config = open_leniently(created.params) if opens_values else closed
+    if not _has_opaque(config):
+        try:
+            search.adopt(Suggestion(trial_id=created.trial_id, config=config, tag=created.tag))
+            return
+        except InvalidInputError:
+            if not _has_opaque(closed):
+                raise
+    search.next_suggestion()
 
 
 def _has_opaque(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_has_opaque(item) for item in value.values())
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return any(_has_opaque(item) for item in value)
     return isinstance(value, OpaqueValue)
 
@@ -174,7 +181,8 @@ def _create(engine: Engine, now: float) -> None:
     if engine.recorded is None:
         created = msgspec.structs.replace(created, look=engine.looks)
     engine.outputs.created.append(created)
-    trial = Trial(
+    kind = OpenTrial if engine.opens_values else Trial
+    trial = kind(
         trial_id=created.trial_id,
         index=len(engine.state.trials),
         tag=created.tag,
@@ -199,7 +207,7 @@ def _next_new(engine: Engine) -> Created | None:
     else:
         flags.asked = False  # of an earlier run, in which it took its time
         suggestion = engine.ask(engine.search.next_suggestion)
-        params = engine.ask(params_encoder.encode, suggestion.config) if suggestion is not None else None
+        params = engine.ask(engine.encode_params, suggestion.config) if suggestion is not None else None
         if suggestion is None or params is None:
             return None
         created = Created(suggestion.trial_id, suggestion.tag, params)
@@ -216,7 +224,7 @@ def _next_new_recorded(engine: Engine, recorded: Outputs) -> Created | None:
         if flags.spare and flags.spare[0].trial_id == created.trial_id:
             flags.spare.pop(0)
         else:
-            engine.ask(adopt, engine.search, created)
+            engine.ask(adopt, engine.search, created, opens_values=engine.opens_values)
         return created
     if recorded.asked == engine.looks:
         engine.outputs.asked = engine.looks

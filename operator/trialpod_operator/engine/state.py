@@ -16,7 +16,7 @@ import msgspec
 from trialpod_operator.engine.changes import Change, Planted
 from trialpod_operator.engine.outputs import Created
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, Trial
+from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, OpenTrial, Trial
 
 
 class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -171,11 +171,12 @@ class State:
             heapq.heappop(self._due)
         return None
 
-    def load(self, snapshot: Snapshot) -> None:
+    def load(self, snapshot: Snapshot, *, opens_values: bool = False) -> None:
         """Take over what a snapshot holds."""
         self.settings = snapshot.settings
         self.flags = snapshot.flags
-        for trial in snapshot.trials:
+        for stored in snapshot.trials:
+            trial = OpenTrial.of(stored) if opens_values else stored
             self.trials[trial.trial_id] = trial
             self._ordered.append(trial)
             self.counts[trial.status] = self.counts.get(trial.status, 0) + 1

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, DecisionKind
-from trialpod.protocol.values import opaque_decoder
+from trialpod.protocol.values import opaque_decoder, open_leniently, results_decoder
 from trialpod_operator.engine.changes import Change, Planted
 from trialpod_operator.engine.decisions import decisions
 
@@ -99,14 +99,25 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The parameters; values that are not plain data are `OpaqueValue`."""
+        """The parameters as algorithms see them; here, objects of the user's are `OpaqueValue`."""
         config: dict[str, Any] = opaque_decoder.decode(self.params)
         return config
 
     @property
+    def shown_config(self) -> dict[str, Any]:
+        """The parameters as files and people see them: no object of the user's is opened."""
+        config: dict[str, Any] = results_decoder.decode(self.params)
+        return config
+
+    @property
     def last_result(self) -> dict[str, Any]:
-        """The latest result, flattened; empty before the first."""
-        result: dict[str, Any] = opaque_decoder.decode(self.result) if self.result else {}
+        """The latest result as algorithms see it, flattened; empty before the first."""
+        return self.shown_result
+
+    @property
+    def shown_result(self) -> dict[str, Any]:
+        """The latest result as files and people see it; empty before the first."""
+        result: dict[str, Any] = results_decoder.decode(self.result) if self.result else {}
         return result
 
     @property
@@ -138,3 +149,24 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     def own_checkpoint(self) -> CheckpointInfo | None:
         """The newest committed checkpoint in its own directory."""
         return self.checkpoints[-1] if self.checkpoints else None
+
+
+class OpenTrial(Trial, omit_defaults=True):
+    """A trial in its user's own process: algorithms see the user's objects themselves."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The parameters; what cannot be unpickled here is an `OpaqueValue`."""
+        config: dict[str, Any] = open_leniently(self.params)
+        return config
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        """The latest result, flattened; empty before the first."""
+        result: dict[str, Any] = open_leniently(self.result) if self.result else {}
+        return result
+
+    @classmethod
+    def of(cls, trial: Trial) -> OpenTrial:
+        """Return the same trial as one of this kind."""
+        return cls(**{name: getattr(trial, name) for name in trial.__struct_fields__})

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.protocol.values import opaque_decoder
+from trialpod.protocol.values import readable, results_decoder
 from trialpod.storage.layout import PROGRESS_FILE, RESULT_FILE
 from trialpod_operator.experiment.findings import Findings
 
@@ -81,12 +81,12 @@ def check_results(trial: TrialResults, data: bytes | None, findings: Findings) -
             findings.error("results", f"line {number} of {RESULT_FILE} is no result", name, _COPY)
             return len(lines)
     for number, (line, raw) in enumerate(zip(lines[skip:], trial.results, strict=False), skip + 1):
-        problem = _difference(line, opaque_decoder.decode(raw), name)
+        problem = _difference(line, results_decoder.decode(raw), name)
         if problem:
             findings.error("results", f"line {number} of {RESULT_FILE} {problem}", name, _AGAIN)
             return len(lines)
     if lines and trial.last and len(lines) == expected and not trial.results:
-        problem = _difference(lines[-1], opaque_decoder.decode(trial.last), name)
+        problem = _difference(lines[-1], results_decoder.decode(trial.last), name)
         if problem:
             findings.error("results", f"the last line of {RESULT_FILE} {problem}", name, _COPY)
     if torn:
@@ -161,6 +161,8 @@ def _difference(line: bytes, result: Mapping[str, Any], trial_id: str) -> str:
 
 def _same(value: Any, found: Any) -> bool:
     """Return whether `found` is what a result's value is as JSON."""
+    if not isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, type(None))):
+        value = readable(value)
     if isinstance(value, float):
         return isinstance(found, (int, float)) and (value == found or (value != value and found != found))
     if value is None or isinstance(value, (bool, int, str)):

@@ -17,7 +17,7 @@ import msgspec
 
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import Assignment, ReportAnswer
-from trialpod.protocol.values import params_decoder
+from trialpod.protocol.values import open_leniently
 from trialpod.storage.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR, named_dirname
 from trialpod.tune.plug_in_state import StateNotKeptError, is_pickled, parts
@@ -71,8 +71,16 @@ class ExperimentHost:
         self.directory = directory
         self._queued: QueuedSearch | None = None
         if deliver is not None and takes_its_time(plan.search):
-            self._queued = QueuedSearch(plan.search, deliver)
-        self.engine = Engine(self._queued or plan.search, plan.scheduler, plan.stopper)
+            self._queued = QueuedSearch(
+                plan.search, deliver, opens_values=plan.opens_values, encode_params=plan.encode_params
+            )
+        self.engine = Engine(
+            self._queued or plan.search,
+            plan.scheduler,
+            plan.stopper,
+            opens_values=plan.opens_values,
+            encode_params=plan.encode_params,
+        )
         self.engine.resources_of = plan.resources_for
         self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn, fetch=fetch)
         self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
@@ -186,6 +194,7 @@ class ExperimentHost:
             saves_at_horizon=engine.scheduler.saves_at_horizon,
             pinned=[name for holder, name in engine.state.pins if holder == trial.trial_id],
             asks_to_delete=True,
+            keeps_types=True,
         )
 
     def checkpoint_uri(self, trial: Trial) -> str:
@@ -277,7 +286,7 @@ class ExperimentHost:
     def _name(self, created: Created, now: float) -> tuple[str, str]:
         """Return what a script calls a new trial and its directory, which is that of no other trial."""
         namer, dirnamer = self.plan.trial_name, self.plan.trial_dirname
-        config: dict[str, Any] = params_decoder.decode(created.params)  # a script's own, in its own process
+        config: dict[str, Any] = open_leniently(created.params)  # a script's own, in its own process
         name = namer(created.trial_id, created.tag, config) if namer is not None else ""
         if dirnamer is not None:
             dirname = dirnamer(created.trial_id, created.tag, config)

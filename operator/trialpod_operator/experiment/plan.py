@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialpod.protocol.messages import TrainableRef
+from trialpod.protocol.values import params_encoder
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
@@ -34,7 +35,9 @@ class ExperimentPlan:
     """A validated experiment, ready to run.
 
     `resources` are those of one trial ("cpu" and "gpu" as counts, "memory" in bytes); `resources_of` computes them
-    from a trial's config instead. `document` is what is kept as ``experiment.json`` for people and tools.
+    from a trial's config instead. `opens_values`: this is the user's own process, whose algorithms and functions see
+    the user's objects themselves. `encode_params` encodes configs. `document` is what is kept as
+    ``experiment.json`` for people and tools.
     """
 
     settings: Settings
@@ -52,6 +55,8 @@ class ExperimentPlan:
     environment: dict[str, str] = field(default_factory=dict)  # of the trials' processes, besides this one's
     log_output: bool = True
     grace_s: float = DEFAULT_GRACE_S
+    opens_values: bool = False
+    encode_params: Callable[[Any], bytes] = params_encoder.encode
 
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
         """Return what a trial with this config asks for."""

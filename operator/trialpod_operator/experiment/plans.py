@@ -148,6 +148,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         trial_name=request.trial_name,
         trial_dirname=request.trial_dirname,
         environment={} if request.chdir else {variables.STAY: "0"},
+        opens_values=True,
         remote=RemoteStorage(
             uri=request.storage_uri, options=StorageOptions(endpoint=endpoint_of(request.storage_uri)).resolved()
         )

@@ -49,15 +49,25 @@ class QueuedSearch(SearchAlgorithm):
         search: the one that makes them.
         deliver: takes `SuggestionReady`, to be applied soon; called in the thread.
         threaded: False has `work` called by somebody else instead of a thread.
+        opens_values: the algorithm sees the user's objects themselves; see `Engine`.
+        encode_params: encodes configs.
     """
 
     defers = True
     transparent = True
 
     def __init__(
-        self, search: SearchAlgorithm, deliver: Callable[[SuggestionReady], None], threaded: bool = True
+        self,
+        search: SearchAlgorithm,
+        deliver: Callable[[SuggestionReady], None],
+        threaded: bool = True,
+        *,
+        opens_values: bool = False,
+        encode_params: Callable[[Any], bytes] = params_encoder.encode,
     ) -> None:
         self.search = search
+        self._opens_values = opens_values
+        self._encode_params = encode_params
         self._deliver = deliver
         self._threaded = threaded
         told = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
@@ -99,7 +109,7 @@ class QueuedSearch(SearchAlgorithm):
         if _SUGGEST in self._kept:
             self._kept.remove(_SUGGEST)
         if created is not None:
-            adopt(self.search, created)
+            adopt(self.search, created, opens_values=self._opens_values)
         elif not error:
             self.search.next_suggestion()
         while self._kept:
@@ -231,7 +241,7 @@ class QueuedSearch(SearchAlgorithm):
     def _event(self, suggestion: Suggestion | None) -> SuggestionReady:
         if suggestion is None:
             return SuggestionReady(finished=self.search.finished)
-        params = params_encoder.encode(suggestion.config)
+        params = self._encode_params(suggestion.config)
         return SuggestionReady(created=Created(suggestion.trial_id, suggestion.tag, params))
 
     def _tell(self, event: SuggestionReady) -> None:

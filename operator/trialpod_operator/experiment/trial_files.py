@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import StorageError
-from trialpod.protocol.values import params_decoder
+from trialpod.protocol.values import open_leniently
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import ERROR_FILE, EVENT_FILE_PREFIX, PARAMS_FILE, trial_dirname
 from trialpod.storage.tensorboard import EventEncoder, crc32c, file_name
@@ -249,15 +249,19 @@ def static_fields(trial: Trial) -> dict[str, Any]:
         "pid": trial.pid,
         "hostname": trial.hostname,
         "node_ip": trial.node_ip,
-        "config": trial.config,
+        "config": trial.shown_config,
         "experiment_tag": trial.tag,
     }
 
 
-def complete_result(trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial's latest result as its user sees it: with its config, and ``done`` once it is complete."""
+def complete_result(trial: Trial) -> dict[str, Any]:
+    """Return a trial's latest result as its user sees it: with its config, and ``done`` once it is complete.
+
+    To be called in the user's own process: it opens the user's objects.
+    """
     done = {"done": True} if trial.status == TERMINATED else {}
-    return {**result, **done, **static_fields(trial), "config": params_decoder.decode(trial.params)}
+    result = open_leniently(trial.result)
+    return {**result, **done, **static_fields(trial), "config": open_leniently(trial.params)}
 
 
 def experiment_id(trial: Trial) -> str:

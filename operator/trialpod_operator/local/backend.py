@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from trialpod.errors import InvalidInputError
 from trialpod.missing import PLAIN, install_command
-from trialpod.protocol.values import params_decoder
+from trialpod.protocol.values import ParamsEncoder, open_leniently
 from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod.tune.callback import Callback
 from trialpod.tune.places import experiment_place
 from trialpod.tune.progress_reporter import CLIReporter
+from trialpod.tune.stored_objects import FOLDER, ValueFiles, read_values_from
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.definition import describe
@@ -65,6 +66,7 @@ class LocalBackend:
             TrialpodError: it cannot run.
         """
         directory = Path(request.directory)
+        encode_params = _value_encoder(request, directory)
         script = script_run or ScriptRun()
         verbose = script.verbose if script.verbose is not None else level_of(request.verbose)
         callbacks = _callbacks(request, directory)
@@ -77,7 +79,7 @@ class LocalBackend:
                     f"{place} holds an experiment already; go on with it by "
                     f"Tuner.restore({place!r}, ...), or choose another name: RunConfig(name=...)"
                 )
-            return plan_from_request(request, stored)
+            return replace(plan_from_request(request, stored), encode_params=encode_params)
 
         retry = "scratch" if request.restart_errored else "resume" if request.resume_errored else script.retry_errors
         options = RunOptions(
@@ -130,6 +132,8 @@ class LocalBackend:
         """Read what is known of the experiment in the directory or at the URI `path`."""
         from trialpod_operator.local.reading import reading
 
+        folder = local_folder(path)
+        read_values_from(str(folder / TRIALPOD_DIR) if folder is not None else f"{path}/{TRIALPOD_DIR}")
         with reading(path) as experiment:
             state = experiment.engine.state
             settings = state.settings
@@ -145,10 +149,10 @@ class LocalBackend:
                     TrialOutcome(
                         trial_id=trial.trial_id,
                         name=experiment.trial_name(trial),
-                        config=cast("dict[str, Any]", params_decoder.decode(trial.params)),
+                        config=cast("dict[str, Any]", open_leniently(trial.params)),
                         status=trial.status,
                         path=experiment.path(trial),
-                        last_result=_last_result(trial.last_result, trial),
+                        last_result=_last_result(trial),
                         error=trial.error,
                         traceback=trial.traceback,
                         checkpoints=trial.checkpoints,
@@ -201,6 +205,21 @@ def _display(request: ExperimentRequest, json: bool, verbose: int, callbacks: Ca
     return ReporterDisplay(sys.stdout, reporter, callbacks.trials)
 
 
+def _value_encoder(request: ExperimentRequest, directory: Path) -> Callable[[Any], bytes]:
+    """Return what encodes configs; their large values are stored once, and in the bucket if there is one."""
+    ours = directory / TRIALPOD_DIR
+
+    def upload(file: Path, name: str) -> None:
+        open_storage(request.storage_uri).put_file(file, f"{TRIALPOD_DIR}/{FOLDER}/{name}")
+
+    store = ValueFiles(ours, upload if request.storage_uri else None)
+    if request.storage_uri:
+        read_values_from(f"{request.storage_uri}/{TRIALPOD_DIR}")
+    read_values_from(str(ours))
+    store.keep(request.param_space)
+    return ParamsEncoder(store).encode
+
+
 def _broken(engine: Engine) -> str:
     """Return why an experiment that has ended could not go on as one; empty when it could."""
     flags, settings = engine.state.flags, engine.state.settings
@@ -213,7 +232,7 @@ def _broken(engine: Engine) -> str:
     return ""
 
 
-def _last_result(result: dict[str, Any], trial: Trial) -> dict[str, Any] | None:
-    if not result:
+def _last_result(trial: Trial) -> dict[str, Any] | None:
+    if not trial.result:
         return None
-    return complete_result(trial, result)
+    return complete_result(trial)

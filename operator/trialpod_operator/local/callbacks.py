@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.protocol.values import params_decoder
+from trialpod.protocol.values import open_leniently
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import CALLBACKS_FILE, TRIALPOD_DIR
 from trialpod.tune.callback import Callback
@@ -116,8 +116,8 @@ class Callbacks:
         match action:
             case TrialCreated(trial=trial):
                 self._add(trial)
-            case ResultsApplied(trial=trial, results=results) if self._hooks.wants("on_trial_result"):
-                self._results(trial, results)
+            case ResultsApplied(trial=trial) if self._hooks.wants("on_trial_result"):
+                self._results(trial, action.opened or action.results)
             case TrialEnded(trial=trial):
                 self._call("on_trial_error" if trial.status == ERROR else "on_trial_complete", trial)
             case TrialRequeued(trial=trial, why="failed" | "disrupted"):
@@ -165,7 +165,7 @@ class Callbacks:
             self._call("on_trial_restore", trial)
 
     def _results(self, trial: Trial, results: list[dict[str, Any]]) -> None:
-        static = {**static_fields(trial), "config": params_decoder.decode(trial.params)}
+        static = {**static_fields(trial), "config": open_leniently(trial.params)}
         facts = self._facts[trial.trial_id]
         try:
             for result in results:
@@ -245,7 +245,7 @@ class _Facts:
 
     @property
     def config(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", params_decoder.decode(self._trial.params))
+        return cast("dict[str, Any]", open_leniently(self._trial.params))
 
     @property
     def status(self) -> str:
@@ -259,8 +259,7 @@ class _Facts:
     def last_result(self) -> dict[str, Any] | None:
         if self.told is not None:
             return self.told
-        result = self._trial.last_result
-        return complete_result(self._trial, result) if result else None
+        return complete_result(self._trial) if self._trial.result else None
 
     @property
     def error(self) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trialpod.protocol.values import OpaqueValue, readable
 from trialpod_operator.local.display.words import brief
 
 WIDTH = 88
@@ -40,6 +41,9 @@ def _python(value: Any) -> Any:
         return _Code(f'float("{value}")')
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return value
+    plain = readable(value)
+    if isinstance(value, OpaqueValue) and isinstance(plain, (list, dict)):
+        return _python(plain)  # an array or a dataclass: what it consists of can be pasted
     return _Code(brief(value, 200))
 
 
@@ -73,6 +77,7 @@ def _yaml(value: Any) -> Any:
         return {key if isinstance(key, int) else str(key): _yaml(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_yaml(item) for item in value]
+    value = readable(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return brief(value, 200)
+    return _yaml(value) if isinstance(value, (list, dict)) else brief(value, 200)

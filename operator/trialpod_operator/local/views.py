@@ -31,7 +31,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         trial_id=trial.trial_id,
         name=name,
         status=trial.status,
-        config=trial.config,
+        config=trial.shown_config,
         path=path,
         iteration=trial.iteration,
         value=trial.value,
@@ -43,7 +43,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         stop_reason=trial.stop_reason,
         checkpoint=f"{checkpoints or path}/{checkpoint.name}" if checkpoint else None,
         checkpoint_iteration=checkpoint.iteration if checkpoint else None,
-        last_result=trial.last_result,
+        last_result=trial.shown_result,
     )
 
 

@@ -156,6 +156,7 @@ class Assignment(Message):
     rank: int = 0  # of this process among those that run the attempt together; only 0 reports
     world_size: int = 1  # how many they are
     master_addr: str = ""  # where rank 0 can be reached by the others
+    keeps_types: bool = False  # results may have extension values; see protocol.values
 
 
 class AssignmentRequest(Message):
@@ -235,7 +236,7 @@ class ReportRequest(Message):
     trial_id: str
     attempt: int
     first: int = 1  # number of results[0] in this attempt
-    results: list[msgspec.Raw] = []  # each the MessagePack map of one complete result, flattened
+    results: list[msgspec.Raw] = []  # each the MessagePack map of one complete result, flattened; see protocol.values
     checkpoints: list[CheckpointInfo] = []  # committed since the last answered call
     deleted_checkpoints: list[str] = []  # names removed by the retention rules
     unneeded_checkpoints: list[str] = []  # names that the rules no longer keep; removed when an answer allows it

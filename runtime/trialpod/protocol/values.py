@@ -1,128 +1,214 @@
-"""Parameters and metrics as MessagePack, without loss for what users really put there.
+"""Parameters and metrics as MessagePack, from which every value comes back equal and of its own type.
 
-Plain data (None, bool, int, float incl. NaN and infinities, str, bytes, list, tuple, dict) travels as itself; tuples
-arrive as lists. NumPy scalars and zero-dimensional arrays become Python numbers, NumPy arrays lists, paths strings.
+Plain data (None, bool, int, float incl. NaN and infinities, str, bytes, list, dict) travels as itself. Everything
+else travels as an extension value, in one of two ways:
 
-Only parameters may carry anything else (a class, a function, an estimator out of ``tune.choice([...])``): it travels
-as a pickle, after its name, inside an extension value. The operator passes such a value on unopened as `OpaqueValue`;
-it is unpickled only in the process of the user who made it.
+* What Python and NumPy define (tuples, sets, large integers, dates, paths, complex numbers, arrays, ...) travels by
+  its parts, so that every process reads it without running anything.
+* Any other object travels as a pickle, beside its readable form and a line of text. A pickle is opened only in the
+  process of the user who made it (`params_decoder`). For the operator (`opaque_decoder`) it stays closed: an
+  `OpaqueValue`, which encodes to the bytes that it came from. If it is a number (an IntEnum), the operator may
+  compute with it.
+
+A large value may be stored by itself, once, and then travels as a pickle that refers to it; see `ValueStore`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from trialpod.errors import InvalidInputError
+from trialpod.protocol.readable import number, readable, real_number, text_of
+from trialpod.protocol.value_packing import (
+    SCALARS,
+    Packer,
+    UnpicklableError,
+    ValueStore,
+    encode_packed,
+    refuse_tensor,
+    shown_text,
+)
+from trialpod.protocol.value_unpacking import (
+    Opaque,
+    OpaqueFloat,
+    OpaqueInt,
+    OpaqueValue,
+    closed,
+    comparable,
+    leniently_opened,
+    opened,
+)
 
-_PICKLE = 1
-_LEAST_INTEGER, _GREATEST_INTEGER = -(2**63), 2**64 - 1
-
-
-class OpaqueValue:
-    """A pickled parameter that this process passes on without opening it."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def __repr__(self) -> str:
-        return self.data.partition(b"\0")[0].decode(errors="replace")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OpaqueValue) and self.data == other.data
-
-    def __hash__(self) -> int:
-        return hash(self.data)
-
-
-def plain(value: Any) -> Any:
-    """Return the plain-data form of a value of a numeric library or a path; raise TypeError for anything else."""
-    if hasattr(value, "__fspath__"):
-        return value.__fspath__()
-    module = type(value).__module__.partition(".")[0]
-    if module == "torch":
-        raise TypeError("a torch.Tensor cannot be reported; call .item() on it (or .tolist()) before you report it")
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):
-        return value.tolist()
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, dict):
-        return dict(value)
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return list(value)
-    raise TypeError(f"a value of type {type(value).__module__}.{type(value).__qualname__} is not plain data")
-
-
-def _plain_or_pickled(value: Any) -> Any:
-    if isinstance(value, OpaqueValue):
-        return msgspec.msgpack.Ext(_PICKLE, value.data)
-    try:
-        return plain(value)
-    except TypeError:
-        import cloudpickle
-
-        return msgspec.msgpack.Ext(_PICKLE, _name(value).encode() + b"\0" + cloudpickle.dumps(value))
-
-
-def _name(value: Any) -> str:
-    """Return what people are shown of a value that cannot be opened."""
-    name = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else f"<{type(value).__qualname__}>"
-
-
-def _opaque(code: int, data: memoryview) -> Any:
-    return OpaqueValue(bytes(data)) if code == _PICKLE else msgspec.msgpack.Ext(code, bytes(data))
-
-
-def _unpickled(code: int, data: memoryview) -> Any:
-    if code != _PICKLE:
-        raise InvalidInputError(
-            f"a parameter has the form {code}, which this version of trialpod does not know: a newer one wrote it; "
-            "upgrade trialpod in the trial's image"
-        )
-    import pickle
-
-    return pickle.loads(bytes(data).partition(b"\0")[2])
+__all__ = [
+    "MetricsEncoder",
+    "OpaqueFloat",
+    "OpaqueInt",
+    "OpaqueValue",
+    "ParamsEncoder",
+    "ResultReader",
+    "ValueStore",
+    "metrics_encoder",
+    "number",
+    "opaque_decoder",
+    "open_leniently",
+    "params_decoder",
+    "params_encoder",
+    "plain_encoder",
+    "readable",
+    "real_number",
+    "results_decoder",
+    "same_value",
+    "text_of",
+    "unreadable",
+]
 
 
 class ParamsEncoder:
-    """Encodes parameters; integers that MessagePack has no room for travel as a pickle."""
+    """Encodes parameters.
 
-    __slots__ = ("_encoder",)
+    Args:
+        store: takes large values; None leaves them in the result.
+    """
 
-    def __init__(self) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain_or_pickled)
+    __slots__ = ("_store",)
+
+    def __init__(self, store: ValueStore | None = None) -> None:
+        self._store = store
+
+    def encode(self, value: Any, name: str = "config") -> bytes:
+        """Return parameters as MessagePack; `name` is what an error calls them.
+
+        Raises:
+            NotPicklableError: a value cannot be pickled; the message has its path.
+        """
+        try:
+            return encode_packed(Packer(self._store).pack(value, root=True))
+        except UnpicklableError as error:
+            error.complain(name)
+
+
+class MetricsEncoder:
+    """Encodes one flat result."""
+
+    __slots__ = ("_warn",)
+
+    def __init__(self, warn: Callable[[str, str], None] | None = None) -> None:
+        self._warn = warn
 
     def encode(self, value: Any) -> bytes:
-        """Return the parameters as MessagePack."""
+        """Return a result as MessagePack.
+
+        A metric that cannot be pickled is replaced by its text, if there is somebody to warn; see `__init__`.
+
+        Raises:
+            NotPicklableError: a value cannot be pickled; the message has its key.
+            TypeError, ValueError, OverflowError, RecursionError: a value cannot be reported.
+        """
+        if value.__class__ is dict and SCALARS.issuperset(map(type, value.values())):
+            try:
+                return encode_packed(value)
+            except (OverflowError, UnicodeEncodeError):
+                pass  # an integer beyond 64 bits, a lone surrogate
+        packer = Packer(None)
+        if value.__class__ is not dict:
+            refuse_tensor(value)
+            try:
+                return encode_packed(packer.pack(value))
+            except UnpicklableError as error:
+                error.complain("the metric")
+        packed = {}
+        for key, item in value.items():
+            if item.__class__ not in SCALARS:
+                refuse_tensor(item)
+            try:
+                packed[key] = packer.pack(item)
+            except UnpicklableError as error:
+                if self._warn is None:
+                    error.complain(f"the metric {key!r}")
+                self._warn(key, str(error))
+                packed[key] = shown_text(item)
+        return encode_packed(packed)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether two values are of one type and equal, also when ``==`` gives no truth value (arrays)."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    try:
+        if one == other:
+            return True
+        own: Any = type(one).__eq__
+        if own is not object.__eq__:
+            return False
+    except Exception:  # noqa: BLE001 - ``==`` may raise anything, as that of an array does; the contents decide
+        pass
+    try:
+        mine, theirs = params_encoder.encode(one), params_encoder.encode(other)
+        # A pickle of what was unpickled may differ from the first one in what it shares.
+        return mine == theirs or params_encoder.encode(params_decoder.decode(mine)) == theirs
+    except Exception:  # noqa: BLE001 - the user's objects are pickled and unpickled, which may raise anything
+        return False
+
+
+class ResultReader:
+    """Decodes results as `results_decoder` does, and remembers whether one was more than plain data.
+
+    Attributes:
+        typed: the latest result had an extension value.
+    """
+
+    def __init__(self) -> None:
+        self.typed = False
+        self._decode = msgspec.msgpack.Decoder(ext_hook=self._hook).decode
+
+    def read(self, data: Any) -> Any:
+        """Return a result."""
+        self.typed = False
+        return self._decode(data)
+
+    def _hook(self, code: int, data: memoryview) -> Any:
+        self.typed = True
+        return comparable(code, data)
+
+
+def unreadable(data: Any, name: str = "config") -> tuple[str, Exception] | None:
+    """Return the path of the first value that cannot be opened in this process, and why; None if all can be."""
+    for path, value in _opaque_values(opaque_decoder.decode(data), name):
         try:
-            return self._encoder.encode(value)
-        except OverflowError:
-            return self._encoder.encode(_with_packed_integers(value))
+            opened(value.code, memoryview(value.data))
+        except Exception as error:  # noqa: BLE001 - unpickling runs user code
+            return path, error
+    return None
 
 
-def _with_packed_integers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_packed_integers(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_with_packed_integers(item) for item in value]
-    if isinstance(value, int) and not _LEAST_INTEGER <= value <= _GREATEST_INTEGER:
-        import pickle
+def _opaque_values(value: Any, path: str) -> Iterator[tuple[str, Opaque]]:
+    if isinstance(value, Opaque):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _opaque_values(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, item in enumerate(value):
+            yield from _opaque_values(item, f"{path}[{index}]")
 
-        return OpaqueValue(str(value).encode() + b"\0" + pickle.dumps(int(value)))
-    return value
 
-
-metrics_encoder = msgspec.msgpack.Encoder(enc_hook=plain)
+metrics_encoder = MetricsEncoder()
+plain_encoder = msgspec.msgpack.Encoder(enc_hook=readable)
+"""Encodes results for an operator that does not know extension values: every value in its readable form."""
 params_encoder = ParamsEncoder()
-opaque_decoder = msgspec.msgpack.Decoder(ext_hook=_opaque)
-"""Decodes results and parameters in the operator; never runs user code."""
-params_decoder = msgspec.msgpack.Decoder(ext_hook=_unpickled)
-"""Decodes parameters in the user's own process."""
+opaque_decoder = msgspec.msgpack.Decoder(ext_hook=closed)
+"""Decodes parameters in the operator, which may encode them again; never runs user code."""
+results_decoder = msgspec.msgpack.Decoder(ext_hook=comparable)
+"""Decodes results in the operator, and whatever is only shown; never runs user code."""
+params_decoder = msgspec.msgpack.Decoder(ext_hook=opened)
+"""Decodes parameters and results in the user's own process."""
+lenient_decoder = msgspec.msgpack.Decoder(ext_hook=leniently_opened)
+
+
+def open_leniently(data: Any) -> Any:
+    """Return parameters or a result in the user's own process; what cannot be opened there is an `OpaqueValue`."""
+    return lenient_decoder.decode(data)

@@ -27,6 +27,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.backoff import Backoff
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, DecisionKind
+from trialpod.protocol.values import readable, results_decoder
 from trialpod.tune.checkpoint import Checkpoint
 from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 60.0
 _OUTCOMES: dict[DecisionKind, Outcome] = {"stop": "stopped", "pause": "paused", "exploit": "exploited"}
+_SCALARS = frozenset({bool, int, float, str, type(None)})
 _Found = TypeVar("_Found")
 
 
@@ -70,6 +72,16 @@ def _open(assignment: Assignment, folder: str, uri: str, *, marked: bool = False
 
         return RemoteCheckpoints(storage, place=storage.above())
     return CheckpointStore(storage)
+
+
+def _scalars(result: dict[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint's manifest has of a result: numbers and texts, in their readable form."""
+    shown = {key: readable(value) for key, value in result.items()}
+    return {
+        key: value
+        for key, value in shown.items()
+        if value.__class__ in _SCALARS and not (value.__class__ is int and not -(2**63) <= value < 2**64)
+    }
 
 
 class Attempt:
@@ -122,6 +134,7 @@ class Attempt:
         self._writer_or_none: CheckpointWriter | None = None
         self._index: int | None = None
         self._rules = StopRules(assignment.stop_rules)
+        self._keeps_types = assignment.keeps_types
 
     # Preemption.
 
@@ -156,9 +169,9 @@ class Attempt:
         link = self.link
         waits = not done and self.at_horizon(result)
         if waits and checkpoint is not None:
-            link.publish(encode(result), None, wake=False, hold=True)
+            link.publish(encode(result, keeps_types=self._keeps_types), None, wake=False, hold=True)
         else:
-            link.publish(encode(result), None, wake=not waits)
+            link.publish(encode(result, keeps_types=self._keeps_types), None, wake=not waits)
         if checkpoint is not None:
             self._writer.submit(checkpoint)
             if waits:
@@ -287,8 +300,7 @@ class Attempt:
         from trialpod.storage.layout import checkpoint_name
 
         index = self._next_index()
-        values = msgspec.msgpack.decode(encode(result))
-        metrics = {key: value for key, value in values.items() if not isinstance(value, (list, dict, bytes))}
+        metrics = _scalars(results_decoder.decode(encode(result)))
         folder = None if source is None else Path(source)
         try:
             size = self._store.snapshot(index, folder)

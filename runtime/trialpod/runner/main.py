@@ -34,7 +34,7 @@ from trialpod.protocol.messages import (
     TrainableRef,
 )
 from trialpod.protocol.output import attempt_mark
-from trialpod.protocol.values import params_decoder
+from trialpod.protocol.values import params_decoder, unreadable
 from trialpod.runner.attempt import Attempt, SourceLostError
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import check_signature, run_function
@@ -43,6 +43,7 @@ from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
 from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
 from trialpod.runner.streams import flush, say
 from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR, STAY
+from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
@@ -334,16 +335,34 @@ def _absolute(ref: TrainableRef) -> TrainableRef:
 
 
 def _config(assignment: Assignment) -> dict[str, Any]:
+    from trialpod.storage.base import StorageUnavailableError
+    from trialpod.tune.stored_objects import read_values_from
+
+    for place in _value_places(assignment):
+        read_values_from(place, assignment.storage_options)
     try:
         config = params_decoder.decode(assignment.params)
+    except StorageUnavailableError:
+        raise
     # Unpickling a parameter runs user code.
     except Exception as error:
-        raise TrainableError(
-            f"a parameter of the trial cannot be unpickled here: {type(error).__name__}: {error}"
-        ) from error
+        found = unreadable(assignment.params)
+        path, cause = found if found is not None else ("a parameter of the trial", error)
+        raise TrainableError(f"{path} cannot be unpickled here: {type(cause).__name__}: {cause}") from error
     if not isinstance(config, dict):
         raise TrainableError(f"the trial's parameters are a {type(config).__name__}, not a dict")
     return config
+
+
+def _value_places(assignment: Assignment) -> list[str]:
+    """Return where the large values of the config may be, the most likely place last."""
+    places = []
+    if assignment.checkpoint_uri:
+        places.append(f"{assignment.checkpoint_uri.rpartition('/')[0]}/{TRIALPOD_DIR}")
+    pickle = _absolute(assignment.trainable).pickle
+    if pickle is not None:
+        places.append(pickle.rpartition("/")[0])
+    return places
 
 
 def _move_log(old: str, new: str) -> None:

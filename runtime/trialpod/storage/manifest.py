@@ -24,7 +24,7 @@ import msgspec
 
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.protocol.values import plain
+from trialpod.protocol.values import readable
 from trialpod.storage.tree_copy import CHECKSUM, FileEntry, Piece
 
 MANIFEST_FORMAT = 3
@@ -63,10 +63,8 @@ class _Format(msgspec.Struct):
 
 
 def _readable(value: Any) -> Any:
-    try:
-        return plain(value)
-    except TypeError:
-        return repr(value)
+    simple = readable(value)
+    return repr(value) if simple is value else simple
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_readable)

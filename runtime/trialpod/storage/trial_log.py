@@ -29,12 +29,13 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import StorageError
-from trialpod.protocol.values import plain
+from trialpod.protocol.values import readable
 from trialpod.storage.base import storage_error
 from trialpod.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
 from trialpod.storage.tensorboard import EventEncoder, end_of_last_record
 
 _SIMPLE = frozenset((str, int, float, bool, type(None)))
+_MAX_INTEGER_BITS = 10_000
 _FLUSH_BYTES = 64 * 1024
 _CSV_END = "\r\n"  # so that the csv module quotes both characters; the file gets "\n"
 _fast = msgspec.json.Encoder()
@@ -121,7 +122,7 @@ class TrialLog:
         self._set_static(static)
         if self._columns is not None:
             self._set_columns(self._columns, len(self._own))
-        if static.get("config") != config:
+        if _jsonable(static.get("config")) != _jsonable(config):
             self._write_params()
 
     def append(self, results: Iterable[Mapping[str, Any]]) -> None:
@@ -133,6 +134,8 @@ class TrialLog:
         for result in results:
             if not self._static_names.isdisjoint(result):
                 result = {key: value for key, value in result.items() if key not in self._static_names}
+            if not _SIMPLE.issuperset(map(type, result.values())):
+                result = {key: _jsonable(value) for key, value in result.items()}
             self._append_row(result, self._append_json(result))
             if self._events is not None:
                 record = self._events.encoder.encode(result)
@@ -208,7 +211,7 @@ class TrialLog:
         self._flat: dict[str, Any] = {}
         for key, value in static.items():
             if key == "config" and isinstance(value, Mapping):
-                _flatten("config", value, self._flat)
+                _flatten("config", _jsonable(value), self._flat)
             else:
                 self._flat[key] = value
 
@@ -317,17 +320,19 @@ def _flatten(prefix: str, value: Mapping[Any, Any], into: dict[str, Any]) -> Non
 
 def _jsonable(value: Any) -> Any:
     """Return the value as Python's `json` takes it; what it cannot hold becomes its repr."""
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
+    if value.__class__ in _SIMPLE:
+        return _text_of_huge(value) if value.__class__ is int else value
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else _key(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
-    try:
-        simple = plain(value)
-    except TypeError:
-        return repr(value)
-    return repr(value) if simple.__class__ is value.__class__ else _jsonable(simple)
+    simple = readable(value)
+    return repr(value) if isinstance(simple, bytes) else _jsonable(simple)
+
+
+def _text_of_huge(value: int) -> int | str:
+    """Return a whole number, or its text where it has more digits than `json` writes."""
+    return value if value.bit_length() < _MAX_INTEGER_BITS else hex(value)
 
 
 def _key(key: Any) -> str:

@@ -13,13 +13,22 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import MAX_RESULT_BYTES, StopRule
-from trialpod.protocol.values import metrics_encoder, plain
+from trialpod.protocol.values import MetricsEncoder, number, plain_encoder
 from trialpod.tune.result_keys import DEFAULT_METRIC
 
 log = logging.getLogger(__name__)
 
-_encode = metrics_encoder.encode
 _converted_keys: set[str] = set()
+_unpicklable_keys: set[str] = set()
+
+
+def _warn_unpicklable(key: str, reason: str) -> None:
+    if key not in _unpicklable_keys:
+        _unpicklable_keys.add(key)
+        log.warning("the metric %r is stored as text, because it cannot be pickled: %s", key, reason)
+
+
+_encode = MetricsEncoder(_warn_unpicklable).encode
 
 
 def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
@@ -40,14 +49,14 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
                 "metrics into the dict. Its only other argument is checkpoint=..."
             )
         return dict(given)
-    number = as_number(given)
-    if number is None:
+    only_number = as_number(given)
+    if only_number is None:
         tensor = type(given).__module__.partition(".")[0] == "torch"
         raise InvalidInputError(
             "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}); "
             f"it got {type(given).__name__}" + ("; call .item() on it" if tensor else "")
         )
-    return {DEFAULT_METRIC: number, **named}
+    return {DEFAULT_METRIC: only_number, **named}
 
 
 def flatten(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -95,14 +104,20 @@ def key_name(key: object) -> str:
     )
 
 
-def encode(result: dict[str, Any]) -> bytes:
+def encode(result: dict[str, Any], *, keeps_types: bool = True) -> bytes:
     """Return the MessagePack of a flat result.
 
+    A value that cannot be pickled is stored as its text; the first one of each key gives a warning.
+
+    Args:
+        result: by name.
+        keeps_types: False for an operator that knows plain data only: it gets every value in its readable form.
+
     Raises:
-        InvalidInputError: a value is no plain data, or the result is too large.
+        InvalidInputError: a value cannot be reported, or the result is too large.
     """
     try:
-        data = _encode(result)
+        data = _encode(result) if keeps_types else plain_encoder.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInputError(_blame(result, error)) from error
     if len(data) > MAX_RESULT_BYTES:
@@ -126,15 +141,7 @@ def _blame(result: dict[str, Any], error: Exception) -> str:
 
 def as_number(value: Any) -> float | None:
     """Return a metric's value as a number, or None if it is none."""
-    if isinstance(value, (int, float)):
-        return value
-    if value is None or isinstance(value, (str, bytes, list, tuple, dict)):
-        return None
-    try:
-        number = plain(value)
-    except TypeError:
-        return None
-    return number if isinstance(number, (int, float)) else None
+    return number(value)
 
 
 class StopRules:
@@ -149,11 +156,11 @@ class StopRules:
         for key, limit in self._rules:
             value = result.get(key)
             if value.__class__ is not int and value.__class__ is not float:
-                number = as_number(value)
-                if number is None:
+                found = as_number(value)
+                if found is None:
                     self._warn(key, result)
                     continue
-                value = number
+                value = found
             if value >= limit:
                 return True
         return False

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod import compat
-from trialpod.errors import InvalidInputError, TrainableError
+from trialpod.errors import NotPicklableError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
 from trialpod.tune.diagnosis import diagnose
@@ -33,10 +33,6 @@ _NOT_OWN = frozenset({"__main__", "trialpod", "trialpod_operator"})
 _REMEDY = (
     "Create it inside the Trainable (in the function's body, in setup() of a class), or pass what it is made from"
 )
-
-
-class NotPicklableError(InvalidInputError, TypeError):
-    """Something that has to travel to the trials cannot be pickled."""
 
 
 def pickled(

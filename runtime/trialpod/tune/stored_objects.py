@@ -1,4 +1,7 @@
-"""Large objects that a Trainable needs, each stored once beside it: ``objects/{sha256 of the file}``.
+"""Large objects that trials need, each stored once beside the Trainable: ``objects/{sha256 of the file}``.
+
+A large value of a config is stored in the same way, as ``objects/{sha256}.value``: trials come and go, so these stay
+as long as the experiment does.
 
 While a Trainable is pickled, a `Stored` that is large enough is written as a reference, and its value goes into a
 file of its own; while it is unpickled, the reference becomes the value again. The file is one line of JSON, the
@@ -20,13 +23,13 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trialpod.errors import StorageError, TrainableError
+from trialpod.errors import StorageError, TrainableError, TrialpodError
 
 FOLDER = "objects"
 SMALLEST = 64 * 1024
@@ -40,7 +43,9 @@ _ALIGNMENT = 64
 _MAPPED_FROM = 1024 * 1024
 _PLAIN = (int, float, complex, bool, type(None))
 
+_VALUE_SUFFIX = ".value"
 _loaded: dict[str, Any] = {}
+_value_places: dict[str, _Source] = {}
 _source: ContextVar[_Source | None] = ContextVar("trialpod_objects_source", default=None)
 _collected: ContextVar[ObjectSet | None] = ContextVar("trialpod_objects_collected", default=None)
 
@@ -110,16 +115,106 @@ class ObjectSet:
             if file.exists():
                 os.utime(file)  # it is wanted again: `sweep` is to leave it alone
                 continue
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".{digest}.{os.getpid()}.tmp"
+            _write(folder, digest, parts)
+
+
+class ValueFiles:
+    """Stores the large values of configs; a `trialpod.protocol.values.ValueStore`.
+
+    Args:
+        directory: where the Trainable is.
+        upload: copies a new file, with this name in the folder of objects, to where the trials read it from.
+    """
+
+    def __init__(self, directory: Path, upload: Callable[[Path, str], None] | None = None) -> None:
+        self._folder = directory / FOLDER
+        self._upload = upload
+        self._known: dict[int, tuple[Any, bytes | None]] = {}  # id -> object, which keeps the id taken
+
+    def keep(self, space: Any) -> None:
+        """Store the large values of a search space; they are not to change from now on.
+
+        What cannot be pickled is passed over: it is refused, with its path, when a config is encoded.
+        """
+        if isinstance(space, Mapping):
+            for value in space.values():
+                self.keep(value)
+        elif isinstance(space, (list, tuple)):
+            for value in space:
+                if value.__class__ not in _PLAIN:
+                    self.keep(value)
+        elif options := getattr(space, "categories", None):
+            self.keep(options)
+        elif space.__class__ not in _PLAIN and id(space) not in self._known:
             try:
-                with temporary.open("wb") as stream:
-                    stream.writelines(parts)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                temporary.replace(file)
-            finally:
-                temporary.unlink(missing_ok=True)
+                self._known[id(space)] = (space, self.put(space))
+            except TrialpodError:
+                raise
+            except Exception:  # noqa: BLE001 - it cannot be pickled, whatever its class raises; see above
+                return
+
+    def put(self, value: Any) -> bytes | None:
+        """Store a value and return a pickle that refers to it; None if it is small.
+
+        Raises:
+            StorageError: it cannot be written.
+            Exception: whatever the value's own code raises; it cannot be pickled.
+        """
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1]
+        parts = _parts(value, by_name=True)
+        if sum(len(part) for part in parts) < SMALLEST:
+            return None
+        checksum = hashlib.sha256()
+        for part in parts:
+            checksum.update(part)
+        name = checksum.hexdigest() + _VALUE_SUFFIX
+        try:
+            new = _write(self._folder, name, parts)
+        except OSError as error:
+            from trialpod.storage.base import storage_error
+
+            raise storage_error(error, "cannot write", self._folder / name) from error
+        if new and self._upload is not None:
+            self._upload(self._folder / name, name)
+        import pickle
+
+        return pickle.dumps(_Reference(name))
+
+
+class _Reference:
+    """Travels as a call that loads a value."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        return load_value, (self._name,)
+
+
+def read_values_from(place: str, storage_options: dict[str, Any] | None = None) -> None:
+    """Have the large values of configs be looked for below a folder or URI too, in this process from now on."""
+    _value_places.pop(place, None)
+    _value_places[place] = _Source(f"{place}/{FOLDER}" if place else FOLDER, storage_options)
+
+
+def load_value(name: str) -> Any:
+    """Return a large value of a config; it is what a reference calls.
+
+    Raises:
+        TrainableError: it is missing or damaged.
+        StorageUnavailableError: its storage cannot be reached; trying again may help.
+    """
+    problem: TrainableError | None = None
+    for source in reversed(_value_places.values()):
+        try:
+            return _load(source, name)
+        except TrainableError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    raise TrainableError(f"the value {name[:12]}... of this config is stored by itself; load the experiment first")
 
 
 @contextlib.contextmanager
@@ -168,7 +263,7 @@ def sweep(directory: Path, keep: Iterable[str], *, now: Callable[[], float] = ti
     wanted = set(keep)
     removed = []
     for file in sorted((directory / FOLDER).glob("*")):
-        if file.name in wanted:
+        if file.name in wanted or file.suffix == _VALUE_SUFFIX:
             continue
         with contextlib.suppress(FileNotFoundError):
             if now() - file.stat().st_mtime >= RESTING_S:
@@ -177,16 +272,34 @@ def sweep(directory: Path, keep: Iterable[str], *, now: Callable[[], float] = ti
     return removed
 
 
+def _write(folder: Path, name: str, parts: list[bytes | memoryview]) -> bool:
+    """Write a file, on stable storage, unless it is there; return whether it was not."""
+    file = folder / name
+    if file.exists():
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{name}.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as stream:
+            stream.writelines(parts)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
 def _itself(value: Any) -> Any:
     return value
 
 
-def _parts(value: Any) -> list[bytes | memoryview]:
+def _parts(value: Any, *, by_name: bool = False) -> list[bytes | memoryview]:
     """Return the contents of an object's file, whose buffers are not copied."""
-    import cloudpickle
+    from trialpod.protocol.pickling import dumps
 
     handed_out: list[Any] = []
-    body: bytes = cloudpickle.dumps(value, protocol=5, buffer_callback=handed_out.append)
+    body = dumps(value, by_name=by_name, buffers=handed_out.append)
     buffers = [buffer.raw() for buffer in handed_out]
     lengths = [len(body), *(len(buffer) for buffer in buffers)]
     head = json.dumps({"format": _FORMAT, "lengths": lengths}).encode()
@@ -220,7 +333,7 @@ def _load(source: _Source, digest: str) -> Any:
         except StorageError as error:
             raise TrainableError(f"an object of the Trainable, {path}/{digest}, cannot be read: {error}") from error
         with local.open("rb") as stream:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != digest.partition(".")[0]:
                 raise TrainableError(f"{path}/{digest} is damaged: its contents have another checksum")
         return _read(local)  # a mapping outlives the file's name
 
@@ -240,7 +353,7 @@ def _read(file: Path) -> Any:
         raise TrainableError(f"an object of the Trainable cannot be read: {error}; submit it again") from error
     body, buffers = _taken_apart(whole, file)
     # What is mapped is not read here at all: a process is to start before it has read gigabytes.
-    if size < _MAPPED_FROM and hashlib.sha256(whole).hexdigest() != file.name:
+    if size < _MAPPED_FROM and hashlib.sha256(whole).hexdigest() != file.name.partition(".")[0]:
         raise TrainableError(f"{file} is damaged: its contents have another checksum; submit it again")
     return pickle.loads(body, buffers=buffers)
 

@@ -6,7 +6,7 @@ import pytest
 
 from trialpod.errors import InvalidInputError, SupersededError
 from trialpod.runner.failure import end_of, one_line
-from trialpod.tune.report_values import encode
+from trialpod.tune.report_values import flatten
 from trialpod.tune.session import TrialStopped
 
 
@@ -79,7 +79,7 @@ def test_a_very_long_message_is_cut() -> None:
 
 
 def test_frames_of_trialpod_below_the_users_are_cut_from_an_error_on_purpose() -> None:
-    end = end_of(raised(lambda: encode({"bad": object()})))
+    end = end_of(raised(lambda: flatten({object(): 1})))
     assert "test_failure.py" in end.traceback
     assert "report_values.py" not in end.traceback.splitlines()[-2]
     assert InvalidInputError.__name__ in end.traceback

@@ -39,4 +39,4 @@ def test_the_log_survives_json() -> None:
 
 
 def test_values_without_a_json_form_become_text() -> None:
-    assert plain({"x": {1}}) == {"x": "{1}"}
+    assert plain({"x": {1}, "y": object}) == {"x": [1], "y": "object"}

@@ -144,7 +144,7 @@ def test_a_reported_done_ends_the_trial(session: Session, channel: Recorder) -> 
 
 def test_a_refused_report_does_not_count(session: Session, channel: Recorder) -> None:
     with pytest.raises(InvalidInputError):
-        report({"bad": object()})
+        report({"bad": b"x" * 9_000_000})
     with pytest.raises(InvalidInputError, match="needs a dict"):
         report([])  # type: ignore[arg-type]
     report({})
@@ -155,7 +155,7 @@ def test_bad_metrics_are_refused_before_the_checkpoint_is_copied(
     session: Session, channel: Recorder, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInputError):
-        report({"bad": object()}, checkpoint=Checkpoint(tmp_path))
+        report({"bad": b"x" * 9_000_000}, checkpoint=Checkpoint(tmp_path))
     assert channel.copied == []
 
 

@@ -19,11 +19,11 @@ import pytest
 
 from trialpod import tune
 from trialpod.compat.ray import core as ray
-from trialpod.errors import TrainableError
+from trialpod.errors import NotPicklableError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.runner.load import load_trainable
 from trialpod.tune import registry, stored_objects
-from trialpod.tune.shipping import NotPicklableError, pack_trainable, sweep_trainables
+from trialpod.tune.shipping import pack_trainable, sweep_trainables
 from trialpod.tune.stored_objects import RESTING_S, sweep
 
 

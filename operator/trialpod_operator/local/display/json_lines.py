@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
+from trialpod.protocol.values import readable
 from trialpod_operator.local.display.base import LineWriter, TrialOutput
 from trialpod_operator.local.display.events import Event
 from trialpod_operator.local.display.words import brief
@@ -22,6 +23,8 @@ PROGRESS_S = 10.0
 
 def strict(value: Any) -> Any:
     """Return a value as data that strict JSON can hold."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        value = readable(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.values import real_number
 from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
 
@@ -75,9 +76,8 @@ class MetricScheduler(TrialScheduler):
 
     def _read(self, result: Mapping[str, Any]) -> tuple[float | None, float | None]:
         """Return the time and the metric of a result; None for what is missing or no number."""
-        time, value = result.get(self.time_attr), result.get(self.metric or "")
-        usable = is_number(time) and math.isfinite(time)
-        return (time if usable else None), (value if is_number(value) else None)
+        time, value = real_number(result.get(self.time_attr)), real_number(result.get(self.metric or ""))
+        return (time if time is not None and math.isfinite(time) else None), value
 
     def _explain(self, rule: str, time: float, value: float | None, **evidence: Any) -> None:
         """Remember why a decision was made."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.values import real_number, same_value
 from trialpod.tune.schedulers.metric_scheduler import is_number
 from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Categorical, Domain, Float, Function, Integer
@@ -107,14 +108,14 @@ def explore(
             result[key], operations[key] = _shifted(old, mutation, rng)
         elif isinstance(old, bool):
             operations[key] = "unchanged"  # a flag has no neighbours; drawing it anew is what flips it
-        elif not is_number(old):
+        elif (number := real_number(old)) is None:
             result[key], operations[key] = _draw(mutation, rng), "resample"
         else:
             factor = perturbation_factors[rng.randrange(len(perturbation_factors))]
-            scaled = old * factor
-            inside = _inside(round(scaled) if isinstance(old, int) else scaled, mutation)
+            scaled = number * factor
+            inside = _inside(round(scaled) if isinstance(number, int) else scaled, mutation)
             result[key] = inside
-            clipped = not isinstance(old, int) and inside != scaled
+            clipped = not isinstance(number, int) and inside != scaled
             operations[key] = f"* {factor}" + (" (kept in its domain)" if clipped else "")
     return result, operations
 
@@ -196,7 +197,8 @@ def _shifted(old: Any, choices: Categorical, rng: random.Random) -> tuple[Any, s
 
 
 def _same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    mine, theirs = real_number(one), real_number(other)
+    return mine == theirs if mine is not None and theirs is not None else same_value(one, other)
 
 
 def _inside(value: Any, mutation: Any) -> Any:

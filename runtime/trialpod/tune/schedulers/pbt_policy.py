@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from trialpod.protocol.values import readable
+
 GLOBAL_FILE = "pbt_global.txt"
 
 
@@ -69,7 +71,7 @@ class PolicyLog:
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON data; what has no such form becomes its text."""
-    return json.loads(json.dumps(value, default=repr))
+    return json.loads(json.dumps(readable(value), default=repr))
 
 
 def _text(line: list[Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.protocol.values import real_number
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
 from trialpod.tune.search.basic_variant import format_tag
@@ -79,8 +80,8 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]
     ) -> str | Exploit:
         """Return an `Exploit` of the trial itself at each change, else CONTINUE."""
-        step = result.get(TIME_ATTR)
-        if self._done >= len(self._changes) or isinstance(step, bool) or not isinstance(step, (int, float)):
+        step = real_number(result.get(TIME_ATTR))
+        if self._done >= len(self._changes) or step is None:
             return self.CONTINUE
         change_at, config = self._changes[self._done]
         if not step >= change_at or trial.checkpoint is None:

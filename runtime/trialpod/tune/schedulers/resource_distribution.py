@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import real_number
 from trialpod.tune.placement_groups import plain_resources
-from trialpod.tune.schedulers.metric_scheduler import check_mode, comparable, is_number
+from trialpod.tune.schedulers.metric_scheduler import check_mode, comparable
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
 DIVISIBLE = ("cpu", "gpu")
@@ -79,8 +80,8 @@ class DistributeResources:
         Raises:
             InvalidInputError: it is not known what all trials together may have.
         """
-        iteration = result.get("training_iteration")
-        if not is_number(iteration) or iteration < 1:
+        iteration = real_number(result.get("training_iteration"))
+        if iteration is None or iteration < 1:
             return None
         base = dict(scheduler.base_trial_resources)
         unit = self.increase_by or ({"gpu": 1.0} if base.get("gpu") else {"cpu": 1.0})
@@ -181,8 +182,8 @@ class DistributeResourcesToTopJob(DistributeResources):
         return 0
 
     def _score(self, trial: TrialView) -> float:
-        value = trial.last_result.get(self.metric or "")
-        return comparable(-value if self.mode == "min" else value) if is_number(value) else -math.inf
+        value = real_number(trial.last_result.get(self.metric or ""))
+        return -math.inf if value is None else comparable(-value if self.mode == "min" else value)
 
 
 ALLOCATIONS: dict[str, type[DistributeResources]] = {

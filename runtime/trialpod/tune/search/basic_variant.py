@@ -18,8 +18,9 @@ from itertools import accumulate
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.readable import has_no_text, text_of
 from trialpod.tune.search.numpy_draws import NumpyDraws, generator_of, script_seeded_numpy
-from trialpod.tune.search.sample import Categorical, Domain
+from trialpod.tune.search.sample import Categorical, Domain, equal
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.search.variant_generator import Path, Variant, VariantSpace, grid_values, is_grid, path_text
 from trialpod.tune.search.variant_stream import VariantStream, has_domain, has_drawn_grid
@@ -249,6 +250,10 @@ class BasicVariantGenerator(SearchAlgorithm):
         return random.Random(f"{self._seed}/{sample}/{part}")
 
 
+_MAX_TAG_VALUE = 200
+"""Maximum number of characters of one value in a trial's tag, which is in each of its results."""
+
+
 def format_tag(resolved: dict[Path, Any]) -> str:
     """Return the readable part of the experiment tag: ``layers=2,lr=0.0132`` (the last name of each path)."""
     named = sorted(resolved.items(), key=lambda item: [str(part) for part in item[0]])
@@ -258,7 +263,9 @@ def format_tag(resolved: dict[Path, Any]) -> str:
 def _clean(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
-    return re.sub(r"[^a-zA-Z0-9_-]+", "_", str(value)).strip("_")
+    # The text of such an object would have its address in memory in it.
+    text = text_of(value) if callable(value) or has_no_text(type(value)) else str(value)
+    return re.sub(r"[^a-zA-Z0-9_-]+", "_", text[:_MAX_TAG_VALUE]).strip("_")
 
 
 def checked_samples(num_samples: int) -> int:
@@ -289,7 +296,7 @@ def _overlaid(space: Any, point: Any, path: Path, number: int) -> Any:
         ]
         return tuple(merged_items) if isinstance(space, tuple) else merged_items
     domain = Categorical(grid_values(space)) if is_grid(space) else space
-    allowed = domain.is_valid(point) if isinstance(domain, Domain) else bool(domain == point)
+    allowed = domain.is_valid(point) if isinstance(domain, Domain) else equal(domain, point)
     if not allowed:
         logger.warning(
             "points_to_evaluate[%d] sets %s to %r, which is outside of %r; it is tried all the same",

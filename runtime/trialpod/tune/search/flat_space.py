@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.protocol.values import params_encoder
+from trialpod.protocol.values import params_encoder, readable, same_value, text_of
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
-from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid
+from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid, with_items, with_values
 
 Values = dict[str, Any]
 """A point: a number for each dimension's name."""
@@ -122,11 +122,12 @@ class Dimension:
 
     def _position(self, value: Any) -> int:
         for position, option in enumerate(self.options):
-            if option is value or (type(option) is type(value) and bool(option == value)):
+            if _is_plain(option) and same_value(option, value):
                 return position
-        packed = params_encoder.encode(value)
+        # A list for a tuple, a string for a path: as a manifest, or an older journal, has them.
+        shown = _shown(value)
         for position, option in enumerate(self.options):
-            if _is_plain(option) and params_encoder.encode(option) == packed:
+            if shown is not None and _is_plain(option) and _shown(option) == shown:
                 return position
         raise InvalidInputError(f"{self.name}: {value!r} is not among {self.options!r}")
 
@@ -302,12 +303,9 @@ class FlatSpace:
         if isinstance(node, Domain):
             return self._by_name[name].decode(values[name]) if name in values else node
         if isinstance(node, dict):
-            return {key: self._filled(value, _joined(name, key), values) for key, value in node.items()}
+            return with_values(node, {key: self._filled(v, _joined(name, key), values) for key, v in node.items()})
         if isinstance(node, (list, tuple)):
-            items = [self._filled(value, _joined(name, index), values) for index, value in enumerate(node)]
-            if isinstance(node, list):
-                return items
-            return type(node)(*items) if hasattr(node, "_fields") else tuple(items)
+            return with_items(node, [self._filled(v, _joined(name, index), values) for index, v in enumerate(node)])
         return node
 
 
@@ -354,4 +352,12 @@ def _matches(template: Any, value: Any) -> bool:
             and len(template) == len(value)
             and all(_matches(inner, item) for inner, item in zip(template, value, strict=True))
         )
-    return type(template) is type(value) and bool(template == value)
+    return same_value(template, value)
+
+
+def _shown(value: Any) -> bytes | None:
+    """Return the readable form of a value; None if it is only a text that stands for it."""
+    form = readable(value)
+    if form.__class__ is str and not isinstance(value, str) and form == text_of(value):
+        return None
+    return params_encoder.encode(form)

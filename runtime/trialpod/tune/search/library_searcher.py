@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import real_number
 from trialpod.tune.goal import not_known_yet
 from trialpod.tune.search.flat_space import FlatSpace, Values
 from trialpod.tune.search.library import require_all
@@ -503,10 +504,8 @@ def _pair(scores: list[float] | None) -> tuple[float, ...] | None:
 
 
 def _numbers(value: Any) -> tuple[float, ...] | None:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in values):
-        return None
-    return tuple(float(v) for v in values)
+    found = [real_number(item) for item in (value if isinstance(value, (list, tuple)) else [value])]
+    return None if None in found else tuple(float(item) for item in found if item is not None)
 
 
 def _step(result: dict[str, Any]) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import real_number
 from trialpod.tune.search.flat_space import FlatSpace, Values
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.optuna_samplers import STATELESS, make_sampler, parse_sampler, reseed
@@ -200,8 +201,8 @@ class OptunaSearch(LibrarySearcher):
         self._storage.reopen(self._trials[number])
 
     def _constraints(self, result: dict[str, Any]) -> tuple[float, ...] | None:
-        values = [result.get(name) for name in self._constraint_names]
-        if any(isinstance(v, bool) or not isinstance(v, (int, float)) or v != v for v in values):
+        values = [real_number(result.get(name)) for name in self._constraint_names]
+        if any(v is None or v != v for v in values):
             return None
         return tuple(float(v) for v in values if v is not None)
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import same_value
 from trialpod.tune.search.numpy_draws import NumpyDraws, generator_of, grid_bounds
 
 UNBOUNDED = math.inf
@@ -160,7 +161,7 @@ class Constant(Domain):
 
     def is_valid(self, value: Any) -> bool:
         """Return whether `value` equals the constant."""
-        return bool(value == self.value)
+        return equal(value, self.value)
 
     @property
     def domain_str(self) -> str:
@@ -430,7 +431,7 @@ class Categorical(Domain):
 
     def is_valid(self, value: Any) -> bool:
         """Return whether `value` is among them."""
-        return any(value is category or bool(value == category) for category in self.categories)
+        return any(equal(value, category) for category in self.categories)
 
     def __len__(self) -> int:
         return len(self.categories)
@@ -488,6 +489,14 @@ class Function(Domain):
     def domain_str(self) -> str:
         """The function's name."""
         return f"({getattr(self.func, '__name__', 'function')})"
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal; arrays are when type, shape and contents are."""
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # noqa: BLE001 - the user's own ``==`` may raise anything, and that of an array does
+        return same_value(one, other)
 
 
 def uniform(lower: float, upper: float) -> Float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast
 
@@ -375,20 +375,38 @@ def _sort_key(path: Path) -> list[tuple[bool, int, str]]:
 
 def copied(node: Any) -> Any:
     """Copy dicts, lists and tuples; share the leaves. Grids and domains are leaves."""
-    kind = type(node)
-    if kind is dict:
-        return node if is_grid(node) else {key: copied(value) for key, value in node.items()}
-    if kind is list:
-        return [copied(value) for value in node]
-    if kind is tuple:
-        return tuple([copied(value) for value in node])
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return kind(*(copied(value) for value in node))
     if isinstance(node, dict):
-        return {key: copied(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [copied(value) for value in node]
+        return node if is_grid(node) else with_values(node, {key: copied(value) for key, value in node.items()})
+    if isinstance(node, (list, tuple)):
+        return with_items(node, [copied(value) for value in node])
     return node
+
+
+def with_values(node: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a dict of the type of `node` with other values; an OrderedDict or a defaultdict stays one."""
+    if type(node) is dict:
+        return values
+    made = copy(node)
+    for key, value in values.items():
+        made[key] = value
+    return made
+
+
+def with_items(node: list[Any] | tuple[Any, ...], items: list[Any]) -> list[Any] | tuple[Any, ...]:
+    """Return a list or tuple of the type of `node` with other items; a named tuple stays one."""
+    kind = type(node)
+    if kind is list:
+        return items
+    if kind is tuple:
+        return tuple(items)
+    if isinstance(node, list):
+        made = copy(node)
+        made[:] = items
+        return made
+    if hasattr(kind, "_make"):
+        return kind._make(items)  # type: ignore[no-any-return]
+    unchanged = all(mine is theirs for mine, theirs in zip(node, items, strict=True))
+    return node if unchanged else kind(items)
 
 
 def get_value(node: Any, path: Path) -> Any:
@@ -406,8 +424,7 @@ def _assigned(node: Any, path: Path, value: Any) -> Any:
     changed = _assigned(node[part], path[1:], value)
     if isinstance(node, tuple):
         position = cast(int, part)
-        items = [*node[:position], changed, *node[position + 1 :]]
-        return type(node)(*items) if hasattr(node, "_fields") else type(node)(items)
+        return with_items(node, [*node[:position], changed, *node[position + 1 :]])
     if changed is not node[part]:
         node[part] = changed
     return node

@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trialpod.protocol.values import real_number
+
 
 def number(value: Any) -> float | None:
     """Return `value` as a float, or None when it is not a number (NaN and infinities are)."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    found = real_number(value)
+    return None if found is None else float(found)
 
 
 def deviation(values: Sequence[float | None]) -> float:

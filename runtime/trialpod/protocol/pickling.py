@@ -1,0 +1,112 @@
+"""How the user's objects are pickled: cloudpickle, with two additions.
+
+* A class or function of ``__main__`` is looked up by its name where the pickle is loaded, before its code in the
+  pickle is used. So ``config["activation"] is Activation.RELU`` holds in the script, in the trials, and in the script
+  that restores the experiment.
+* What can be pickled and not be loaded again (a proxy whose ``__getattr__`` needs an attribute that it does not have
+  yet) is refused when it is pickled.
+
+Invariants: cloudpickle is imported only when something is pickled; loading needs `pickle` and this module.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+
+def dumps(
+    value: Any, *, by_name: bool = False, buffers: Callable[[pickle.PickleBuffer], object] | None = None
+) -> bytes:
+    """Return the pickle of a value.
+
+    Args:
+        value: any object.
+        by_name: look classes and functions of ``__main__`` up by name when this is loaded.
+        buffers: takes the large buffers in it, which the pickle then lacks.
+
+    Raises:
+        Exception: whatever the object's own code raises; it cannot be pickled.
+    """
+    stream = io.BytesIO()
+    _pickler()(stream, by_name, buffers).dump(value)
+    return stream.getvalue()
+
+
+@cache
+def _pickler() -> Any:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def __init__(self, stream: io.BytesIO, by_name: bool, buffers: Any) -> None:
+            super().__init__(stream, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers)
+            self._by_name = by_name
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, (type, types.FunctionType)):
+                if self._by_name and _in_main(obj):
+                    return of_main, (obj.__qualname__, cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL))
+            elif hasattr(type(obj), "__getattr__"):
+                _check_loadable(obj)
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+def of_main(qualname: str, code: bytes) -> Any:
+    """Return a class or function of the user's ``__main__``: this process's own, or the one in `code`."""
+    main = sys.modules.get("__main__")
+    found = _attribute(main, qualname) if main is not None and not _is_ours(main) else None
+    if isinstance(found, (type, types.FunctionType)) and found.__module__ == "__main__":
+        return found
+    return _loaded_class(qualname) or pickle.loads(code)
+
+
+def _in_main(obj: Any) -> bool:
+    if obj.__module__ != "__main__" or "<" in obj.__qualname__:
+        return False
+    return _attribute(sys.modules.get("__main__"), obj.__qualname__) is obj
+
+
+def _attribute(owner: Any, qualname: str) -> Any:
+    for part in qualname.split("."):
+        owner = getattr(owner, part, None)
+    return owner
+
+
+def _is_ours(main: types.ModuleType) -> bool:
+    spec = getattr(main, "__spec__", None)
+    return spec is not None and str(spec.name).partition(".")[0] in ("trialpod", "trialpod_operator")
+
+
+def _loaded_class(qualname: str) -> type | None:
+    """Return the class of that name that came with the Trainable's pickle, so that there are no two of it."""
+    module = sys.modules.get("cloudpickle.cloudpickle")
+    known = getattr(module, "_DYNAMIC_CLASS_TRACKER_BY_ID", None)
+    for found in list(known.values()) if known is not None else ():
+        if found.__module__ == "__main__" and found.__qualname__ == qualname:
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def _check_loadable(obj: Any) -> None:
+    """Raise PicklingError if an object without its attributes never ends the search for ``__setstate__``."""
+    kind = type(obj)
+    methods: list[Any] = [kind.__reduce__, kind.__reduce_ex__]
+    if methods != [object.__reduce__, object.__reduce_ex__]:
+        return
+    try:
+        made: Any = kind.__new__
+        getattr(made(kind), "__setstate__", None)
+    except RecursionError:
+        raise pickle.PicklingError(
+            f"a {kind.__module__}.{kind.__qualname__} cannot be unpickled: its __getattr__ calls itself without end "
+            "on an object that has no attributes yet"
+        ) from None
+    except Exception:  # noqa: BLE001 - it may need arguments, or raise anything; then unpickling decides
+        return
