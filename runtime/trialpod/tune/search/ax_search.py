@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from trialpod.errors import InvalidInputError
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
+from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.refit_searcher import RefitSearcher
 
 _PACKAGE = ("ax.api.client", "ax-platform>=1.3", "AxSearch")
@@ -36,6 +37,11 @@ class AxSearch(RefitSearcher):
     """
 
     LIBRARY: ClassVar = (_PACKAGE[:2],)
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("AxSearch", spec)
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
+from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.refit_searcher import RefitSearcher
 
 _RANDOM, _STARTS = 2000, 3
@@ -48,6 +49,11 @@ class BayesOptSearch(RefitSearcher):
     """
 
     LIBRARY: ClassVar = (("bayes_opt", "bayesian-optimization>=3"),)
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("BayesOptSearch", spec)
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from trialpod.errors import InvalidInputError, nearest
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.native_spaces import converted
 
 _PACKAGE = ("hpbandster.optimizers.config_generators.bohb", "hpbandster>=0.7.4", "TuneBOHB")
 _SPACES = ("ConfigSpace", "ConfigSpace>=1.2", "TuneBOHB")
@@ -49,6 +50,11 @@ class TuneBOHB(LibrarySearcher):
 
     LIBRARY: ClassVar = (_SPACES[:2], _PACKAGE[:2])
     _OBJECTS: ClassVar = ("_model", "_live")
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("TuneBOHB", spec)
 
     def __init__(
         self,

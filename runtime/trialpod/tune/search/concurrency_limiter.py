@@ -48,8 +48,8 @@ class ConcurrencyLimiter(SearcherWrapper):
     Args:
         searcher: what proposes configs.
         max_concurrent: how many.
-        batch: trials go in groups of `max_concurrent`: the next group is proposed when all of one have ended, and the
-            searcher hears of their ends together.
+        batch: trials go in groups of at most `max_concurrent`: the next group is proposed when all of one have ended,
+            and the searcher hears of their ends together.
 
     Raises:
         InvalidInputError: an argument cannot be used.
@@ -63,6 +63,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         self.batch = batch
         self._live: dict[str, None] = {}
         self._held: dict[str, list[Any]] = {}  # ends that the searcher has not heard of yet
+        self._failed: dict[str, None] = {}
         self._inside = not batch and searcher.set_max_concurrency(max_concurrent)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -104,6 +105,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         return {
             "version": 1,
             "live": list(self._live),
+            "failed": list(self._failed),
             "held": [[trial_id, *end] for trial_id, end in self._held.items()],
             "searcher": self.searcher.get_state(),
         }
@@ -111,17 +113,23 @@ class ConcurrencyLimiter(SearcherWrapper):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
         self._live = dict.fromkeys(state["live"])
+        self._failed = dict.fromkeys(state.get("failed", ()))
         self._held = {trial_id: [how, result] for trial_id, how, result in state["held"]}
         self.searcher.set_state(state["searcher"])
 
     def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
         known = trial_id in self._live
+        if not known and trial_id not in self._failed:
+            return  # not a trial of this searcher
         self._live.pop(trial_id, None)
+        self._failed.pop(trial_id, None)
+        if how == "error":
+            self._failed[trial_id] = None  # it may be retried, and end once more
         if not self.batch or not known:
             self._pass_on(trial_id, how, result)
             return
         self._held[trial_id] = [how, result]
-        if not self._live and len(self._held) >= self.max_concurrent:
+        if not self._live:
             held, self._held = self._held, {}
             for each, (kept, last) in held.items():
                 self._pass_on(each, kept, last)

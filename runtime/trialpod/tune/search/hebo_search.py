@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from trialpod.errors import InvalidInputError
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
+from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.refit_searcher import RefitSearcher
 
 _PACKAGE = ("hebo.optimizers.hebo", "HEBO>=0.3.6", "HEBOSearch")
@@ -35,6 +36,11 @@ class HEBOSearch(RefitSearcher):
     """
 
     LIBRARY: ClassVar = (_PACKAGE[:2],)
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("HEBOSearch", spec)
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.sample import Float
 
 
@@ -38,6 +39,11 @@ class HyperOptSearch(LibrarySearcher):
     LIBRARY: ClassVar = (("hyperopt", "hyperopt>=0.3"),)
     NORMAL: ClassVar = True
     _OBJECTS: ClassVar = ("_domain", "_history", "_hyperopt", "_docs")
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("HyperOptSearch", spec)
 
     def __init__(
         self,

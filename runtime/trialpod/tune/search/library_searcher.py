@@ -25,6 +25,7 @@ from trialpod.protocol.values import real_number
 from trialpod.tune.goal import not_known_yet
 from trialpod.tune.search.flat_space import FlatSpace, Values
 from trialpod.tune.search.library import require_all
+from trialpod.tune.search.native_spaces import original_space
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
 from trialpod.tune.search.variant_generator import has_variables, same_space
 
@@ -95,6 +96,7 @@ class LibrarySearcher(Searcher):
         name = type(self).__name__
         require_all(self.LIBRARY, name)
         super().__init__(metric, mode)
+        space = original_space(space)
         if isinstance(metric, (list, tuple)) and not self.SEVERAL_METRICS:
             raise InvalidInputError(f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several")
         if space is not None and not isinstance(space, dict) and not callable(space):

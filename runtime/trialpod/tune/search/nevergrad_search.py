@@ -17,6 +17,7 @@ from trialpod.errors import InvalidInputError, nearest
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.native_spaces import converted
 
 _PACKAGE = ("nevergrad", "nevergrad>=1.0.12", "NevergradSearch")
 _BUDGET = 100
@@ -43,6 +44,11 @@ class NevergradSearch(LibrarySearcher):
 
     _OBJECTS: ClassVar = ("_optimizer", "_candidates")
 
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("NevergradSearch", spec)
+
     def __init__(
         self,
         optimizer: str = "NGOpt",
@@ -56,7 +62,7 @@ class NevergradSearch(LibrarySearcher):
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
     ) -> None:
-        registry = _nevergrad().optimizers.registry
+        registry = nevergrad_library().optimizers.registry
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
         if not isinstance(optimizer, str) or optimizer not in registry:
             guess = nearest(str(optimizer), list(registry))
@@ -73,7 +79,7 @@ class NevergradSearch(LibrarySearcher):
         self._arguments = {"budget": _BUDGET, **(optimizer_kwargs or {})}
 
     def _open(self) -> None:
-        ng = _nevergrad()
+        ng = nevergrad_library()
         parameters = ng.p.Dict(**{d.name: _parameter(ng, d) for d in self.flat.dimensions})
         with seeded(self._seed_of("start")):
             import numpy as np
@@ -108,7 +114,7 @@ class NevergradSearch(LibrarySearcher):
                 self._optimizer.tell(candidate, loss)
 
 
-def _nevergrad() -> Any:
+def nevergrad_library() -> Any:
     """Return the library, without its optimiser "BO" beside a bayesian-optimization that is too new for that."""
     if _PACKAGE[0] in sys.modules:
         return sys.modules[_PACKAGE[0]]

@@ -12,6 +12,9 @@ study keeps the latest of each trial, which is all that a sampler of Optuna look
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -20,9 +23,13 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import real_number
 from trialpod.tune.search.flat_space import FlatSpace, Values
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.native_spaces import converted, original_space
+from trialpod.tune.search.optuna_copy import StudyCopy
 from trialpod.tune.search.optuna_samplers import STATELESS, make_sampler, parse_sampler, reseed
 from trialpod.tune.search.optuna_space import StaticSpace
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
+
+logger = logging.getLogger(__name__)
 
 _LEAST_MODEL = 250
 """Of fewer TPE would take less than 25 as the good ones."""
@@ -34,13 +41,17 @@ class OptunaSearch(LibrarySearcher):
     """Searches with a sampler of Optuna.
 
     Args:
-        space: the search space; or a function that is called with an Optuna trial, asks it for parameters
+        space: the search space, of Tune's or of Optuna's distributions; or a function that is called with an Optuna
+            trial, asks it for parameters
             (``trial.suggest_float("lr", ...)``), and may return a dict of further values for the config.
         metric: what to optimise; a list for several objectives.
         mode: "min" or "max"; a list when `metric` is one.
         points_to_evaluate: configs to try first.
         sampler: a name (tpe, gp, cmaes, nsgaii, nsgaiii, qmc, random, grid, bruteforce), a dict of that and the
             sampler's arguments, or a sampler object (from Python).
+        study_name: of the study in `storage`.
+        storage: an Optuna storage (an object) that gets a copy of all trials, in a study of that name. Ended trials
+            that the study has already are learned from before the first suggestion.
         seed: None takes the experiment's.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         constraints: names of metrics that must be 0 or less for a trial to be acceptable.
@@ -55,7 +66,7 @@ class OptunaSearch(LibrarySearcher):
 
     LIBRARY: ClassVar = (("optuna", "optuna>=5"),)
     SEVERAL_METRICS: ClassVar = True
-    _OBJECTS: ClassVar = ("_study", "_trials", "_static", "_storage", "_quiet_sampler")
+    _OBJECTS: ClassVar = ("_study", "_trials", "_static", "_storage", "_quiet_sampler", "_copy")
 
     def __init__(
         self,
@@ -64,6 +75,8 @@ class OptunaSearch(LibrarySearcher):
         mode: Mode = None,
         points_to_evaluate: list[dict[str, Any]] | None = None,
         sampler: Any = None,
+        study_name: str | None = None,
+        storage: Any = None,
         *,
         seed: int | None = None,
         evaluated_rewards: list[Any] | None = None,
@@ -71,7 +84,19 @@ class OptunaSearch(LibrarySearcher):
         model_trials: int | None = 1000,
         warm_start: str | None = None,
     ) -> None:
+        space = original_space(space)
+        if _is_native(space):
+            space = _NativeSpace(space)
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
+        if storage is not None and not hasattr(storage, "create_new_study"):
+            raise InvalidInputError(
+                f"OptunaSearch: storage must be a storage of Optuna, such as RDBStorage(url), got {storage!r}"
+            )
+        self._user_storage = storage
+        self._study_name = study_name or "trialpod"
+        self._owner = uuid.uuid4().hex
+        self._earlier: list[int] = []  # the first and the last number of trials that the user's study had
+        self._copy: StudyCopy | None = None
         self._sampler = "tpe" if sampler is None else sampler
         if isinstance(self._sampler, (str, dict)):
             parse_sampler(self._sampler)
@@ -108,6 +133,17 @@ class OptunaSearch(LibrarySearcher):
         self._start()
         return self._study
 
+    @property
+    def _ot_study(self) -> Any:
+        """The study, by the name that scripts for Ray use; the user's own where there is a storage."""
+        study = self.study
+        return study if self._copy is None else self._copy.study
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space as Optuna's distributions, by name."""
+        return converted("OptunaSearch", spec)
+
     # -- LibrarySearcher ----------------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -127,13 +163,59 @@ class OptunaSearch(LibrarySearcher):
         self._storage = StudyStorage(self._part(len(modes)))
         directions = [getattr(optuna.study.StudyDirection, "MAXIMIZE" if m == "max" else "MINIMIZE") for m in modes]
         # Not create_study, which writes to the log that there is a new study.
-        name = "trialpod"
+        name = self._study_name
         self._storage.open_study(directions, name)
         self._study = optuna.study.Study(study_name=name, storage=self._storage, sampler=sampler)
         self._study.stop = self._stop
         self._static = StaticSpace(self._space) if self._space is not None else None
         self._finished = False
         self._trials: list[int] = []  # Optuna's id of each point
+        if self._user_storage is not None:
+            self._copy = StudyCopy(self._user_storage, name, directions, self._owner)
+
+    def _start(self) -> None:
+        known = self._warmed
+        super()._start()
+        if known or self._copy is None:
+            return
+        first, left_out = len(self._values), 0
+        self._earlier = [first, sys.maxsize]  # what is added until then is in that study already
+        for parameters, values, pruned in self._copy.earlier():
+            try:
+                self._add(parameters, values if len(values) > 1 else values[0], False, pruned, 0)
+            except (InvalidInputError, ValueError):
+                left_out += 1
+        self._earlier = [first, len(self._values)]
+        if left_out:
+            logger.warning(
+                "OptunaSearch: %d trials of the study %r are not in the search space, and were left out",
+                left_out, self._study_name,
+            )  # fmt: skip
+
+    def _note_ask(self, trial_id: str, values: Values) -> None:
+        super()._note_ask(trial_id, values)
+        if self._copy is not None:
+            number = len(self._values) - 1
+            self._copy.begin(number, self._storage.get_trial(self._trials[number]))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the log, and what belongs to a study of the user."""
+        state = super().get_state()
+        if self._user_storage is not None:
+            state.update(owner=self._owner, earlier=self._earlier)
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        super().set_state(state)
+        self._owner = state.get("owner", self._owner)
+        self._earlier = state.get("earlier", [])
+
+    def __getstate__(self) -> dict[str, Any]:
+        saved = super().__getstate__()
+        if type(saved["_user_storage"]).__name__ == "InMemoryStorage":
+            saved["_user_storage"] = None  # it ends with its process
+        return saved
 
     def _prepare_space(self, space: Any) -> FlatSpace | None:
         return None if callable(space) else super()._prepare_space(space)
@@ -187,10 +269,16 @@ class OptunaSearch(LibrarySearcher):
                 self._storage.set_latest(trial_id, ending.step, ending.scores[0])
         with _quiet():
             self._study.tell(number, None if scores is None else list(scores), state)
+        if self._copy is not None and not (self._earlier and self._earlier[0] <= number < self._earlier[1]):
+            trial = self._storage.get_trial(trial_id)
+            self._copy.begin(number, trial)
+            self._copy.end(number, trial)
 
     def _report(self, number: int, scores: tuple[float, ...], step: int) -> None:
         if len(scores) == 1:
             self._storage.set_latest(self._trials[number], step, scores[0])
+            if self._copy is not None:
+                self._copy.report(number, step, scores[0])
 
     def _park(self, number: int, scores: tuple[float, ...] | None, step: int) -> None:
         if scores is not None and len(scores) == 1:
@@ -211,7 +299,7 @@ class OptunaSearch(LibrarySearcher):
             return super()._values_of(config)
         from optuna.trial import FixedTrial
 
-        trial = FixedTrial(config)
+        trial = FixedTrial(_flattened(config))
         with _quiet():
             self._run_function(trial)
         return dict(trial.params)
@@ -221,7 +309,7 @@ class OptunaSearch(LibrarySearcher):
             return super()._config(number, values)
         from optuna.trial import FixedTrial
 
-        return {**self._run_function(FixedTrial(values)), **values}
+        return _nested({**values, **self._run_function(FixedTrial(values))})
 
     def _filled(self, point: dict[str, Any], number: int) -> Values:
         return super()._filled(point, number) if self._function is None else self._values_of(point)
@@ -260,6 +348,51 @@ class OptunaSearch(LibrarySearcher):
                 "values for the config, or nothing"
             )
         return further or {}
+
+
+class _NativeSpace:
+    """Optuna's distributions by name, as a function that asks a trial for each of them."""
+
+    def __init__(self, distributions: dict[str, Any]) -> None:
+        self.distributions = dict(distributions)
+
+    def __call__(self, trial: Any) -> None:
+        """Ask for all parameters."""
+        for name, made in self.distributions.items():
+            kind = type(made).__name__
+            if kind == "CategoricalDistribution":
+                trial.suggest_categorical(name, made.choices)
+            elif kind == "FloatDistribution":
+                trial.suggest_float(name, made.low, made.high, step=made.step, log=made.log)
+            else:
+                trial.suggest_int(name, made.low, made.high, step=made.step, log=made.log)
+
+
+def _is_native(space: Any) -> bool:
+    return (
+        isinstance(space, dict)
+        and bool(space)
+        and all(type(each).__module__.startswith("optuna.") for each in space.values())
+    )
+
+
+def _nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a config in which "a/b" is b in a."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        *outer_names, last = name.split("/")
+        inside = found
+        for part in outer_names:
+            inside = inside.setdefault(part, {})
+        inside[last] = value
+    return found
+
+
+def _flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found.update(_flattened(value, f"{prefix}{name}/") if isinstance(value, dict) else {f"{prefix}{name}": value})
+    return found
 
 
 @contextlib.contextmanager

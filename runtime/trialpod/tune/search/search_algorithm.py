@@ -11,10 +11,18 @@ tried once more; then there is another end.
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from trialpod.errors import InvalidInputError
 from trialpod.tune.plug_in_state import PlugIn
+
+if TYPE_CHECKING:
+    from trialpod.tune.experiment import Experiment
+    from trialpod.tune.internals.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,16 @@ class Suggestion:
 
 
 class SearchAlgorithm(PlugIn):
-    """Base class of what proposes trials."""
+    """Base class of what proposes trials.
+
+    An experiment configures a search algorithm and asks for suggestions. `add_configurations` and `next_trial` are
+    the same for scripts that drive one by hand, as in Ray.
+    """
+
+    CKPT_FILE_TMPL = "search-algorithm-state-{}.json"
+    """The file that `save_to_dir` writes."""
+
+    _experiment: Experiment | None = None
 
     @property
     def total(self) -> int | None:
@@ -91,3 +108,79 @@ class SearchAlgorithm(PlugIn):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned, on an object made with the same arguments."""
         raise NotImplementedError
+
+    # -- by hand, as in Ray ---------------------------------------------------------------------------------------
+
+    @property
+    def total_samples(self) -> int:
+        """The number of trials in all, as far as it is known."""
+        return 0 if self._experiment is None else self.total or 0
+
+    def add_configurations(self, experiments: Any) -> None:
+        """Set what to search: an `Experiment`, or a dict of its name to what `Experiment.from_json` takes.
+
+        Raises:
+            InvalidInputError: there is one already, or there are several.
+        """
+        from trialpod.tune.experiment import _convert_to_experiment_list
+
+        found = _convert_to_experiment_list(experiments)
+        if self._experiment is not None or len(found) != 1:
+            raise InvalidInputError(
+                f"{type(self).__name__} proposes the trials of one experiment; make another one for each further"
+            )
+        configure = getattr(self, "configure", None)
+        if configure is None:
+            raise InvalidInputError(f"{type(self).__name__} has no configure(space, num_samples)")
+        self._experiment = experiment = found[0]
+        arguments = experiment.arguments
+        configure(dict(arguments.get("config") or {}), arguments.get("num_samples") or 1)
+
+    def next_trial(self) -> Trial | None:
+        """Return the next trial; None when there is none now, or none any more.
+
+        Raises:
+            InvalidInputError: `add_configurations` was not called.
+        """
+        from trialpod.tune.internals.trial import Trial
+
+        if self._experiment is None:
+            raise InvalidInputError("call add_configurations(experiment) before asking for trials")
+        suggestion = self.next_suggestion()
+        if suggestion is None:
+            return None
+        return Trial(
+            self._experiment.run_identifier,
+            config=suggestion.config,
+            trial_id=suggestion.trial_id,
+            experiment_tag=suggestion.tag,
+        )
+
+    def is_finished(self) -> bool:
+        """Return whether no further trial will come."""
+        return self.finished
+
+    def save_to_dir(self, dirpath: str | os.PathLike[str], session_str: str = "default") -> None:
+        """Write the state to a file in a folder, where `restore_from_dir` finds it."""
+        name = self.CKPT_FILE_TMPL.format(session_str)
+        temporary = Path(dirpath, f".{name}.tmp")
+        temporary.write_text(json.dumps(self.get_state()), encoding="utf-8")
+        temporary.replace(Path(dirpath, name))
+
+    def has_checkpoint(self, dirpath: str | os.PathLike[str]) -> bool:
+        """Return whether `save_to_dir` wrote a state to a folder."""
+        return any(Path(dirpath).glob(self.CKPT_FILE_TMPL.format("*")))
+
+    def restore_from_dir(self, dirpath: str | os.PathLike[str]) -> None:
+        """Read the newest state that `save_to_dir` wrote to a folder; what to search must be set already.
+
+        Raises:
+            InvalidInputError: there is none.
+        """
+        found = list(Path(dirpath).glob(self.CKPT_FILE_TMPL.format("*")))
+        if not found:
+            raise InvalidInputError(
+                f"{os.fspath(dirpath)} has no {self.CKPT_FILE_TMPL.format('*')}: no search algorithm was saved there"
+            )
+        newest = max(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        self.set_state(json.loads(newest.read_text(encoding="utf-8")))

@@ -89,6 +89,11 @@ class SearchGenerator(SearchAlgorithm):
         self._configured = True
 
     @property
+    def metric(self) -> Any:
+        """The searcher's."""
+        return self.searcher.metric
+
+    @property
     def total(self) -> int | None:
         """The number of trials in all; None when that is open."""
         if self._exhausted:

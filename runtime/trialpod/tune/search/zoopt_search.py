@@ -16,6 +16,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.native_spaces import converted
 
 _PACKAGE = ("zoopt", "zoopt>=0.4.2", "ZOOptSearch")
 _PRECISION = 1e-10
@@ -43,6 +44,11 @@ class ZOOptSearch(LibrarySearcher):
 
     LIBRARY: ClassVar = (_PACKAGE[:2],)
     _OBJECTS: ClassVar = ("_racos", "_solutions", "_types", "_parameter")
+
+    @staticmethod
+    def convert_search_space(spec: dict[str, Any]) -> Any:
+        """Return a search space in the terms of the library."""
+        return converted("ZOOptSearch", spec)
 
     def __init__(
         self,
