@@ -270,6 +270,36 @@ def _allocation(rng: random.Random) -> dict[str, Any]:
     return {"top": top, "base": base, "total": total, **options, "held": held, "scores": scores, "new": new}
 
 
+def _partial_bands() -> tuple[list[Any], list[Any]]:
+    """Return histories of brackets that are not full, and of trials that jump over rungs."""
+    found: tuple[list[Any], list[Any]] = ([], [])
+    for seed in range(24):
+        rng = random.Random(1000 + seed)
+        max_t, eta = rng.choice(((9, 3), (8, 2), (16, 4), (100, 4), (10, 3)))
+        arguments = {
+            "mode": ("min", "max")[seed % 2],
+            "max_t": max_t,
+            "reduction_factor": eta,
+            "stop_last_trials": seed % 4 != 3,
+        }
+        for cases, cls in zip(found, (HyperBandScheduler, HyperBandForBOHB), strict=True):
+            trials, slots, jumps = rng.randrange(3, 16), rng.choice((99, 4)), seed % 3 == 0
+            try:
+                case = _history(
+                    cls(metric="score", **arguments),
+                    rng,
+                    trials=trials,
+                    steps=150,
+                    slots=slots,
+                    jumps=jumps,
+                    ends=cls is HyperBandScheduler,
+                )
+            except (AssertionError, KeyError, TypeError, ray.tune.TuneError):
+                continue  # Ray gives up
+            cases.append({"arguments": arguments, **case})
+    return found
+
+
 def main() -> None:
     """Write the test data to the standard output."""
     cases: dict[str, list[Any]] = {"fifo": [], "asha": [], "median": [], "hyperband": [], "hb_bohb": [], "pbt": []}
@@ -321,6 +351,7 @@ def main() -> None:
             "synch": seed % 3 == 0,
         }
         cases["pbt"].append({"arguments": arguments, **_population(rng, arguments)})
+    cases["hyperband_partial"], cases["hb_bohb_partial"] = _partial_bands()
     rng = random.Random(1)
     document = {
         "ray": ray.__version__,

@@ -309,3 +309,30 @@ def test_resources_are_shared_out_alike(case: dict[str, Any]) -> None:
         assert all(ours.get(name, 0) >= amount for name, amount in held_now.items())
     else:
         assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "case", [*cases("hyperband"), *cases("hb_bohb"), *cases("hyperband_partial"), *cases("hb_bohb_partial")]
+)
+def test_hyperband_decides_alike_when_compatible(case: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    name = request.node.callspec.id.rsplit("-", 1)[0].removesuffix("_partial")
+    arguments = {"metric": "score", "compatible": True, **case["arguments"]}
+    comparison = Comparison(create_scheduler(name, **arguments), case)
+    controller, scheduler = comparison.controller, comparison.scheduler
+    assert controller.start(scheduler, case["slots"]) == case["first"]
+    while_choosing: list[int] = []  # which the data counts to the next event
+    for index, event in enumerate(case["events"]):
+        _, number, _, _, expected, stopped, started = event
+        where = f"event {index}: {event}"
+        decision = comparison.tell(event)
+        if expected:
+            assert decision[0] == expected, where
+            controller.trials[number].status = {"C": "RUNNING", "P": "PAUSED", "S": "TERMINATED"}[expected]
+        assert sorted(controller.stopped + while_choosing) == stopped, where
+        controller.stopped = []
+        assert controller.start(scheduler, case["slots"]) == started, where
+        while_choosing = controller.stopped
+    state = json.loads(json.dumps(comparison.scheduler.get_state()))
+    other = create_scheduler(name, **arguments)
+    other.set_state(state)
+    assert other.get_state() == comparison.scheduler.get_state()

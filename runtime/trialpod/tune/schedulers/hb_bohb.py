@@ -23,9 +23,16 @@ class HyperBandForBOHB(HyperBandScheduler):
     """Runs brackets of successive halving, the one with the most and shortest trials first."""
 
     NAME = "hb_bohb"
+    LARGEST_FIRST = True
 
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         """Decide as HyperBand does; write the budget into a result that reached the milestone."""
+        if self._ray is not None:
+            at = self._ray.milestone(trial.trial_id)
+            time, value = self._read(result)
+            if time is not None and value is not None and at is not None and time >= at:
+                result[BUDGET_KEY] = at
+            return super().on_trial_result(tune_controller, trial, result)
         milestone = self._bracket(trial).milestone
         time, value = self._read(result)
         if time is not None and value is not None and time >= milestone:

@@ -21,7 +21,15 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.schedulers.hyperband_bracket import LEFT, READY, RUNNING, WAITING, Bracket, Member
-from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, check_above, check_flag, encoded
+from trialpod.tune.schedulers.hyperband_compatible import RUNNING as HYPERBAND_RUNNING
+from trialpod.tune.schedulers.hyperband_compatible import RayHyperBand
+from trialpod.tune.schedulers.metric_scheduler import (
+    MetricScheduler,
+    check_above,
+    check_flag,
+    decides_as_ray,
+    encoded,
+)
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
 
@@ -29,6 +37,7 @@ class HyperBandScheduler(MetricScheduler):
     """Runs brackets of successive halving, the one with the fewest and longest trials first."""
 
     NAME = "hyperband"
+    LARGEST_FIRST = False
 
     def __init__(
         self,
@@ -38,6 +47,8 @@ class HyperBandScheduler(MetricScheduler):
         max_t: float = 81,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
+        *,
+        compatible: bool | None = None,
     ) -> None:
         """Make a scheduler.
 
@@ -48,6 +59,8 @@ class HyperBandScheduler(MetricScheduler):
             max_t: a trial is stopped when `time_attr` reaches this, in units of `time_attr`; at least 1.
             reduction_factor: about one in so many trials passes a rung; greater than 1.
             stop_last_trials: whether `max_t` ends a trial.
+            compatible: decide as Ray Tune does (`hyperband_compatible`), instead of by the rules above; None is True
+                in scripts whose ``ray`` is trialpod.
 
         Raises:
             InvalidInputError: a value cannot be used.
@@ -58,6 +71,11 @@ class HyperBandScheduler(MetricScheduler):
             raise InvalidInputError(f"max_t must be a number of at least 1, got {max_t!r}; use a finer time_attr")
         check_above("reduction_factor", reduction_factor, 1)
         check_flag("stop_last_trials", stop_last_trials)
+        self._ray: RayHyperBand | None = None
+        if decides_as_ray(self, compatible):
+            self._ray = RayHyperBand(
+                max_t, reduction_factor, stop_last=stop_last_trials, largest_first=self.LARGEST_FIRST
+            )
         self._max_t = max_t
         self._eta = reduction_factor
         self._stop_last_trials = stop_last_trials
@@ -71,6 +89,9 @@ class HyperBandScheduler(MetricScheduler):
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Put the trial into the bracket that is being filled; one that is added again goes back into its own."""
         super().on_trial_add(tune_controller, trial)
+        if self._ray is not None:
+            self._ray.add(trial.trial_id)
+            return
         if trial.trial_id in self._place:
             member = self._member(trial)
             member.state, member.seen = RUNNING, False
@@ -82,6 +103,8 @@ class HyperBandScheduler(MetricScheduler):
 
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         """Return CONTINUE below the milestone; there PAUSE, or what the comparison says when all have arrived."""
+        if self._ray is not None:
+            return self._as_ray(self._ray, tune_controller, trial, result)
         bracket, member = self._bracket(trial), self._member(trial)
         time, value = self._read(result)
         if time is None or value is None:
@@ -108,6 +131,9 @@ class HyperBandScheduler(MetricScheduler):
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
         """Go on without the trial."""
+        if self._ray is not None:
+            self._left(self._ray, tune_controller, trial)
+            return
         self._leave(trial)
         if trial.trial_id in self._place:
             bracket = self._bracket(trial)
@@ -120,10 +146,15 @@ class HyperBandScheduler(MetricScheduler):
 
     def on_trial_error(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Go on without the trial, unless it is added again before the next choice."""
+        if self._ray is not None:
+            self._left(self._ray, tune_controller, trial)
+            return
         self._leave(trial)
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
         """Return a pending trial or one that passed a rung, from the bracket that is least complete."""
+        if self._ray is not None:
+            return self._chosen(self._ray, tune_controller)
         for bracket in self._brackets:
             if bracket.full and bracket.all_wait():
                 self._cut_down(tune_controller, bracket)
@@ -137,6 +168,9 @@ class HyperBandScheduler(MetricScheduler):
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return the milestone of the trial's bracket."""
+        if self._ray is not None:
+            at = self._ray.milestone(trial.trial_id) if trial.trial_id in self._ray.places else EVERY_RESULT
+            return [] if at is None else [Horizon(self.time_attr, float(at))]
         if trial.trial_id not in self._place:
             return [Horizon("training_iteration", EVERY_RESULT)]
         bracket = self._bracket(trial)
@@ -146,6 +180,8 @@ class HyperBandScheduler(MetricScheduler):
 
     def debug_string(self) -> str:
         """Return a line per bracket."""
+        if self._ray is not None:
+            return "\n".join([f"{self.NAME}: {self._ray.stopped} trials stopped", *self._ray.lines()])
         lines = [f"{self.NAME}: {self._num_stopped} trials stopped"]
         for number, bracket in enumerate(self._brackets):
             states = [member.state for member in bracket.members.values()]
@@ -166,6 +202,7 @@ class HyperBandScheduler(MetricScheduler):
             "reduction_factor": self._eta,
             "stopped": self._num_stopped,
             "brackets": [bracket.get_state() for bracket in self._brackets],
+            **({} if self._ray is None else {"ray": self._ray.get_state()}),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -176,11 +213,55 @@ class HyperBandScheduler(MetricScheduler):
         """
         self._check_saved(state, max_t=self._max_t, reduction_factor=self._eta)
         self.metric, self.mode = state["metric"], state["mode"]
+        if (self._ray is not None) != ("ray" in state):
+            raise InvalidInputError(
+                f"the saved state of the {self.NAME} scheduler is one with compatible={'ray' in state}; resume with "
+                "the parameters that the experiment was started with"
+            )
+        if self._ray is not None:
+            self._ray.set_state(state["ray"])
         self._num_stopped = state["stopped"]
         self._brackets = [Bracket.from_state(saved, self._eta) for saved in state["brackets"]]
         self._place = {
             trial_id: number for number, bracket in enumerate(self._brackets) for trial_id in bracket.members
         }
+
+    # -- as Ray decides -------------------------------------------------------------------------------------------
+
+    def _as_ray(self, ray: RayHyperBand, controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
+        time, value = self._read(result)
+        if time is None or value is None:
+            return self.CONTINUE
+
+        def waiting(trial_id: str) -> bool:
+            return bool(ray.places[trial_id].members[trial_id][0] != HYPERBAND_RUNNING)
+
+        decision, others, evidence = ray.report(trial.trial_id, time, self._sign * value, waiting)
+        self._stop_others(controller, others, evidence)
+        if decision != self.CONTINUE:
+            rule = evidence.pop("rule")
+            self._explain(rule, time, value, **evidence)
+        return decision
+
+    def _left(self, ray: RayHyperBand, controller: ControllerView, trial: TrialView) -> None:
+        if trial.trial_id in ray.places:
+            self._stop_others(controller, *ray.leave(trial.trial_id))
+
+    def _chosen(self, ray: RayHyperBand, controller: ControllerView) -> TrialView | None:
+        pending = {trial.trial_id for trial in controller.pending_trials()}
+        startable = pending | {trial.trial_id for trial in controller.paused_trials()}
+        runs = next(iter(controller.running_trials()), None) is not None
+        chosen, others, evidence = ray.choose(startable, runs)
+        self._stop_others(controller, others, evidence)
+        return None if chosen is None else controller.get_trial(chosen)
+
+    def _stop_others(self, controller: ControllerView, trial_ids: list[str], evidence: dict[str, Any]) -> None:
+        for trial_id in trial_ids:
+            other = controller.get_trial(trial_id)
+            if other is not None:
+                controller.stop_trial(other, {"scheduler": self.NAME, "metric": self.metric, **evidence})
+
+    # -- by our rules ---------------------------------------------------------------------------------------------
 
     def _level(self, number: int) -> int:
         """Return s of the bracket `number`: how many times it is cut down."""

@@ -85,7 +85,7 @@ class OptunaSearch(LibrarySearcher):
         warm_start: str | None = None,
     ) -> None:
         space = original_space(space)
-        if _is_native(space):
+        if isinstance(space, dict) and _is_native(space):
             space = _NativeSpace(space)
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
         if storage is not None and not hasattr(storage, "create_new_study"):
@@ -368,12 +368,8 @@ class _NativeSpace:
                 trial.suggest_int(name, made.low, made.high, step=made.step, log=made.log)
 
 
-def _is_native(space: Any) -> bool:
-    return (
-        isinstance(space, dict)
-        and bool(space)
-        and all(type(each).__module__.startswith("optuna.") for each in space.values())
-    )
+def _is_native(space: dict[str, Any]) -> bool:
+    return bool(space) and all(type(each).__module__.startswith("optuna.") for each in space.values())
 
 
 def _nested(values: dict[str, Any]) -> dict[str, Any]:
