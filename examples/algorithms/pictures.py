@@ -29,6 +29,8 @@ STYLE = {
     "svg.hashsalt": "trialpod",  # the same picture is the same file
 }
 SIZE = (7.2, 3.5)  # inches
+ERROR = "error"
+"""The metric of the examples."""
 PASSES = "iteration (passes over the data)"
 
 
@@ -106,7 +108,7 @@ def _curves(axes, experiment):
         axes.set_xscale("log")
         last = max(row["training_iteration"] for trial in experiment.trials for row in trial.rows)
         _ticks(axes.xaxis, sorted({1, *rungs, last}))
-    axes.set(xlabel=PASSES, ylabel=f"{metric} (%)", title="learning curves")
+    axes.set(xlabel=PASSES, ylabel=_label(metric), title="learning curves")
     _legend(axes, experiment, cutoffs)
 
 
@@ -175,7 +177,8 @@ def _stretches(places):
 def lineage(experiment):
     """Return the errors and the values of each member over time, with the ancestors of the best one in black."""
     names = _mutated(experiment)
-    figure, panels = plt.subplots(1, 1 + len(names), figsize=(SIZE[0], 3.3), layout="constrained")
+    figure, grid = plt.subplots(1, 1 + len(names), figsize=(SIZE[0], 3.3), layout="constrained", squeeze=False)
+    panels = grid[0]
     line = _ancestors(experiment)
     for axes, key in zip(panels, [experiment.metric, *names], strict=True):
         for trial in experiment.trials:
@@ -193,9 +196,9 @@ def lineage(experiment):
         values = [_value(row, key) for trial in experiment.trials for row in trial.rows]
         if key == experiment.metric:
             _log(axes.yaxis, [1, 2, 3, 5, 10, 20, 30, 50, 100])
-            axes.set(title=f"{key} (%)")
+            axes.set(title=_label(key))
         else:
-            if min(values) > 0 and max(values) / min(values) > 100:
+            if _is_positive(values) and max(values) / min(values) > 100:
                 axes.set_yscale("log")
             axes.set(title=key)
     panels[len(panels) // 2].set_xlabel(PASSES)
@@ -294,20 +297,29 @@ def samples(experiment):
     first, second = _varied(done)
     values = [trial.rows[-1][experiment.metric] for trial in done]
     best = done.index(experiment.best())
-    norm = mpl.colors.LogNorm(min(values), max(values))
-    xs, ys = ([trial.rows[0]["config"][key] for trial in done] for key in (first, second))
+    positive = _is_positive(values)
+    norm = (mpl.colors.LogNorm if positive else mpl.colors.Normalize)(min(values), max(values))
+    xs, ys = ([_place(trial, key) for trial in done] for key in (first, second))
     points = left.scatter(xs, ys, c=values, s=105, cmap="cividis_r", norm=norm, linewidths=0)
     for x, y, value, trial in zip(xs, ys, values, done, strict=True):
         left.annotate(str(trial.number + 1), (x, y), ha="center", va="center", fontsize=6.5,
                       color="white" if norm(value) > 0.55 else "black")  # fmt: skip
     left.scatter(xs[best], ys[best], s=170, facecolors="none", edgecolors=ORANGE, linewidths=2)
-    left.set(xscale="log", yscale="log")
-    for axis in (left.xaxis, left.yaxis):
-        axis.set_minor_formatter(NullFormatter())
-    left.set(xlabel=first, ylabel=second, title=f"samples by {experiment.metric}, numbered in their order")
+    for axis, places, scale in ((left.xaxis, xs, left.set_xscale), (left.yaxis, ys, left.set_yscale)):
+        if _is_positive(places):
+            scale("log")
+            axis.set_minor_formatter(NullFormatter())
+    left.set(
+        xlabel=first or "sample",
+        ylabel=second or "sample",
+        title=f"samples by {experiment.metric}, numbered in their order",
+    )
     bar = figure.colorbar(points, ax=left, pad=0.02, aspect=30)
-    bar.ax.set_title("%", fontsize=8)
-    _ticks(bar.ax.yaxis, [tick for tick in (2, 3, 5, 10, 20, 50) if min(values) <= tick <= max(values)])
+    ticks = [tick for tick in (2, 3, 5, 10, 20, 50) if min(values) <= tick <= max(values)]
+    if experiment.metric == ERROR:
+        bar.ax.set_title("%", fontsize=8)
+    if len(ticks) > 1:
+        _ticks(bar.ax.yaxis, ticks)
     bar.outline.set_visible(False)
     better = min if experiment.mode == "min" else max
     so_far = [better(values[: place + 1]) for place in range(len(values))]
@@ -317,14 +329,31 @@ def samples(experiment):
     right.plot(best + 1, values[best], "o", ms=10, mfc="none", mec=ORANGE, mew=2, label="best")
     _log(right.yaxis, [1, 2, 3, 5, 10, 20, 30, 50, 100])
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set(xlabel="sample", ylabel=f"{experiment.metric} (%)", title="in their order")
+    right.set(xlabel="sample", ylabel=_label(experiment.metric), title="in their order")
     figure.legend(loc="outside upper center", ncols=3, handlelength=1.5)
     return figure
 
 
+def _place(trial, key):
+    """Return where a sample stands on the axis of a parameter: its value, or the words for it."""
+    value = trial.rows[0]["config"][key] if key else trial.number + 1
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
 def _varied(trials):
+    """Return the first two parameters that differ between trials; "" stands for the order when there is none."""
     configs = [trial.rows[0]["config"] for trial in trials]
-    return [key for key in configs[0] if len({str(config[key]) for config in configs}) > 1][:2]
+    varied = [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
+    return [*varied, "", ""][:2]
+
+
+def _is_positive(values):
+    return all(isinstance(value, (int, float)) and value > 0 for value in values)
+
+
+def _label(metric):
+    """Return how an axis of the metric is called; of the examples it is a percentage."""
+    return f"{metric} (%)" if metric == ERROR else metric
 
 
 # Resources.
@@ -369,9 +398,13 @@ def _at(given, time):
 
 
 def _log(axis, ticks):
+    if axis.axes.dataLim.y0 <= 0:
+        return
     axis.axes.set_yscale("log")
     low, high = axis.axes.get_ylim()
-    _ticks(axis, [tick for tick in ticks if low <= tick <= high])
+    shown = [tick for tick in ticks if low <= tick <= high]
+    if len(shown) > 1:
+        _ticks(axis, shown)
 
 
 def _ticks(axis, ticks):

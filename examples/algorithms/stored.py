@@ -55,11 +55,15 @@ class Stored:
 def read(place):
     """Return the experiment that is stored in a directory."""
     table = _json("results", "--json", str(place))
+    if not table["metric"]:
+        raise SystemExit(f"{place} names no metric, which the pictures show: set spec.metric and spec.mode")
     trials = []
     for row in sorted(table["trials"], key=lambda row: row["trial_id"]):
         about = _json("explain", "--json", row["trial_id"], str(place))
         lines = Path(row["path"], "result.json")
         results = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+        add_clocks(results)
+        results = [result for result in results if isinstance(result.get(table["metric"]), (int, float))]
         latest = {result["training_iteration"]: result for result in results}
         rows = sorted(latest.values(), key=lambda result: result["training_iteration"])
         number = int(row["trial_id"].rpartition("_")[2])
@@ -69,6 +73,19 @@ def read(place):
         raise SystemExit(f"{place} has no results yet, so there is nothing to draw")
     spec = kept.get("manifest", {}).get("spec", {})  # of a Tuner there is none
     return Stored(table["name"], table["metric"], table["mode"], spec, trials)
+
+
+def add_clocks(results):
+    """Give each result that has no ``clock`` the time at which it was reported, in seconds since the epoch.
+
+    ``timestamp`` has whole seconds; ``time_total_s``, which pauses do not count in, tells the fractions.
+    """
+    begun = max(
+        (row["timestamp"] - row.get("time_total_s", 0.0) for row in results if "timestamp" in row), default=0.0
+    )
+    for row in results:
+        second = row.get("timestamp", begun)
+        row.setdefault("clock", min(max(begun + row.get("time_total_s", 0.0), second), second + 0.999))
 
 
 def sentences(place, trial_id):

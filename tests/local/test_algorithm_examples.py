@@ -25,7 +25,7 @@ BLOCKS = re.findall(r'^```yaml title="([^"]+)"\n(.*?)^```$', TEXT, re.DOTALL | r
 SAMPLES = {"grid": 1, "pbt_replay": 1, "resource_changing": 4, "pb2": 4, "timeout": 8}
 
 TINY = """
-import math, time
+import math
 from trialpod import tune
 
 class Digits(tune.Trainable):
@@ -35,7 +35,7 @@ class Digits(tune.Trainable):
     def step(self):
         distance = abs(math.log10(self.config["lr"])) + abs(math.log10(self.config["gamma"]))
         self.height *= 0.7 + 0.25 * min(distance / 4, 1)
-        return {"error": self.height, "clock": time.time()}
+        return {"error": self.height}
 
     def save_checkpoint(self, checkpoint_dir):
         return {"height": self.height}
@@ -78,6 +78,44 @@ def test_the_example_runs_and_its_picture_can_be_drawn(name: str, tmp_path: Path
     place = run_example(name, tmp_path)
     plot.main(["--place", str(place), "--out", str(tmp_path)])
     assert (tmp_path / f"{place.name}.png").stat().st_size < 60_000
+
+
+MINE = """
+from trialpod import tune
+
+def train(config):
+    for step in range(3):
+        tune.report({"loss": config["x"] - step * 0.1} if step else {"other": "a"})
+
+tune.Tuner(
+    train,
+    param_space={"x": tune.uniform(0, 1), "kind": tune.grid_search(["a", "b"])},
+    tune_config=tune.TuneConfig(metric=METRIC, mode="min", num_samples=2),
+).fit()
+"""
+
+
+class TestYourOwn:
+    """Experiments that are none of the examples are drawn, too."""
+
+    def run(self, folder: Path, source: str) -> Path:
+        (folder / "mine.py").write_text(source)
+        command = [TRIALPOD, "run", "-q", "mine.py", "--storage", "out"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return folder / "out" / "mine"
+
+    def test_are_drawn_in_every_kind(self, tmp_path: Path, plot: Any) -> None:
+        place = self.run(tmp_path, MINE.replace("METRIC", "'loss'"))
+        for kind in ("auto", "curves", "lineage", "samples"):
+            (tmp_path / kind).mkdir()
+            plot.main(["--place", str(place), "--out", str(tmp_path / kind), "--kind", kind])
+            assert (tmp_path / kind / "mine.png").is_file()
+
+    def test_without_a_metric_are_refused(self, tmp_path: Path, plot: Any) -> None:
+        place = self.run(tmp_path, MINE.replace('metric=METRIC, mode="min", ', ""))
+        with pytest.raises(SystemExit, match="names no metric"):
+            plot.main(["--place", str(place), "--out", str(tmp_path)])
 
 
 def test_the_script_makes_schedulers_and_search_algorithms_by_name(tmp_path: Path) -> None:

@@ -121,6 +121,17 @@ def train(config):
         assert "hello" not in done.stdout
 
 
+class TestNames:
+    def test_are_those_of_folders_here(self, shell: Shell) -> None:
+        prepared(shell, numSamples=1)
+        name = "My_Experiment, the second " + "x" * 40
+        assert shell.run("run", "experiment.yaml", "-q", "--name", name).returncode == 0
+        assert shell.run("status", name).stdout.startswith(f"{name}: Succeeded, 1/1 trial")
+        refused = shell.run("run", "experiment.yaml", "--name", "a/b")
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("trialpod: --name 'a/b': a name is that of a folder")
+
+
 class TestRelativePaths:
     def test_name_the_folder_and_the_remedy(self, shell: Shell) -> None:
         shell.write("data.txt", "")

@@ -208,9 +208,7 @@ def _measure(engine: Engine, trial: Trial, result: dict[str, Any], metric: str) 
     elif not engine.state.flags.measured:
         engine.warn_once(
             "metric",
-            lambda: (
-                f"{explain_missing_metric(metric, result, 'is not in the first result')} (trial {trial.trial_id})"
-            ),
+            lambda: explain_missing_metric(metric, result, "is not in the first result"),
             trial,
         )
 

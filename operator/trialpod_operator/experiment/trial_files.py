@@ -210,6 +210,8 @@ class TrialFiles:
         self.resumed.pop(trial.trial_id, None)
         self._logs[trial.trial_id] = log
         self._paths[trial.trial_id] = path
+        if log.is_replacing:
+            self._dirty.add(trial.trial_id)
         for warning in log.warnings:
             self._warn(trial.trial_id, warning)
         return log

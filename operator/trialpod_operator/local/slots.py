@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, nearest
 
 _UNIT = 10_000
 _GPU_NAMES = ("gpu", "GPU", "nvidia.com/gpu")
@@ -278,6 +278,9 @@ def _take(request: Mapping[str, float], names: tuple[str, ...], default: float) 
 
 
 def _infeasible(name: str, asked: float, there: float, more: str) -> InvalidInputError:
+    guess = nearest(name, ["cpu", "gpu", "memory"]) if not there and name not in ("cpu", "gpu", "memory") else None
+    if guess is not None:
+        return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
     if there:
         remedy = f"ask for less with --set spec.resources.{name}={there:g}{more}"
     else:

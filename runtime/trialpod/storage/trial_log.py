@@ -8,7 +8,8 @@ Invariants:
   has one column a parameter, ``config/lr``. Of a name that is static and reported, the static value is written.
 * What `offsets` returned is in the files. `resume` with these offsets continues as if nothing had come after.
 * No file stays open: a thousand trials need no descriptors.
-
+* While what comes after `offsets` is written again, readers see the files as they were: the new one is written beside
+  and takes the old one's place with the first `flush` from outside. Only a full disk has them shortened in place.
 * The event file is written when an encoder for it is given; see `tensorboard`.
 
 Resuming never refuses to go on because of a file that a user shortened or removed: the file is continued behind its
@@ -17,6 +18,7 @@ last whole line or record, or begun anew, and `warnings` says so.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -80,6 +82,7 @@ class TrialLog:
         self._buffered = 0
         self._columns: list[str] | None = None  # of progress.csv
         self._own: list[str] = []  # the columns that come from each result
+        self._replaced: set[str] = set()  # files that are written beside the present ones
         self.warnings: list[str] = []
         try:
             os.makedirs(self._directory, exist_ok=True)
@@ -142,7 +145,12 @@ class TrialLog:
                 self._records.append(record)
                 self._buffered += len(record)
         if self._buffered > _FLUSH_BYTES:
-            self.flush()
+            self._write_buffers(sync=False)
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether files are still as they were before they are written again."""
+        return bool(self._replaced)
 
     def flush(self, *, sync: bool = False) -> None:
         """Write what is buffered; with `sync`, also bring it to the disk.
@@ -150,6 +158,18 @@ class TrialLog:
         Raises:
             StorageError: a file cannot be written. What was not written stays buffered.
         """
+        self._write_buffers(sync=sync)
+        for name in list(self._replaced):
+            path = self._path(name)
+            try:
+                os.replace(_beside(path), path)
+            except FileNotFoundError:  # removed with its folder
+                pass
+            except OSError as error:
+                raise storage_error(error, "cannot replace", path) from error
+            self._replaced.discard(name)
+
+    def _write_buffers(self, *, sync: bool) -> None:
         if self._results:
             self._write_out(RESULT_FILE, b"".join(self._results), sync)
             self._results.clear()
@@ -242,6 +262,8 @@ class TrialLog:
 
     def _write_out(self, name: str, data: bytes, sync: bool) -> None:
         path = self._path(name)
+        if name in self._replaced:
+            path = _beside(path)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
@@ -284,8 +306,36 @@ class TrialLog:
             offset = self._end_of_whole(path, end_of_last_record if binary else _end_of_last_line)
             what = "record" if binary else "line"
             self.warnings.append(f"{path} is shorter than it was; it goes on behind its last whole {what}")
-        self._cut(name, offset)
+        self._remove_new(path)
+        if size > offset and self._copy_beside(path, offset):
+            self._replaced.add(name)
+        elif size != offset:
+            self._cut(name, offset)
         return offset
+
+    @staticmethod
+    def _remove_new(path: str) -> None:
+        """Remove what a process left that was killed while it wrote a file again."""
+        try:
+            os.unlink(_beside(path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error(error, "cannot remove", _beside(path)) from error
+
+    @staticmethod
+    def _copy_beside(path: str, size: int) -> bool:
+        """Copy the beginning of a file to the one that will replace it; return whether there is room for it."""
+        try:
+            with open(path, "rb") as source, open(_beside(path), "wb") as target:
+                while size > 0 and (block := source.read(min(size, _FLUSH_BYTES))):
+                    target.write(block)
+                    size -= len(block)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(_beside(path))
+            return False
+        return True
 
     def _end_of_whole(self, path: str, end: Callable[[bytes], int]) -> int:
         try:
@@ -303,6 +353,12 @@ class TrialLog:
             raise storage_error(error, "cannot read", path) from error
         except (StopIteration, UnicodeDecodeError, csv.Error) as error:
             raise StorageError(f"{path} has no readable header; move the file away to begin a new one") from error
+
+
+def _beside(path: str) -> str:
+    """Return the file that will take the place of another one; its name begins like no file that is copied."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.new")
 
 
 def _end_of_last_line(data: bytes) -> int:

@@ -84,6 +84,8 @@ def test_the_users_own_number_of_threads_wins() -> None:
         ({"gpu": 3}, "gpu: a trial asks for 3, this machine has 2; .*CUDA_VISIBLE_DEVICES"),
         ({"memory": 2**40}, "memory: a trial asks for"),
         ({"example.com/fpga": 1}, "example.com/fpga: a trial asks for 1, this machine has 0; ask for none"),
+        ({"cpus": 1}, "cpus: this machine has none; did you mean 'cpu'"),
+        ({"gpus": 1}, "gpus: this machine has none; did you mean 'gpu'"),
         ({"cpu": -1}, "cpu: -1 is not an amount"),
         ({"cpu": float("nan")}, "cpu: nan is not an amount"),
     ],

@@ -236,3 +236,43 @@ def test_json_and_csv_give_back_what_was_reported(tmp_path, reported):
         assert header[: len(reported[0])] == list(reported[0])
         assert len(body) == len(reported)
         assert all(len(row) == len(header) for row in body)
+
+
+class TestReaders:
+    """Who reads the files while a resume writes them again never finds them empty or shorter."""
+
+    def test_see_the_old_lines_until_the_new_are_whole(self, tmp_path):
+        log = TrialLog(tmp_path, STATIC)
+        log.append([{"loss": 0.5}, {"loss": 0.25}])
+        log.flush()
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        log = TrialLog.resume(tmp_path, STATIC, {})
+        assert log.is_replacing
+        log.append([{"loss": 0.5}])
+        log.append([{"text": "x" * 70_000}])  # more than is buffered
+        seen = {name: (tmp_path / name).read_bytes() for name in before}
+        assert seen == before
+        log.flush()
+        assert [result.get("loss") for result in results(tmp_path)] == [0.5, None]
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(before)
+
+    def test_see_no_traces_of_a_resume_that_was_killed(self, tmp_path):
+        log = TrialLog(tmp_path, STATIC)
+        log.append([{"loss": 0.5}])
+        log.flush()
+        killed = TrialLog.resume(tmp_path, STATIC, {})
+        assert killed.is_replacing
+        again = TrialLog.resume(tmp_path, STATIC, {})
+        again.append([{"loss": 0.5}])
+        offsets = again.offsets()
+        assert offsets["result.json"] == (tmp_path / "result.json").stat().st_size
+        assert not list(tmp_path.glob(".*"))
+
+    def test_without_room_the_files_are_shortened_in_place(self, tmp_path, monkeypatch):
+        log = TrialLog(tmp_path, STATIC)
+        log.append([{"loss": 0.5}, {"loss": 0.25}])
+        log.flush()
+        monkeypatch.setattr(TrialLog, "_copy_beside", staticmethod(lambda path, size: False))
+        log = TrialLog.resume(tmp_path, STATIC, {})
+        assert not log.is_replacing
+        assert (tmp_path / "result.json").read_bytes() == b""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import runpy
 import sys
@@ -12,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trialpod import compat
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.storage.base import local_folder
 from trialpod.storage.endpoints import plain
+from trialpod.tune.config import check_name
 from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
 from trialpod.tune.places import WORK_DIR
 from trialpod_operator.api.loader import display_name, load_file
@@ -67,11 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_manifest(args: argparse.Namespace) -> int:
     overrides = list(args.sets)
-    if args.name:
-        overrides.append(f"metadata.name={json.dumps(args.name)}")
     if args.max_concurrent:
         overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
-    experiment = _the_one(load_file(args.file, overrides), args.file)
+    experiment = _named(_the_one(load_file(args.file, overrides), args.file), args.name)
     folder = Path.cwd() if args.file == "-" else Path(args.file).resolve().parent
     directory, storage_uri = _places(args, experiment)
     command = RunCommand(
@@ -177,6 +177,20 @@ def warn_of_missing(follow: FollowedTrials | None) -> None:
     for name in follow.missing if follow is not None else ():
         if name != ALL:
             print(f"--follow {name}: no such trial ran; give its number or its id", file=sys.stderr)
+
+
+def _named(experiment: TuneExperiment, name: str | None) -> TuneExperiment:
+    """Return the experiment under another name, which need not be one that a cluster would take."""
+    if name is None:
+        return experiment
+    try:
+        check_name("--name", name)
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"--name {name!r}: a name is that of a folder: without slashes and line breaks, not beginning with a dot"
+        ) from None
+    metadata = msgspec.structs.replace(experiment.metadata, name=name)
+    return msgspec.structs.replace(experiment, metadata=metadata)
 
 
 def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
