@@ -121,6 +121,37 @@ def train(config):
         assert "hello" not in done.stdout
 
 
+class TestModule:
+    SOURCE = """
+import sys
+from project.model import height
+from trialpod import tune
+
+def train(config):
+    tune.report({"height": height(config["x"])})
+
+tune.Tuner(
+    train,
+    param_space={"x": tune.uniform(0, 1)},
+    tune_config=tune.TuneConfig(metric="height", mode="max", num_samples=int(sys.argv[1])),
+).fit()
+"""
+
+    def test_is_run_as_by_python_m(self, shell: Shell) -> None:
+        shell.write("project/__init__.py", "")
+        shell.write("project/model.py", "def height(x):\n    return 2 * x\n")
+        shell.write("project/search.py", self.SOURCE)
+        done = shell.run("run", "-m", "project.search", "--max-concurrent", "2", "--", "3")
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^3 trials in .*: 3 terminated$", done.stdout, re.MULTILINE)
+        assert f"results: {shell.folder}/trialpod-results/search\n" in done.stdout
+        unknown = shell.run("run", "-m", "project.serach")
+        assert (unknown.returncode, unknown.stderr.partition(" here ")[0]) == (
+            2,
+            "trialpod: -m project.serach: there is no such module",
+        )
+
+
 class TestNames:
     def test_are_those_of_folders_here(self, shell: Shell) -> None:
         prepared(shell, numSamples=1)

@@ -38,6 +38,7 @@ class RunCommand:
         sets: The `--set` options, each ``path=value``.
         max_concurrent: `--max-concurrent`, when it was given.
         num_samples: The experiment's numSamples; None when the command cannot change it.
+        module: `file` is the name of a module.
     """
 
     file: str
@@ -46,12 +47,13 @@ class RunCommand:
     sets: tuple[str, ...] = field(default=())
     max_concurrent: int | None = None
     num_samples: int | None = None
+    module: bool = False
 
     def text(self, **changes: str) -> str:
         """Return the command; `changes` are fields of the spec to set in addition (or anew)."""
         options = [option for option in self.sets if option.partition("=")[0] not in _paths(changes)]
         options += [f"{path}={value}" for path, value in zip(_paths(changes), changes.values(), strict=True)]
-        words = ["run", self.file]
+        words = ["run", *(["-m"] if self.module else []), self.file]
         words += ["--name", self.name] if self.name else []
         words += ["--storage", self.storage] if self.storage else []
         words += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []

@@ -23,6 +23,7 @@ from trialpod.errors import InvalidInputError, TrialpodError, nearest
 from trialpod.missing import install_command
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
     from importlib.metadata import EntryPoint
 
 GROUP = "trialpod.commands"
@@ -81,6 +82,10 @@ BUILT_IN = {
     "stop": (
         "trialpod_operator.cluster.commands.control:stop_command",
         "stop an experiment, or one trial in a cluster, gracefully",
+    ),
+    "completion": (
+        "trialpod.cli.completion:command",
+        "print a script that completes commands in bash, zsh or fish",
     ),
     "check": (
         "trialpod_operator.cluster.commands.check:command",
@@ -169,16 +174,10 @@ def _dispatch(arguments: list[str], verbosity: int) -> int:
 
 
 def _run(name: str, arguments: list[str], verbosity: int) -> int:
-    from argparse import ArgumentParser
-
     command = load_command(name)
-    parser = ArgumentParser(
-        prog=f"trialpod {name}", description=f"{command.help[:1].upper()}{command.help[1:]}.", allow_abbrev=False
-    )
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more, and show tracebacks")
-    command.configure(parser)
+    parser = parser_of(command)
     try:
-        namespace = parser.parse_args(arguments)
+        namespace = _parsed(parser, arguments)
     except SystemExit as end:  # argparse has said what was wrong
         return end.code if isinstance(end.code, int) else 2
     namespace.verbose += verbosity
@@ -188,6 +187,32 @@ def _run(name: str, arguments: list[str], verbosity: int) -> int:
         if install_command(error.name or "") is None:
             raise
         _unavailable(name, error)
+
+
+def _parsed(parser: ArgumentParser, arguments: list[str]) -> Namespace:
+    """Parse; what follows ``--`` goes to the positional arguments ``args``, of a script, wherever options stand."""
+    if "--" not in arguments:
+        return parser.parse_args(arguments)
+    split = arguments.index("--")
+    if not any(action.dest == "args" for action in parser._actions):  # noqa: SLF001 - it has no public list
+        return parser.parse_args(arguments)
+    namespace = parser.parse_args(arguments[:split])
+    namespace.args = [*namespace.args, *arguments[split + 1 :]]
+    return namespace
+
+
+def parser_of(command: Command) -> ArgumentParser:
+    """Return the parser of a sub-command's arguments."""
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser(
+        prog=f"trialpod {command.name}",
+        description=f"{command.help[:1].upper()}{command.help[1:]}.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more, and show tracebacks")
+    command.configure(parser)
+    return parser
 
 
 def load_command(name: str) -> Command:

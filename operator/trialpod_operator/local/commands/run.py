@@ -8,6 +8,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ DEFAULT_STORAGE = "trialpod-results"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", help="a TuneExperiment manifest (- for standard input), or a script (.py)")
+    parser.add_argument("file", help="a TuneExperiment manifest (- for standard input), a script (.py), or with -m a "
+                        "module")  # fmt: skip
+    parser.add_argument("-m", "--module", action="store_true", help="FILE is the name of a module, as for python -m")
     parser.add_argument("args", nargs="*", help="arguments of a script, after --")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="PATH=VALUE",
                         help="change a field of the manifest, e.g. spec.numSamples=10")  # fmt: skip
@@ -60,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the experiment; return the exit status."""
-    if args.file.endswith(".py"):
+    if args.module or args.file.endswith(".py"):
         return _run_script(args)
     if args.args:
         raise InvalidInputError(f"unexpected arguments: {' '.join(args.args)}; a manifest takes none")
@@ -105,17 +108,24 @@ def _run_manifest(args: argparse.Namespace) -> int:
 
 def _run_script(args: argparse.Namespace) -> int:
     script = Path(args.file)
-    if not script.is_file():
+    if not args.module and not script.is_file():
         raise InvalidInputError(f"{script} does not exist")
     if args.sets:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
     os.environ[STORAGE] = args.storage or os.environ.get(STORAGE) or DEFAULT_STORAGE
     os.environ.setdefault(WORK_DIR, DEFAULT_STORAGE)
-    os.environ[RUN_NAME] = args.name or script.stem
+    own_name = args.file.rpartition(".")[2] if args.module else script.stem
+    os.environ[RUN_NAME] = args.name or own_name
     os.environ[IF_EXISTS] = "fresh" if args.fresh else "resume"
     if args.max_concurrent:
         os.environ[MAX_CONCURRENT] = str(args.max_concurrent)
-    command = RunCommand(file=args.file, name=args.name, storage=args.storage, max_concurrent=args.max_concurrent)
+    command = RunCommand(
+        file=args.file,
+        module=args.module,
+        name=args.name,
+        storage=args.storage,
+        max_concurrent=args.max_concurrent,
+    )
     state = backend.ScriptRun(
         json=args.json,
         verbose=_verbosity(args) if args.quiet or getattr(args, "verbose", 0) else None,
@@ -126,7 +136,7 @@ def _run_script(args: argparse.Namespace) -> int:
         retry_errors="resume" if args.retry_failed else "",
     )
     backend.script_run = state
-    failed = run_script_file(args.file, args.args)
+    failed = (run_module if args.module else run_script_file)(args.file, args.args)
     warn_of_missing(state.follow)
     if failed:
         return EXIT_FAILED
@@ -153,6 +163,39 @@ def run_script_file(file: str, arguments: Sequence[str]) -> bool:
         _show_script_error(error, str(script))
         if isinstance(error, ModuleNotFoundError) and error.name == "ray":
             print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
+        return True
+    return False
+
+
+def run_module(module: str, arguments: Sequence[str]) -> bool:
+    """Run a module as ``python -m`` would; as `run_script_file` otherwise.
+
+    Raises:
+        InvalidInputError: there is no such module.
+        TrialpodError: an experiment in it could not go on, or cannot work.
+    """
+    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    sys.argv = [module, *arguments]
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_spec(f"{module}.__main__")
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"-m {module}: there is no module {error.name!r} here or among the installed ones"
+        ) from None
+    if found is None or found.origin is None:
+        raise InvalidInputError(
+            f"-m {module}: there is no such module here ({os.getcwd()}) or among the installed ones; give its name "
+            "with dots, as to `import`, or the path of a script without -m"
+        )
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except TrialpodError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the module's own: shown as Python would
+        _show_script_error(error, found.origin)
         return True
     return False
 
