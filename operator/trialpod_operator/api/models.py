@@ -161,6 +161,7 @@ class Pickle(Model, frozen=True, kw_only=True):
             extra={"expected": "64 lower-case hexadecimal digits"},
         ),
     ]
+    name: Annotated[Text, Meta(description="What it is called there: trials' folders begin with it.")] | None = None
 
 
 class TrainableSpec(Model, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle
     refused = _Refusals()
     _refuse_what_stays_here(request, refused)
     spec: Json = {
-        "trainable": {"pickle": {"uri": pickle_uri, "sha256": request.trainable.sha256}},
+        "trainable": {"pickle": _pickle(request, pickle_uri)},
         "searchSpace": {
             key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()
         },
@@ -174,6 +174,11 @@ def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> N
 
 def _as_argument(problem: str) -> str:
     return re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
+
+
+def _pickle(request: ExperimentRequest, uri: str) -> Json:
+    found = {"uri": uri, "sha256": request.trainable.sha256}
+    return {**found, "name": request.trainable_name} if request.trainable_name else found
 
 
 # -- the search space --

@@ -234,7 +234,8 @@ def _trainable_name(trainable: TrainableSpec) -> str:
     entrypoint = trainable.entrypoint or (trainable.config_map_ref and trainable.config_map_ref.entrypoint)
     if entrypoint:
         return entrypoint.rpartition(":")[2].rpartition(".")[2]
-    return trainable.attribute or "trainable"
+    named = trainable.pickle.name if trainable.pickle is not None else None
+    return named or trainable.attribute or "trainable"
 
 
 def _trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:

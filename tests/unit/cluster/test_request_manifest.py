@@ -63,7 +63,7 @@ def test_everything_that_a_manifest_knows_is_in_it() -> None:
     )
     assert made["metadata"] == {"name": "climb", "namespace": "team"}
     assert made["spec"] == {
-        "trainable": {"pickle": {"uri": URI, "sha256": "0" * 64}},
+        "trainable": {"pickle": {"uri": URI, "sha256": "0" * 64, "name": "train"}},
         "searchSpace": {"lr": {"loguniform": {"lower": 1e-4, "upper": 1e-1}}},
         "metric": "loss",
         "mode": "min",
