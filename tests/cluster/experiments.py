@@ -60,6 +60,13 @@ def storage_spec(namespace: Cluster) -> dict[str, Any]:
     return {"uri": f"s3://{BUCKET}/{namespace.namespace}", "endpoint": ENDPOINT, "credentialsSecret": "minio"}
 
 
+def storage_at(cluster: Cluster, name: str) -> S3Storage:
+    """Return a place in the bucket below that of a namespace."""
+    options = StorageOptions(endpoint=cluster.minio_endpoint(), addressing="path").resolved({})
+    client = S3Client(BUCKET, options, credentials=_Keys())
+    return S3Storage.open(f"s3://{BUCKET}/{cluster.namespace}/{name}", client=client)
+
+
 def manifest(namespace: Cluster, name: str, *, steps: int = 20, source: str = STEPS, **spec: Any) -> dict[str, Any]:
     """Return an experiment of class Trainables that checkpoint every step, unless `spec` says otherwise."""
     return {
@@ -155,9 +162,7 @@ class Experiment:
     @property
     def storage(self) -> S3Storage:
         """Its place in the bucket."""
-        options = StorageOptions(endpoint=self.cluster.minio_endpoint(), addressing="path").resolved({})
-        client = S3Client(BUCKET, options, credentials=_Keys())
-        return S3Storage.open(f"s3://{BUCKET}/{self.cluster.namespace}/{self.name}", client=client)
+        return storage_at(self.cluster, self.name)
 
     def results(self) -> list[list[dict[str, Any]]]:
         """Return the results of each trial from its result.json, trials in order of their directories' names."""
