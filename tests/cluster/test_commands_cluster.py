@@ -237,6 +237,5 @@ def test_the_first_session_of_the_documentation(desk: Desk, namespace: Cluster) 
     session = page[page.index("```sh\n") + 6 :].partition("```")[0]
     for line in session.splitlines():
         words = line.partition("#")[0].replace("d75de_00003", "3").split()
-        if "s3://" not in line:
+        if "climb" in line and "s3://" not in line:
             desk.trialpod(*words[1:])
-    assert list((desk.folder / "checkpoints").rglob("*")) == []  # this Trainable has none

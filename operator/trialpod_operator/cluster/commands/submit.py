@@ -11,6 +11,7 @@ import argparse
 import copy
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -101,7 +102,9 @@ def _submit_manifests(options: argparse.Namespace) -> int:
             others = []
             before = api.find(manifest["metadata"]["name"])
             item = api.apply(manifest, force=options.force_conflicts)
-            print(receipt(before, item, api.namespace, asking.flags(options, api.namespace)), flush=True)
+            print(
+                receipt(before, item, api.namespace, asking.flags(options, api.namespace), options.file), flush=True
+            )
             if options.wait:
                 from trialpod_operator.cluster.commands.status import watch
 
@@ -214,7 +217,7 @@ def apply_companion(api: Experiments, manifest: Json, *, force: bool) -> None:
     print(f"{manifest['kind']} {name} applied")
 
 
-def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace: str, place: str) -> str:
+def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace: str, place: str, file: str) -> str:
     """Return what happened, and what to type next.
 
     Args:
@@ -222,6 +225,7 @@ def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace
         item: the experiment now.
         namespace: its namespace.
         place: the options with which other commands find it.
+        file: that was submitted.
     """
     from trialpod_operator.cluster.remote_view import finished, state_of
 
@@ -233,7 +237,8 @@ def receipt(before: Mapping[str, Any] | None, item: Mapping[str, Any], namespace
     if before is not None and not changed:
         lines[0] += f": {state_of(item)}"
         if finished(item):
-            lines.append(f"  to run it anew: trialpod submit ... --name {name[: names.MAX_EXPERIMENT_NAME - 2]}-2")
+            another = f"--name {name[: names.MAX_EXPERIMENT_NAME - 2]}-2"
+            lines.append(f"  to run it again: trialpod submit {shlex.quote(file)} {another} {place}")
     return "\n".join([
         *lines,
         f"  to watch:    trialpod status {name} {place} --watch",
@@ -291,7 +296,7 @@ def _submit_script(options: argparse.Namespace) -> int:
     elif not options.wait:
         item = submission.items[0]
         space = item["metadata"]["namespace"]
-        print(receipt(submission.before, item, space, asking.flags(options, space)))
+        print(receipt(submission.before, item, space, asking.flags(options, space), options.file))
     return submission.status
 
 
