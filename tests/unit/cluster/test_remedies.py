@@ -90,7 +90,7 @@ def test_of_why(cluster: ApiServer, trialpod: Run, capsysbinary: Any, situation:
     item = cluster.experiment("climb")
     item["status"] = {"observedGeneration": 1, "trials": {"error": 1, "total": 4}, **SITUATIONS[situation]}
     text = trialpod("why", "climb")
-    steps = "\n".join(re.split(r" shows| prints| lists| goes on| says", line)[0] for line in text.splitlines())
+    steps = "\n".join(re.split(r" shows| prints| lists| goes on| says| tries", line)[0] for line in text.splitlines())
     for found in run_all(steps[steps.index("next:") :], capsysbinary):
         assert found[found.index("-n") :][:2] == ["-n", "team"]
 
