@@ -65,6 +65,14 @@ class Checkpoint:
         self.path: str = os.fspath(path).removeprefix("file://")
         self.filesystem = None
 
+    def __fspath__(self) -> str:
+        """Return its directory: what older scripts were given in its place is a path."""
+        if self._is_remote:
+            raise InvalidInputError(
+                f"{self.path} is no directory of this machine; read it in `with checkpoint.as_directory() as path:`"
+            )
+        return self.path
+
     def __repr__(self) -> str:
         return f"Checkpoint(path={self.path!r})"
 

@@ -107,6 +107,14 @@ class TestOlderArguments:
         assert Checkpoint(local_path=str(tmp_path)) == Checkpoint(tmp_path)
         assert Checkpoint(uri="s3://bucket/x").path == "s3://bucket/x"
 
+    def test_is_a_path_where_scripts_had_one(self, tmp_path: Path) -> None:
+        assert os.path.join(Checkpoint(tmp_path), "x") == str(tmp_path / "x")
+        assert Checkpoint(tmp_path).value == Checkpoint(tmp_path).dir_or_data == str(tmp_path)
+        assert os.path.isdir(Checkpoint(data_dict={"n": 1}))
+        assert Checkpoint(tmp_path).to_air_checkpoint() == Checkpoint(tmp_path)
+        with pytest.raises(InvalidInputError, match="is no directory of this machine"):
+            os.fspath(Checkpoint("s3://bucket/x"))
+
     def test_the_uri_says_where_it_is(self, tmp_path: Path) -> None:
         assert Checkpoint(data_dict={}).uri is None
         assert Checkpoint(tmp_path).uri == f"file://{tmp_path}"

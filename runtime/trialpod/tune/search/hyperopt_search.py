@@ -11,7 +11,7 @@ import math
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.flat_space import Dimension, Values
+from trialpod.tune.search.flat_space import Dimension, FlatSpace, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.native_spaces import converted
@@ -22,7 +22,8 @@ class HyperOptSearch(LibrarySearcher):
     """Searches with HyperOpt.
 
     Args:
-        space: the search space, when the experiment has none.
+        space: the search space, when the experiment has none; also one of HyperOpt's own (``hp.uniform(...)``), whose
+            `points_to_evaluate` are given by its labels, choices by their numbers.
         metric: what to optimise; None takes the experiment's.
         mode: "min" or "max".
         points_to_evaluate: configs to try first.
@@ -68,7 +69,9 @@ class HyperOptSearch(LibrarySearcher):
 
     def _open(self) -> None:
         self._hyperopt = require("hyperopt", "hyperopt>=0.3", "HyperOptSearch")
-        space = {d.name: self._variable(d) for d in self.flat.dimensions}
+        space: Any = self._given_space
+        if not _is_native(space):
+            space = {d.name: self._variable(d) for d in self.flat.dimensions}
         self._domain = self._hyperopt.base.Domain(dict, space)
         self._history = self._hyperopt.Trials()
         self._docs: dict[int, dict[str, Any]] = {}
@@ -79,19 +82,20 @@ class HyperOptSearch(LibrarySearcher):
                 [number], self._domain, self._history, seed, n_startup_jobs=self._startup, gamma=self._gamma,
                 verbose=False,
             )  # fmt: skip
-        found = {name: vals[0] for name, vals in doc["misc"]["vals"].items()}
-        values = self.flat.canonical(found)
+        found = {name: getattr(v[0], "item", lambda v=v: v[0])() for name, v in doc["misc"]["vals"].items() if v}
+        values = found if self._native else self.flat.canonical(found)
         self._take(number, values)
         return values
 
     def _take(self, number: int, values: Values) -> None:
-        full = self.flat.complete(values)
+        full = values if self._native else self.flat.complete(values)
+        labels = self._domain.params if self._native else full
         misc = {
             "tid": number,
             "cmd": self._domain.cmd,
             "workdir": None,
-            "idxs": {name: [number] for name in full},
-            "vals": {name: [value] for name, value in full.items()},
+            "idxs": {name: [number] if name in full else [] for name in labels},
+            "vals": {name: [full[name]] if name in full else [] for name in labels},
         }
         (doc,) = self._history.new_trial_docs([number], [None], [{"status": "new"}], [misc])
         self._history.insert_trial_doc(doc)
@@ -104,6 +108,35 @@ class HyperOptSearch(LibrarySearcher):
         doc["state"] = base.JOB_STATE_ERROR if loss is None else base.JOB_STATE_DONE
         doc["result"] = {"status": "fail"} if loss is None else {"status": "ok", "loss": loss}
         self._history.refresh()
+
+    # -- a space of HyperOpt's own: suggestions are values by its labels, of those that are active --
+
+    @property
+    def _native(self) -> bool:
+        return _is_native(self._given_space)
+
+    def _prepare_space(self, space: Any) -> FlatSpace | None:
+        return None if _is_native(space) else super()._prepare_space(space)
+
+    def _values_of(self, config: dict[str, Any]) -> Values:
+        if not self._native:
+            return super()._values_of(config)
+        unknown = sorted(name for name in config if name not in self._domain.params)
+        if unknown:
+            raise InvalidInputError(
+                f"HyperOptSearch: the search space has no label {unknown[0]!r}; known are "
+                f"{', '.join(sorted(self._domain.params))}"
+            )
+        return dict(config)
+
+    def _config(self, number: int, values: Values) -> dict[str, Any]:
+        if not self._native:
+            return super()._config(number, values)
+        config: dict[str, Any] = self._hyperopt.space_eval(self._given_space, dict(values))
+        return config
+
+    def _filled(self, point: dict[str, Any], number: int) -> Values:
+        return super()._filled(point, number) if not self._native else self._values_of(point)
 
     def _variable(self, d: Dimension) -> Any:
         hp = self._hyperopt.hp
@@ -123,3 +156,12 @@ class HyperOptSearch(LibrarySearcher):
         return (
             hp.qloguniform(d.name, math.log(low), math.log(high), 1) if d.log else hp.quniform(d.name, low, high, 1)
         )
+
+
+def _is_native(space: Any) -> bool:
+    """Return whether a space, or something in it, is an expression of HyperOpt's."""
+    if isinstance(space, dict):
+        return any(map(_is_native, space.values()))
+    if isinstance(space, (list, tuple)):
+        return any(map(_is_native, space))
+    return type(space).__module__.startswith("hyperopt.pyll")
