@@ -154,6 +154,8 @@ class LocalShell:
         self._details = TrialDetails(display, str(directory), self._trial_name) if display.detail > 0 else None
         self._service = ReportService(self)
         self._interrupts = 0
+        self._early_interrupts = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # where `interrupt` may be called from other threads
         self._failure: BaseException | None = None
         self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
         self._host: ExperimentHost
@@ -173,8 +175,46 @@ class LocalShell:
                 journaled is safe.
         """
         if _in_a_running_loop():
-            return _in_a_thread(lambda: asyncio.run(self._run()))
+            return self._run_in_a_thread()
         return asyncio.run(self._run())
+
+    def _run_in_a_thread(self) -> RunOutcome:
+        """Run in a thread of its own, as the loop of a notebook's kernel needs the thread that it is in.
+
+        An interrupt of the kernel means what Ctrl-C means in a terminal; the thread has ended when this returns.
+        """
+
+        def run() -> None:
+            try:
+                outcome.set_result(asyncio.run(self._run()))
+            except BaseException as error:  # noqa: BLE001 - raised again where the outcome is waited for
+                outcome.set_exception(error)
+
+        outcome: concurrent.futures.Future[RunOutcome] = concurrent.futures.Future()
+        with self._interrupts_from_outside():
+            thread = threading.Thread(target=run, name="trialpod-shell")
+            thread.start()
+            thread.join()
+        return outcome.result()
+
+    @contextlib.contextmanager
+    def _interrupts_from_outside(self) -> Iterator[None]:
+        """Pass SIGINT on to the loop of another thread; it does not raise KeyboardInterrupt meanwhile."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(_signum: int, _frame: object) -> None:
+            if self._loop is None:
+                self._early_interrupts += 1
+            else:
+                _tell(self._loop, self.interrupt)
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     # -- for the report service --
 
@@ -321,6 +361,9 @@ class LocalShell:
                     self._callbacks.begin(self._host)
                 with self._signals():
                     try:
+                        self._loop = asyncio.get_running_loop()
+                        for _ in range(self._early_interrupts):
+                            self.interrupt()
                         return await self._drive()
                     finally:
                         self._end_callbacks()
@@ -663,7 +706,9 @@ class LocalShell:
                 what = f"all trials are over; what is left of them is being copied to {self._mirror.uri}"
             else:
                 what = "stopping: running trials finish their step and checkpoint"
-            self._display.event(events.interrupted(what, "press Ctrl-C again to end at once"))
+            here = threading.current_thread() is threading.main_thread()
+            again = f"{'press Ctrl-C' if here else 'interrupt'} again to end at once"
+            self._display.event(events.interrupted(what, again))
             self.soon(self._suspend)
 
     def _suspend(self) -> None:
@@ -688,9 +733,3 @@ def _in_a_running_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _in_a_thread(call: Callable[[], RunOutcome]) -> RunOutcome:
-    """Run in a thread of its own: a notebook's thread has a loop of its own already."""
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="trialpod-shell") as executor:
-        return executor.submit(call).result()
