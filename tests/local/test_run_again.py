@@ -251,3 +251,29 @@ class TestMisspeltMetric:
         command = failed.partition("for these results: trialpod ")[2].splitlines()[0]
         best = shell.run(*command.split())
         assert (best.returncode, "with heigth=" in best.stdout) == (0, True)
+
+
+class TestNanAfterGoodValues:
+    def test_best_is_the_same_everywhere(self, shell: Shell) -> None:
+        shell.write(
+            "script.py",
+            """
+from trialpod import tune
+from trialpod.tune import TuneConfig, Tuner
+
+def train(config):
+    for value in config["values"]:
+        tune.report({"score": value, "other": value})
+
+nan = float("nan")
+grid = Tuner(train, param_space={"values": tune.grid_search([[1.0], [3.0, 2.0, nan, nan], [nan]])},
+             tune_config=TuneConfig(metric="score", mode="max")).fit()
+print("winner", [grid.get_best_result().config["values"][1]], flush=True)
+""",
+        )
+        done = shell.run("run", "script.py")
+        assert printed(done.stdout, "winner") == [2.0]
+        assert "with score=2 at iteration 2 of 4\n" in done.stdout
+        for options in ([], ["--metric", "other", "--mode", "max"]):
+            best = shell.run("best", "trialpod-results/script", *options)
+            assert "=2 at iteration 2 of 4\n" in best.stdout, best.stderr

@@ -232,7 +232,7 @@ def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> B
         trial=names.trial_name(name, best.trial_id),
         trial_id=best.trial_id,
         value=format_value(best.value) or "",
-        iteration=max(0, best.iteration),
+        iteration=max(0, best.iteration if best.value_iteration is None else best.value_iteration),
         params=bounded(best.shown_config, MAX_BEST_PARAMS),
         checkpoint=uri,
     )

@@ -8,6 +8,7 @@ judged, or scheduler and searcher would never learn of it.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -200,9 +201,14 @@ def _measure(engine: Engine, trial: Trial, result: dict[str, Any], metric: str) 
     value = number_of(result.get(metric))
     if value is not None:
         try:
-            trial.value = float(value)
+            number = float(value)
         except OverflowError:
-            trial.value = float("inf") if value > 0 else float("-inf")
+            number = math.inf if value > 0 else -math.inf
+        # NaN after a number does not void it: what the trial found until then counts.
+        if trial.value is None or math.isfinite(number) or not math.isfinite(trial.value):
+            trial.value = number
+            iteration = result.get("training_iteration")
+            trial.value_iteration = iteration if type(iteration) is int else None
         trial.measured = True
         engine.state.flags.measured = True
     elif not engine.state.flags.measured:

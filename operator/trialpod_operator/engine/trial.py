@@ -62,7 +62,8 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     iteration: int = 0  # training_iteration of the last result
     result: bytes = b""  # the last result
     furthest: int = 0  # the highest training_iteration so far: what counts as progress
-    value: float | None = None  # of the experiment's metric in the latest result that has it; may be NaN
+    value: float | None = None  # of the experiment's metric: the latest finite one, or NaN if none was finite
+    value_iteration: int | None = None  # training_iteration of the result that had it
     measured: bool = False  # the metric was a number (NaN is one) at least once
 
     checkpoints: list[CheckpointInfo] = []  # committed and still there, oldest first

@@ -9,7 +9,7 @@ from trialpod_operator.engine.trial import Trial
 
 
 def best_trial(engine: Engine) -> Trial | None:
-    """Return the trial whose last result has the best finite value of the metric; the earliest of equals."""
+    """Return the trial whose latest finite value of the metric is the best; the earliest of equals."""
     settings = engine.state.settings
     if settings is None or settings.metric is None:
         return None

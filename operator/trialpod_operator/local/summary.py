@@ -137,7 +137,8 @@ def best_text(view: ExperimentView) -> str:
         return no_best(view, view.metric)
     value = f" with {one_line(view.metric)}={number(best.value)}" if view.metric else ""
     lines = [
-        f"best trial: {one_line(best.name)}{value} at iteration {best.iteration}",
+        f"best trial: {one_line(best.name)}{value} at iteration {best.value_iteration or best.iteration}"
+        + (f" of {best.iteration}" if best.value_iteration not in (None, best.iteration) else ""),
         f"  directory:  {one_line(best.path)}",
     ]
     if best.checkpoint is None:

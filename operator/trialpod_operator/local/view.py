@@ -17,7 +17,7 @@ class TrialRow:
     config: dict[str, Any]
     path: str  # its directory
     iteration: int
-    value: float | None  # the experiment's metric in its last result
+    value: float | None  # of the experiment's metric: the latest finite one, or NaN if none was finite
     run_time_s: float
     attempts: int
     failures: int
@@ -27,6 +27,7 @@ class TrialRow:
     checkpoint: str | None  # path of its newest checkpoint
     checkpoint_iteration: int | None
     last_result: dict[str, Any] = field(default_factory=dict)
+    value_iteration: int | None = None  # of the result that had `value`; None = not known, or the last one
 
 
 @dataclass(frozen=True, slots=True)

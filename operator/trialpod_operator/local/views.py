@@ -35,6 +35,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         path=path,
         iteration=trial.iteration,
         value=trial.value,
+        value_iteration=trial.value_iteration,
         run_time_s=trial.run_time_s + (max(0.0, now - trial.started_at) if trial.running else 0.0),
         attempts=trial.attempt,
         failures=trial.failures,

@@ -38,13 +38,17 @@ def best_index(
         metric: what to compare.
         mode: "max" or "min".
         scope: one of `SCOPES`.
-        finite_only: leave out trials whose number is NaN or infinite; otherwise NaN is worse than every number.
+        finite_only: leave out trials whose number is NaN or infinite, and take the latest finite one for the scope
+            "last"; otherwise NaN is worse than every number.
     """
     best: tuple[float, int] | None = None
     measured = False
     for index, trial in enumerate(trials):
         values = reported(trial, metric, scope)
         measured = measured or bool(values)
+        if finite_only and scope == "last" and values and not math.isfinite(values[0]):
+            latest, _ = latest_finite(read_rows(trial.path), metric)
+            values = [] if latest is None else [latest]
         value = score(values, scope, mode, finite_only=finite_only)
         if value is None:
             continue
@@ -59,6 +63,16 @@ def reported(trial: TrialOutcome, metric: str, scope: str) -> list[float]:
     rows = [trial.last_result or {}] if scope == "last" else read_rows(trial.path)
     numbers = (number(lookup(row, metric)) for row in rows)
     return [value for value in numbers if value is not None]
+
+
+def latest_finite(rows: Sequence[dict[str, Any]], metric: str) -> tuple[float | None, int | None]:
+    """Return the latest finite number that a trial reported for a metric, and the iteration of that result."""
+    for row in reversed(rows):
+        value = number(lookup(row, metric))
+        if value is not None and math.isfinite(value):
+            iteration = row.get("training_iteration")
+            return value, iteration if isinstance(iteration, int) else None
+    return None, None
 
 
 def best_row(rows: Sequence[dict[str, Any]], metric: str, mode: str) -> dict[str, Any] | None:

@@ -104,8 +104,9 @@ class ResultGrid(Sequence[Result]):
             mode: "max" or "min"; None takes the experiment's.
             scope: what of a trial counts: "last" its last result, "all" its best one, "avg" the mean over all,
                 "last-5-avg" and "last-10-avg" the mean over the last 5 or 10.
-            filter_nan_and_inf: leave out trials whose number is NaN or infinite. Otherwise NaN is worse than every
-                number.
+            filter_nan_and_inf: leave out trials whose number is NaN or infinite; of their last results the latest
+                with a finite number counts, so that NaN does not void what a trial found before. Otherwise NaN is
+                worse than every number.
 
         Raises:
             InvalidInputError: metric or mode is missing or wrong, or no trial reported the metric.

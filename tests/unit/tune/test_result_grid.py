@@ -91,6 +91,13 @@ def test_nan_and_infinity_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     assert best(results, filter_nan_and_inf=False) == 1
 
 
+def test_nan_does_not_void_what_came_before(tmp_path: Path) -> None:
+    results = grid(tmp_path, [[2.0], [3.0, 1.0, math.nan, -math.inf], [math.nan]])
+    assert best(results) == 1
+    assert best(results, scope="all") == 1
+    assert best(results, filter_nan_and_inf=False) == 1  # the infinity
+
+
 def test_failed_trials_can_be_best(tmp_path: Path) -> None:
     assert best(grid(tmp_path, [[2.0], [1.0]], failed=(1,))) == 1
 

@@ -7,8 +7,11 @@ import dataclasses
 import json
 import math
 import sys
+from typing import Any
 
 from trialpod.cli.command import Command
+from trialpod.tune.ranking import latest_finite
+from trialpod.tune.result_rows import read_rows
 from trialpod_operator.local.display.json_lines import strict, trial_data
 from trialpod_operator.local.literals import yaml_text
 from trialpod_operator.local.summary import EXIT_FAILED, EXIT_FINE, best_text, no_best, paste_text
@@ -16,7 +19,7 @@ from trialpod_operator.local.view import ExperimentView, TrialRow
 
 
 def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
-    """Return the trial whose last result is best in a metric, its `value` set to it; None when no trial has it.
+    """Return the trial whose latest finite value of a metric is best, `value` set to it; None when no trial has one.
 
     Args:
         view: The experiment with all its trials.
@@ -28,12 +31,14 @@ def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
     best_value = -math.inf
     for row in view.rows:
         value = row.last_result.get(metric)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        if best is None or sign * value > best_value:
-            best, best_value = row, sign * value
-            found = float(value)
-    return None if best is None else dataclasses.replace(best, value=found)
+        iteration: Any = row.iteration
+        if not math.isfinite(value):
+            value, iteration = latest_finite(read_rows(row.path), metric)
+        if value is not None and (best is None or sign * value > best_value):
+            best, best_value = dataclasses.replace(row, value=float(value), value_iteration=iteration), sign * value
+    return best
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
