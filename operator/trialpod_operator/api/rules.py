@@ -42,9 +42,14 @@ class Findings:
     total: int | None = None  # trials in all, where that is known
 
 
-def check_rules(document: Document, broken: Collection[Path]) -> Findings:
-    """Apply all rules; `broken` are the paths whose form is wrong."""
-    rules = _Rules(document, broken)
+def nothing_varies(samples: int) -> str:
+    """Return a warning for an experiment with several samples of a search space that has nothing to sample."""
+    return f"nothing varies in it: {'all' if samples < 0 else samples} trials get the same parameters"
+
+
+def check_rules(document: Document, broken: Collection[Path], *, started: bool = False) -> Findings:
+    """Apply all rules; `broken` are the paths whose form is wrong, `started` as for `check_document`."""
+    rules = _Rules(document, broken, started)
     if isinstance(document.value, dict) and isinstance(document.value.get("spec"), dict):
         rules.trainable()
         rules.search_space()
@@ -62,7 +67,8 @@ def check_rules(document: Document, broken: Collection[Path]) -> Findings:
 
 
 class _Rules:
-    def __init__(self, document: Document, broken: Collection[Path]) -> None:
+    def __init__(self, document: Document, broken: Collection[Path], started: bool) -> None:
+        self._started = started
         self._document = document
         self._broken = broken
         self.findings = Findings()
@@ -109,6 +115,25 @@ class _Rules:
         if self._has("trainable", "attribute") and "source" not in given:
             self._report(("trainable", "attribute"), "goes only with source; an entrypoint names it after its colon")
 
+        if given == ["source"] and not self._has("trainable", "attribute") and not self._started:
+            self._inline_source(self._get("trainable", "source"))
+
+    def _inline_source(self, source: object) -> None:
+        from trialpod.runner import inline_source
+
+        if not isinstance(source, str):
+            return
+        try:
+            names = [] if inline_source.has_class(source) else inline_source.candidates(source)
+        except (SyntaxError, ValueError):
+            return  # maybe of another version of Python than that of the trials
+        if len(names) > 1:
+            self._report(
+                ("trainable", "source"),
+                f"several functions in it could be the Trainable ({', '.join(names)}); name it in "
+                "spec.trainable.attribute",
+            )
+
     def search_space(self) -> None:
         space = {} if not self._has("searchSpace") else self._get("searchSpace")
         if not isinstance(space, dict):
@@ -117,7 +142,7 @@ class _Rules:
         from trialpod_operator.api.search_space import compile_search_space
         from trialpod_operator.api.validation import locate
 
-        compiled, problems = compile_search_space(space, "spec.searchSpace")
+        compiled, problems = compile_search_space(space, "spec.searchSpace", started=self._started)
         self.findings.problems.extend(locate(self._document, problem) for problem in problems)
         if not problems:
             try:
@@ -151,6 +176,16 @@ class _Rules:
         elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
             total = samples * self.findings.grid_size
             self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")
+        if isinstance(samples, int) and samples not in (0, 1) and self._space and not self._mutates():
+            from trialpod_operator.api.search_space import varies
+
+            if not varies(self._space):
+                self._warn(("searchSpace",), nothing_varies(samples))
+
+    def _mutates(self) -> bool:
+        """Return whether the scheduler changes parameters, so that those of the start need not differ."""
+        parameters = self._get("scheduler", "parameters") or {}
+        return any(name in parameters for name in ("hyperparam_mutations", "hyperparam_bounds", "base_scheduler"))
 
     def budgets(self) -> None:
         for name in HOUR_BUDGETS:

@@ -1,13 +1,20 @@
 """Compiles the manifest form of a search space into domains: ``{loguniform: [1e-4, 1e-1]}`` and the like.
 
 A dict whose only key is the name of a distribution is that distribution; its arguments are a list, or a dict of
-named ones. ``{literal: ...}`` is its argument, untouched. Every other dict is a nested config, every other value a
-constant. All mistakes are collected, each with the path of the argument at fault.
+named ones. ``{literal: ...}`` is its argument, untouched. What looks like a distribution and is none is a mistake:
+
+* a dict whose only key is another system's name of one, or nearly one of ours, with a list, numbers or arguments;
+* a dict of nothing but bounds (``{min: 0, max: 1}``), or with a distribution beside other keys;
+* a text that calls one ("tune.uniform(0, 1)").
+
+Every other dict is a nested config, every other value a constant. All mistakes are collected, each with the path of
+the argument at fault.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,17 +44,57 @@ _PARAMETERS = {name: inspect.signature(function).parameters for name, function i
 _ARGUMENTS = frozenset(argument for parameters in _PARAMETERS.values() for argument in parameters)
 _ESCAPE = "{literal: ...} around it"
 
+_FOREIGN = {
+    "normal": "randn",
+    "qnormal": "qrandn",
+    "gaussian": "randn",
+    "gauss": "randn",
+    "norm": "randn",
+    "loguni": "loguniform",
+    "log": "loguniform",
+    "reciprocal": "loguniform",
+    "uni": "uniform",
+    "unif": "uniform",
+    "float": "uniform",
+    "double": "uniform",
+    "real": "uniform",
+    "range": "uniform",
+    "int": "randint",
+    "integer": "randint",
+    "logint": "lograndint",
+    "qint": "qrandint",
+    "categorical": "choice",
+    "category": "choice",
+    "categories": "choice",
+    "options": "choice",
+    "choices": "choice",
+    "values": "choice",
+    "one_of": "choice",
+    "oneof": "choice",
+    "discrete": "choice",
+    "select": "choice",
+    "grid": "grid_search",
+    "sweep": "grid_search",
+}
+"""What other systems, and common sense, call a distribution -> the one of ours."""
+_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
+_MODIFIERS = frozenset({"q", "log", "base", "step", "type", "distribution", "dtype", "scale", "prior"})
+_CALL = re.compile(r"\s*(?:(?P<module>(?:\w+\.)*(?:tune|random|hp))\.)?(?P<name>\w+)\((?P<given>.*)\)\s*", re.DOTALL)
 
-def compile_search_space(document: Any, path: str = "spec.searchSpace") -> tuple[dict[str, Any], list[Problem]]:
+
+def compile_search_space(
+    document: Any, path: str = "spec.searchSpace", *, started: bool = False
+) -> tuple[dict[str, Any], list[Problem]]:
     """Return the search space as domains and grids, and all that is wrong with it.
 
     Args:
         document: the parsed manifest's search space; None is an empty one.
         path: where it stands, for the problems.
+        started: the experiment has begun, maybe under a version that took more for constants; so does this.
 
     The space is complete only when there are no problems; what has one is left out of it or is None.
     """
-    compiler = _Compiler()
+    compiler = _Compiler(strict=not started)
     if document is None:
         return {}, []
     if not isinstance(document, dict):
@@ -69,8 +116,9 @@ def count_grid(space: dict[str, Any]) -> int:
 class _Compiler:
     """One pass over a document; `problems` grows in its order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool) -> None:
         self.problems: list[Problem] = []
+        self._strict = strict
         self._in_choice = 0
 
     def mapping(self, document: dict[Any, Any], path: str) -> dict[str, Any]:
@@ -86,13 +134,24 @@ class _Compiler:
         if isinstance(node, list):
             return [self.node(value, f"{path}[{index}]") for index, value in enumerate(node)]
         if not isinstance(node, dict):
+            if self._strict and isinstance(node, str) and (meant := called_distribution(node)) is not None:
+                self._report(
+                    path, f"{node!r} is a text, not a distribution; write {meant}. For the text put {_ESCAPE}"
+                )
             return node
         if len(node) != 1:
-            self._check_stray_arguments(node, path)
+            self._check_several(node, path)
             return self.mapping(node, path)
         ((key, argument),) = node.items()
         name = named_distribution(key, argument)
         if name is None:
+            if self._strict and (meant := foreign_distribution(key, argument)) is not None:
+                self._report(
+                    f"{path}.{key}",
+                    f"unknown distribution {key!r}; did you mean {meant!r}, as in {_USAGE[meant]}? Known are "
+                    f"{', '.join(NAMES)}. If {key!r} is a parameter of a nested config, put {_ESCAPE}",
+                )
+                return None
             return self.mapping(node, path)
         where = f"{path}.{key}"
         if name != key:
@@ -197,6 +256,24 @@ class _Compiler:
                 found = True
         return found
 
+    def _check_several(self, node: dict[Any, Any], path: str) -> None:
+        """Report a mapping of several keys that looks like a distribution."""
+        self._check_stray_arguments(node, path)
+        if not self._strict or any(each.path.startswith(f"{path}.") for each in self.problems):
+            return
+        if (meant := bounds_distribution(node)) is not None:
+            self._report(path, f"looks like a distribution; write {meant}. For a nested config put {_ESCAPE}")
+            return
+        for key, argument in node.items():
+            if key in NAMES and _is_argument(argument, lists=key in _LISTS):
+                others = ", ".join(map(str, (other for other in node if other != key)))
+                self._report(
+                    f"{path}.{key}",
+                    f"a distribution is the only key of its mapping; take out {others}. If {key!r} is a parameter of "
+                    f"a nested config, write {{{key}: {{literal: ...}}}}",
+                )
+                return
+
     def _check_stray_arguments(self, node: dict[Any, Any], path: str) -> None:
         names = [key for key in node if key in _NUMERIC and isinstance(node[key], (list, dict))]
         if len(names) == 1 and all(key in _ARGUMENTS for key in node if key != names[0]):
@@ -224,6 +301,74 @@ def named_distribution(key: Any, argument: Any) -> str | None:
     near = [(_distance(written, name), name) for name in NAMES]
     distance, name = min(near)
     return name if distance <= (1 if len(name) <= 6 else 2) else None
+
+
+_USAGE = {
+    **{name: f"{{{name}: [{', '.join(parameters)}]}}" for name, parameters in _PARAMETERS.items()},
+    "choice": "{choice: [a, b]}",
+    "grid_search": "{grid_search: [a, b]}",
+}
+
+
+def foreign_distribution(key: Any, argument: Any) -> str | None:
+    """Return the distribution that a lone `key` stands for elsewhere, None when it is a parameter's name."""
+    if not isinstance(key, str):
+        return None
+    name = _FOREIGN.get(key.lower().replace("-", "_"))
+    return name if name is not None and _is_argument(argument, lists=name in _LISTS) else None
+
+
+def bounds_distribution(node: dict[Any, Any]) -> str | None:
+    """Return the distribution that a mapping of nothing but bounds means, as a manifest has it."""
+    for low, high in _BOUNDS:
+        if not set(node) <= {low, high} | _MODIFIERS or not {low, high} <= set(node):
+            continue
+        bounds = [node[low], node[high]]
+        if all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in bounds):
+            said = " ".join(str(node.get(key, "")) for key in ("type", "distribution", "prior", "scale")).lower()
+            log = "log" if node.get("log") is True or "log" in said else ""
+            shown = f"{{{log}uniform: [{bounds[0]}, {bounds[1]}]}}"
+            whole = all(isinstance(bound, int) for bound in bounds)
+            return f"{shown}, or {log}randint for integers" if whole else shown
+    return None
+
+
+def called_distribution(text: str) -> str | None:
+    """Return what a text that calls a distribution means, as one writes it in a manifest; None for other texts."""
+    match = _CALL.fullmatch(text)
+    if match is None:
+        return None
+    name = match["name"].lower()
+    known = name if name in NAMES else _FOREIGN.get(name) if match["module"] else None
+    if known is None or known == "literal":
+        return None if not match["module"] else "a distribution as a mapping, such as {uniform: [0, 1]}"
+    arguments = match["given"].strip()
+    inner = arguments if arguments.startswith("[") else f"[{arguments}]"
+    return f"{{{known}: {inner}}}"
+
+
+def _is_argument(value: Any, *, lists: bool) -> bool:
+    """Return whether a value can be what a distribution takes; `lists`: one that takes a list of anything."""
+    if isinstance(value, list):
+        return lists or all(isinstance(each, (int, float, str)) and not isinstance(each, bool) for each in value)
+    if isinstance(value, dict):
+        words = _ARGUMENTS | _MODIFIERS | {word for pair in _BOUNDS for word in pair}
+        return bool(value) and set(value) <= words
+    return False
+
+
+def varies(space: Any) -> bool:
+    """Return whether trials of a compiled search space can differ."""
+    if isinstance(space, Constant):
+        return False
+    if isinstance(space, sample.Domain):
+        return True
+    if isinstance(space, dict):
+        grid = space.get("grid_search") if len(space) == 1 else None
+        if isinstance(grid, list):
+            return len(grid) > 1 or any(map(varies, grid))
+        return any(map(varies, space.values()))
+    return isinstance(space, (list, tuple)) and any(map(varies, space))
 
 
 def _distance(left: str, right: str) -> int:

@@ -54,13 +54,18 @@ class Checked:
     total: int | None = None  # trials in all, where that is known
 
 
-def check_document(document: Document) -> Checked:
-    """Check one document completely. Never raises for what a document contains."""
+def check_document(document: Document, *, started: bool = False) -> Checked:
+    """Check one document completely. Never raises for what a document contains.
+
+    Args:
+        document: the document.
+        started: the experiment has begun, so what an earlier version accepted must do.
+    """
     from trialpod_operator.api.rules import check_rules
 
     walker = Walker(document)
     walker.check(_root(), document.value, ())
-    findings = check_rules(document, {path for path, _ in walker.problems})
+    findings = check_rules(document, {path for path, _ in walker.problems}, started=started)
     problems = [problem for _, problem in walker.problems] + findings.problems
     experiment = None
     if not problems:

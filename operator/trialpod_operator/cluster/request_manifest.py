@@ -21,7 +21,7 @@ from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Fu
 from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
 from trialpod_operator.api.document import Document
-from trialpod_operator.api.search_space import compile_search_space, named_distribution
+from trialpod_operator.api.search_space import called_distribution, compile_search_space, named_distribution
 from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import names
 
@@ -204,7 +204,13 @@ def _space(value: Any, where: str, refused: _Refusals) -> Any:
         }
         if not refused.found and not _has_domain(value) and compile_search_space({"x": made})[1]:
             return {"literal": plain(value, where, refused.found)}  # it looks like a distribution written wrongly
+        if not refused.found and _has_domain(value) and compile_search_space({"x": made})[1]:
+            refused.add(
+                f"{where}: a nested config with the keys {', '.join(value)} reads as a distribution; rename one"
+            )
         return made
+    if isinstance(value, str) and called_distribution(value) is not None:
+        return {"literal": value}
     if isinstance(value, list):
         return [_space(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
     return plain(value, where, refused.found)

@@ -26,7 +26,8 @@ _DEPTH = 2
 def check_stored(item: Mapping[str, Any]) -> Checked:
     """Check the object; fields of a newer definition are as if they were not there."""
     document = dict(item)
-    checked = check_document(Document(document))
+    started = bool((item.get("status") or {}).get("startTime"))
+    checked = check_document(Document(document), started=started)
     unknown = [problem for problem in checked.problems if problem.message.startswith(_UNKNOWN)]
     paths = [parse_path(problem.path)[0] for problem in unknown]
     newer = [path for path in paths if path[:1] == ("spec",) and len(path) <= _DEPTH + 1 and path[1] != "template"]
@@ -39,4 +40,4 @@ def check_stored(item: Mapping[str, Any]) -> Checked:
             part = part[step]
         part.pop(path[-1], None)
     logger.info("fields of a newer version are left alone: %s", ", ".join(str(problem.path) for problem in unknown))
-    return check_document(Document(document))
+    return check_document(Document(document), started=started)

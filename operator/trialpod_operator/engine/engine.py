@@ -113,6 +113,8 @@ class Engine:
         self.controller = Controller(self)
         self.resources_of: Callable[[dict[str, Any]], dict[str, float]] = lambda _config: {}
         """What a trial with this config is given, as long as the scheduler has not changed that."""
+        self.notice = ""
+        """A warning about what is to run, given once when the experiment starts."""
         self.looks = 0
         """How often a new trial was looked for in this call of `apply`."""
         self.limits: tuple[int, int] | None = None
@@ -425,6 +427,8 @@ class Engine:
         if old is None or old.num_samples != settings.num_samples:
             self.state.flags.searched, self.state.flags.resized = False, True
             self.tell(self.search.set_num_samples, settings.num_samples)
+        if old is None and self.notice:
+            self.do(Warned(self.notice))
         if old is not None:
             outcome.reopen(self, settings != old, now)
 

@@ -82,6 +82,7 @@ class ExperimentHost:
             encode_params=plan.encode_params,
         )
         self.engine.resources_of = plan.resources_for
+        self.engine.notice = plan.notice
         self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn, fetch=fetch)
         self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
         self._clock = clock

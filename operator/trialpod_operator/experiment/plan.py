@@ -54,6 +54,7 @@ class ExperimentPlan:
     trial_dirname: TrialNamer | None = None
     environment: dict[str, str] = field(default_factory=dict)  # of the trials' processes, besides this one's
     log_output: bool = True
+    notice: str = ""  # said once, when the experiment starts
     grace_s: float = DEFAULT_GRACE_S
     opens_values: bool = False
     encode_params: Callable[[Any], bytes] = params_encoder.encode

@@ -22,7 +22,8 @@ from trialpod.tune.search.prepare import with_seed
 from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
-from trialpod_operator.api.search_space import compile_search_space
+from trialpod_operator.api.rules import nothing_varies
+from trialpod_operator.api.search_space import compile_search_space, varies
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import DEFAULT_GRACE_S, ExperimentPlan, RemoteStorage
@@ -58,7 +59,7 @@ def plan_from_manifest(
     spec = experiment.spec
     seed = spec.seed if spec.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
-    space, problems = compile_search_space(spec.search_space)
+    space, problems = compile_search_space(spec.search_space, started=stored is not None)
     if problems:
         raise InvalidManifestError(experiment.name, problems)
     settings = Settings(
@@ -83,16 +84,18 @@ def plan_from_manifest(
             score_order=spec.checkpoint.score_order,
         ),
     )
+    scheduler = _scheduler(spec, seed)
     return ExperimentPlan(
         settings=settings,
         search=_searcher(spec, space, seed),
-        scheduler=_scheduler(spec, seed),
+        scheduler=scheduler,
         stopper=_combined([create_stopper(s.name, **s.parameters) for s in spec.stoppers]),
         trainable=trainable or _trainable_ref(spec.trainable, folder),
         resources=spec.resource_amounts,
         suspend=spec.suspend,
         grace_s=_grace_s(spec),
         remote=_remote(spec, f"{storage_uri}/{experiment.name}") if storage_uri else None,
+        notice=_notice(space, spec.num_samples, scheduler),
         document={
             "name": experiment.name,
             "storage": f"{storage_uri}/{experiment.name}" if storage_uri else "",
@@ -137,10 +140,11 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         stop_rules=rules,
         checkpoint_rules=request.checkpoint_rules,
     )
+    scheduler = request.scheduler or FIFOScheduler()
     return ExperimentPlan(
         settings=settings,
         search=search,
-        scheduler=request.scheduler or FIFOScheduler(),
+        scheduler=scheduler,
         stopper=_request_stopper(request),
         trainable=request.trainable,
         resources=request.resources,
@@ -154,6 +158,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         )
         if request.storage_uri
         else None,
+        notice=_notice(request.param_space, request.num_samples, scheduler),
         document={
             "name": name,
             "storage": request.storage_uri,
@@ -168,6 +173,14 @@ def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:
     """Return the mode that only the scheduler or the search algorithm was given."""
     modes = (own_goal(owner)[1] for owner in (request.scheduler, request.search_alg) if owner is not None)
     return next((mode for mode in modes if mode == "max" or mode == "min"), None)
+
+
+def _notice(space: Mapping[str, Any], samples: int, scheduler: TrialScheduler) -> str:
+    """Return what the user should know of a search space; "" when there is nothing."""
+    inner = getattr(scheduler, "base_scheduler", scheduler)
+    if not space or samples in (0, 1) or varies(space) or getattr(inner, "changes_configs", False):
+        return ""
+    return f"the search space: {nothing_varies(samples)}"
 
 
 def _grace_s(spec: TuneExperimentSpec) -> float:

@@ -205,10 +205,10 @@ def _from_source(source: str, attribute: str | None) -> Loaded:
             return _checked(getattr(module, attribute), f"{attribute!r} of the inline source")
         except AttributeError:
             raise TrainableError(_missing("the inline source", attribute, module)) from None
-    return _only_trainable(module)
+    return _only_trainable(module, source)
 
 
-def _only_trainable(module: ModuleType) -> Loaded:
+def _only_trainable(module: ModuleType, source: str) -> Loaded:
     own = [
         value
         for key, value in vars(module).items()
@@ -220,6 +220,11 @@ def _only_trainable(module: ModuleType) -> Loaded:
         value for value in classes if not any(other is not value and issubclass(other, value) for other in classes)
     ]
     candidates = leaves or [value for value in own if not isinstance(value, type)]
+    if not leaves and len(candidates) > 1:
+        from trialpod.runner import inline_source
+
+        meant = inline_source.candidates(source)
+        candidates = [value for value in candidates if value.__name__ in meant] or candidates
     if len(candidates) == 1:
         found: Loaded = candidates[0]
         return found

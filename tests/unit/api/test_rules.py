@@ -90,3 +90,20 @@ def test_a_budget_of_gpu_hours_without_gpus_is_a_warning() -> None:
 def test_samples_without_limit_are_no_warning_beside_a_budget_of_hours() -> None:
     spec = {"trainable": {"entrypoint": "a:b"}, "numSamples": -1, "maxTrialHours": 3}
     assert check_rules(Document({"spec": spec}), set()).warnings == []
+
+
+class TestNothingVaries:
+    def warned(self, **spec: Any) -> list[str]:
+        document = {"spec": {"trainable": {"entrypoint": "a:b"}, **spec}}
+        return [str(warning) for warning in check_rules(Document(document), set()).warnings]
+
+    def test_is_a_warning(self) -> None:
+        (warning,) = self.warned(searchSpace={"lr": 0.1}, numSamples=20)
+        assert warning.endswith("spec.searchSpace: nothing varies in it: 20 trials get the same parameters")
+
+    def test_is_none_where_it_is_meant(self) -> None:
+        assert self.warned(searchSpace={"lr": 0.1}) == []
+        assert self.warned(numSamples=20) == []
+        assert self.warned(searchSpace={"lr": {"uniform": [0, 1]}}, numSamples=20) == []
+        pbt = {"name": "pbt", "parameters": {"hyperparam_mutations": {"lr": [1, 2]}}}
+        assert self.warned(searchSpace={"lr": 1}, numSamples=4, scheduler=pbt, metric="a", mode="max") == []

@@ -9,7 +9,7 @@ import pytest
 
 from trialpod.tune.search.sample import Categorical, Float, Integer
 from trialpod.tune.search.variant_generator import VariantSpace
-from trialpod_operator.api.search_space import compile_search_space, count_grid
+from trialpod_operator.api.search_space import compile_search_space, count_grid, varies
 
 
 def compiled(document: dict[str, Any]) -> dict[str, Any]:
@@ -131,3 +131,87 @@ def test_the_space_itself_must_map_names() -> None:
     path, message = problem({"grid_search": [1, 2]})
     assert path == "spec.searchSpace.grid_search"
     assert "parameter's name belongs" in message
+
+
+class TestLooksLikeADistribution:
+    """What is nearly one is a mistake with the nearest valid form, never silently a constant."""
+
+    @pytest.mark.parametrize(
+        ("lr", "path", "meant"),
+        [
+            (
+                {"loguni": [1e-3, 1]},
+                "lr.loguni",
+                "did you mean 'loguniform', as in {loguniform: [lower, upper, base]}",
+            ),
+            ({"normal": [0, 1]}, "lr.normal", "did you mean 'randn'"),
+            ({"int": [1, 3]}, "lr.int", "did you mean 'randint', as in {randint: [lower, upper]}"),
+            ({"categorical": ["a", "b"]}, "lr.categorical", "did you mean 'choice', as in {choice: [a, b]}"),
+            ({"grid": [1, 2]}, "lr.grid", "did you mean 'grid_search'"),
+            ({"values": [1, 2]}, "lr.values", "did you mean 'choice'"),
+            ({"float": {"min": 0, "max": 1}}, "lr.float", "did you mean 'uniform'"),
+            ({"min": 0.0, "max": 1}, "lr", "write {uniform: [0.0, 1]}. "),
+            ({"min": 1, "max": 8}, "lr", "write {uniform: [1, 8]}, or randint for integers"),
+            ({"low": 1e-3, "high": 1, "log": True}, "lr", "write {loguniform: [0.001, 1]}"),
+            ({"type": "log_uniform", "min": 0.1, "max": 1}, "lr", "write {loguniform: [0.1, 1]}"),
+            ({"uniform": [0, 1], "log": True}, "lr.uniform", "take out log"),
+            ({"loguniform": [1e-3, 1], "uniform": [0, 1]}, "lr.loguniform", "take out uniform"),
+            ({"choice": [1, 2], "default": 1}, "lr.choice", "write {choice: {literal: ...}}"),
+            ("tune.loguniform(1e-3, 1)", "lr", "write {loguniform: [1e-3, 1]}"),
+            ("uniform(0, 1)", "lr", "write {uniform: [0, 1]}"),
+            ("tune.choice(['a', 'b'])", "lr", "write {choice: ['a', 'b']}"),
+            ("ray.tune.sample_from(lambda: 1)", "lr", "a distribution as a mapping"),
+            ({"grid_search": ["uniform(0, 1)"]}, "lr.grid_search[0]", "write {uniform: [0, 1]}"),
+        ],
+    )
+    def test_is_refused_with_the_valid_form(self, lr: Any, path: str, meant: str) -> None:
+        found_path, message = problem({"optimizer": {"lr": lr}})
+        assert found_path == f"spec.searchSpace.optimizer.{path}"
+        assert meant in message
+
+    @pytest.mark.parametrize(
+        "constant",
+        [
+            {"min": 0, "max": "auto"},
+            {"min": 0, "max": 1, "clip": True},
+            {"mean": 0.5, "std": 0.2},
+            {"values": "all"},
+            {"float": 16},
+            {"grid": {"rows": 2}},
+            {"range": {"lr": 3}},
+            {"uniform": "he", "gain": 2},
+            {"choice": {"literal": 3}, "x": 1},
+            {"lower": True, "upper": False},
+            "f(x)",
+            "relu(inplace)",
+            "random forest (sklearn)",
+        ],
+    )
+    def test_ordinary_values_stay_what_they_are(self, constant: Any) -> None:
+        compile_search_space({"x": constant})
+        assert problems_of({"x": constant}) == []
+
+    @pytest.mark.parametrize("constant", [{"min": 0, "max": 1}, {"values": [1]}, "uniform(0, 1)"])
+    def test_literal_takes_anything(self, constant: Any) -> None:
+        assert problems_of({"x": {"literal": constant}}) == []
+
+    def test_started_experiment_continues(self) -> None:
+        space = {"x": {"min": 0, "max": 1}, "y": "uniform(0, 1)", "z": {"values": [1]}}
+        assert compile_search_space(space, started=True) == (space, [])
+
+    @pytest.mark.parametrize(
+        ("space", "expected"),
+        [
+            ({}, False),
+            ({"x": 1, "y": {"literal": {"uniform": [0, 1]}}, "z": {"grid_search": [1]}}, False),
+            ({"x": {"uniform": [0, 1]}}, True),
+            ({"a": {"b": [{"grid_search": [1, 2]}]}}, True),
+            ({"z": {"grid_search": [{"x": {"choice": [1, 2]}}]}}, True),
+        ],
+    )
+    def test_varies(self, space: dict[str, Any], expected: bool) -> None:
+        assert varies(compiled(space)) is expected
+
+
+def problems_of(space: dict[str, Any]) -> list[str]:
+    return [found.message for found in compile_search_space(space)[1] if "takes a list" not in found.message]
