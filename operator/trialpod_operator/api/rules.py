@@ -42,6 +42,18 @@ class Findings:
     total: int | None = None  # trials in all, where that is known
 
 
+def check_scheduler(scheduler: Any, space: Mapping[str, Any], metric: str | None, mode: str | None) -> None:
+    """Refuse an experiment that its scheduler would refuse once it runs.
+
+    Raises:
+        InvalidInputError: it needs a metric, or a parameter that the search space does not have.
+    """
+    inner = getattr(scheduler, "base_scheduler", None)
+    check = getattr(scheduler, "check_experiment", None) or getattr(inner, "check_experiment", None)
+    if check is not None:
+        check(space, metric, mode)
+
+
 def nothing_varies(samples: int) -> str:
     """Return a warning for an experiment with several samples of a search space that has nothing to sample."""
     return f"nothing varies in it: {'all' if samples < 0 else samples} trials get the same parameters"
@@ -254,11 +266,30 @@ class _Rules:
 
         scheduler = self._make(create_scheduler, name, ("scheduler",))
         self._warn_of_two_tuners(scheduler, name)
-        if scheduler is None or self._has("metric") or getattr(scheduler, "metric", None):
+        if scheduler is None:
+            return
+        if self._has("metric") or getattr(scheduler, "metric", None):
+            self._check_scheduler_of_space(scheduler, name)
             return
         if _canonical(name) not in WITHOUT_METRIC and getattr(scheduler, "needs_metric", True):
             message = f"the scheduler {name} compares trials by a metric; set spec.metric and spec.mode"
             self._report(("scheduler", "name"), message)
+
+    def _check_scheduler_of_space(self, scheduler: Any, name: str) -> None:
+        metric, mode = self._get("metric"), self._get("mode")
+        own = bool(getattr(scheduler, "metric", None))
+        if self._space is None or (not own and (metric is None or mode is None)):
+            return  # reported already
+        try:
+            check_scheduler(scheduler, self._space, metric, mode)
+        except InvalidInputError as error:
+            parameters: Mapping[str, Any] = self._get("scheduler", "parameters") or {}
+            where: Path = _culprit(str(error), name, parameters)
+            mutations = parameters.get("hyperparam_mutations")
+            found = [key for key in mutations if f"{key!r}" in str(error)] if isinstance(mutations, dict) else []
+            self._report(
+                ("scheduler", *(("parameters", "hyperparam_mutations", found[0]) if found else where)), str(error)
+            )
 
     def _warn_of_two_tuners(self, scheduler: Any, name: str) -> None:
         """Warn when the scheduler changes parameters while a search algorithm learns from what it proposed."""

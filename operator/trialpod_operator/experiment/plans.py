@@ -22,7 +22,7 @@ from trialpod.tune.search.prepare import with_seed
 from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
-from trialpod_operator.api.rules import nothing_varies
+from trialpod_operator.api.rules import check_scheduler, nothing_varies
 from trialpod_operator.api.search_space import compile_search_space, varies
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.definition import describe
@@ -85,6 +85,8 @@ def plan_from_manifest(
         ),
     )
     scheduler = _scheduler(spec, seed)
+    if stored is None:
+        check_scheduler(scheduler, space, spec.metric, spec.mode)
     return ExperimentPlan(
         settings=settings,
         search=_searcher(spec, space, seed),
@@ -141,6 +143,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         checkpoint_rules=request.checkpoint_rules,
     )
     scheduler = request.scheduler or FIFOScheduler()
+    if stored is None:
+        check_scheduler(scheduler, request.param_space, request.metric, request.mode)
     return ExperimentPlan(
         settings=settings,
         search=search,

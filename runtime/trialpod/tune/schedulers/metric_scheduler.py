@@ -54,16 +54,34 @@ class MetricScheduler(TrialScheduler):
             self.metric = DEFAULT_METRIC
         return True
 
+    def check_experiment(self, space: Mapping[str, Any], metric: str | None, mode: str | None) -> None:
+        """Refuse an experiment that this scheduler cannot decide about, before it starts.
+
+        Args:
+            space: its search space.
+            metric: its metric.
+            mode: its mode.
+
+        Raises:
+            InvalidInputError: neither the scheduler nor the experiment names a metric and a mode, or the search space
+                does not fit.
+        """
+        mode = self.mode or mode
+        self._check_goal(self.metric or metric or (DEFAULT_METRIC if mode else None), mode)
+
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Check that there is a metric to compare by.
 
         Raises:
             InvalidInputError: neither the scheduler nor the experiment names a metric and a mode.
         """
-        if not self.metric or self.mode not in ("min", "max"):
+        self._check_goal(self.metric, self.mode)
+
+    def _check_goal(self, metric: str | None, mode: str | None) -> None:
+        if not metric or mode not in ("min", "max"):
             raise InvalidInputError(
-                f"the {self.NAME} scheduler compares trials by a metric, but has metric={self.metric!r} and "
-                f"mode={self.mode!r}; set both in the experiment (TuneConfig, or spec.metric and spec.mode) or "
+                f"the {self.NAME} scheduler compares trials by a metric, but has metric={metric!r} and "
+                f"mode={mode!r}; set both in the experiment (TuneConfig, or spec.metric and spec.mode) or "
                 "as parameters of the scheduler"
             )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
@@ -126,6 +126,21 @@ class PopulationBasedTraining(MetricScheduler):
         self._copies: dict[str, int] = {}  # how often each exploited since a trial was ranked that did not
         self._num_perturbations = 0
 
+    def check_experiment(self, space: Mapping[str, Any], metric: str | None, mode: str | None) -> None:
+        """Refuse also mutated parameters that look like mistyped ones of the search space."""
+        super().check_experiment(space, metric, mode)
+        self._check_keys(space)
+
+    def _check_keys(self, config: Mapping[str, Any]) -> list[str]:
+        """Return which mutated parameters a config lacks."""
+        missing = missing_keys(config, self._mutations)
+        if missing and (guess := nearest(missing[0], [key for key in config if key not in self._mutations])):
+            raise InvalidInputError(
+                f"{self.NAME} mutates {missing[0]!r}, which the search space does not have. Did you mean "
+                f"{guess!r}? If not, put {missing[0]!r} into the search space too"
+            )
+        return missing
+
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
         """Take the trial into the population; draw parameters that its config lacks, where that is possible.
 
@@ -139,12 +154,7 @@ class PopulationBasedTraining(MetricScheduler):
             return
         self._members[trial.trial_id] = Member(trial.tag)
         config = trial.config
-        if missing := missing_keys(config, self._mutations):
-            if guess := nearest(missing[0], [key for key in config if key not in self._mutations]):
-                raise InvalidInputError(
-                    f"{self.NAME} mutates {missing[0]!r}, which the search space does not have. Did you mean "
-                    f"{guess!r}? If not, put {missing[0]!r} into the search space too"
-                )
+        if missing := self._check_keys(config):
             self._reason = {"scheduler": self.NAME, "rule": "missing", "parameters": ", ".join(missing)}
             tune_controller.set_config(trial, self._filled(config, self._rng()))
 
