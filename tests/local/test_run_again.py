@@ -135,6 +135,17 @@ class Broken(tune.Callback):
         assert len(printed(corrected.stdout, "trials")) == 2
         shell.assert_whole("runs/exp")
 
+    def test_refused_start_creates_nothing(self, shell: Shell) -> None:
+        shell.write("script.py", SCRIPT)
+        edit(
+            shell,
+            ("RunConfig()", 'RunConfig(name="exp", storage_path="runs")'),
+            ('metric="loss", mode="min"', 'scheduler="asha"'),
+        )
+        refused = shell.python("script.py")
+        assert "the asha scheduler compares trials by a metric" in refused.stderr
+        assert not (shell.folder / "runs/exp").exists()
+
     def test_bug_in_all_trials_is_corrected(self, shell: Shell) -> None:
         shell.write("script.py", SCRIPT)
         edit(shell, ('config["x"] + i', 'config["y"] + i'))

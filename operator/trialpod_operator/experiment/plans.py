@@ -162,7 +162,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         )
         if request.storage_uri
         else None,
-        notice=_notice(request.param_space, request.num_samples, scheduler),
+        # A search algorithm may have its own space beside these values.
+        notice=_notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler),
         document={
             "name": name,
             "storage": request.storage_uri,

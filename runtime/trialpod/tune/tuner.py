@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from trialpod.tune.config import (
 )
 from trialpod.tune.environment import Overrides
 from trialpod.tune.experiment_names import RunNames, claim, default_name
-from trialpod.tune.places import DEFAULT_STORAGE, Place, experiment_place, resolve
+from trialpod.tune.places import DEFAULT_STORAGE, Place, experiment_place, kept_at, resolve
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import bundles_of, resources_of
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
@@ -259,6 +260,7 @@ class Tuner:
             if place.uri:
                 place = _free(place, backend)
         if resume is None:
+            new = not os.path.lexists(place.directory)
             place = claim(place, exact=self._is_named(overrides))
         folder = Path(place.directory, OUR_FOLDER)
         os.makedirs(folder, exist_ok=True)
@@ -280,6 +282,11 @@ class Tuner:
             outcome = backend.run(request)
         except CallbackError as error:
             raise error.original() from None
+        except InvalidInputError:
+            if resume is None and new and kept_at(place.directory) is None:
+                shutil.rmtree(place.directory, ignore_errors=True)  # nothing of an experiment is in it
+                self._begun = None
+            raise
         self._grid = self._results(outcome)
         if outcome.broken:
             raise ExperimentFailedError(f"the experiment in {outcome.path} was ended: {outcome.broken}")

@@ -107,3 +107,15 @@ class TestNothingVaries:
         assert self.warned(searchSpace={"lr": {"uniform": [0, 1]}}, numSamples=20) == []
         pbt = {"name": "pbt", "parameters": {"hyperparam_mutations": {"lr": [1, 2]}}}
         assert self.warned(searchSpace={"lr": 1}, numSamples=4, scheduler=pbt, metric="a", mode="max") == []
+
+
+class TestSchedulerOfTheSpace:
+    def test_mistyped_mutation_is_found(self) -> None:
+        def found(key: str) -> list[tuple[str, str]]:
+            pbt = {"name": "pbt", "parameters": {"hyperparam_mutations": {key: [1, 2]}}}
+            return _findings({"searchSpace": {"lr": 1}, "scheduler": pbt, "metric": "a", "mode": "max"})
+
+        ((path, message),) = found("lrr")
+        assert path == "spec.scheduler.parameters.hyperparam_mutations.lrr"
+        assert "Did you mean 'lr'?" in message
+        assert found("lr") == found("momentum") == []
