@@ -92,7 +92,7 @@ def plan_from_manifest(
         search=_searcher(spec, space, seed),
         scheduler=scheduler,
         stopper=_combined([create_stopper(s.name, **s.parameters) for s in spec.stoppers]),
-        trainable=trainable or _trainable_ref(spec.trainable, folder),
+        trainable=trainable or trainable_ref(spec.trainable, folder),
         resources=spec.resource_amounts,
         suspend=spec.suspend,
         grace_s=_grace_s(spec),
@@ -256,7 +256,12 @@ def _trainable_name(trainable: TrainableSpec) -> str:
     return named or trainable.attribute or "trainable"
 
 
-def _trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
+def trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
+    """Return where the code of a manifest in a folder is.
+
+    Raises:
+        InvalidInputError: it is in a cluster.
+    """
     if trainable.config_map_ref is not None:
         raise InvalidInputError(
             "spec.trainable.configMapRef needs a cluster; to run on this machine, put the file beside the manifest "

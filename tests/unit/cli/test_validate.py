@@ -74,3 +74,20 @@ def test_a_warning_leaves_the_file_valid(file: Path, capsys: pytest.CaptureFixtu
     captured = capsys.readouterr()
     assert "warning: spec.numSamples: -1 without a timeBudget" in captured.err
     assert "trials without limit" in captured.out
+
+
+class TestImports:
+    def test_loads_the_trainable_on_request(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "experiment.yaml"
+        file.write_text(GOOD.replace("train:train", "imported_here:trian"))
+        assert main(["validate", str(file)]) == 0
+        (tmp_path / "imported_here.py").write_text("print('noise')\ndef train(config): pass\n")
+        assert main(["validate", "--imports", str(file)]) == 1
+        said = capsys.readouterr().err
+        assert "spec.trainable.entrypoint: 'imported_here'" in said
+        assert "did you mean 'train'?" in said
+        (tmp_path / "imported_here.py").write_text("import sys; sys.exit(3)\n")
+        assert main(["validate", "--imports", str(file)]) == 1
+        assert "importing 'imported_here' raised SystemExit" in capsys.readouterr().err
+        (tmp_path / "imported_here.py").write_text("def trian(config): pass\n")
+        assert main(["validate", "--imports", str(file)]) == 0

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from pathlib import Path
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.api.loader import FileReport, check_text, display_name, read_text
 from trialpod_operator.api.models import TuneExperimentSpec
-from trialpod_operator.api.problems import InvalidManifestError
+from trialpod_operator.api.problems import InvalidManifestError, Problem
+from trialpod_operator.api.rules import SOURCES
 from trialpod_operator.api.validation import Checked
+
+_ATTRIBUTES = {"configMapRef": "config_map_ref"}
 
 
 def summarize(checked: Checked) -> str:
@@ -69,6 +74,11 @@ def _configure(parser: ArgumentParser) -> None:
         default=[],
         help="change a field before the check, such as spec.numSamples=10; can be given again",
     )
+    parser.add_argument(
+        "--imports",
+        action="store_true",
+        help="also load the Trainable, as a trial on this machine would: its module is imported",
+    )
 
 
 def _run(arguments: Namespace) -> int:
@@ -80,9 +90,33 @@ def _run(arguments: Namespace) -> int:
             print(f"trialpod: {error}", file=sys.stderr)
             status = 2
             continue
+        if arguments.imports:
+            folder = Path.cwd() if path == "-" else Path(path).resolve().parent
+            report = replace(report, problems=report.problems + _import_problems(report, folder))
         if not _show(report):
             status = max(status, 1)
     return status
+
+
+def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
+    """Return why Trainables of valid experiments cannot be loaded here."""
+    from trialpod.runner.import_check import problem_of
+    from trialpod_operator.experiment.plans import trainable_ref
+
+    found = []
+    for checked in report.experiments:
+        if checked.experiment is None or checked.problems:
+            continue
+        trainable = checked.experiment.spec.trainable
+        source = next((name for name in SOURCES if getattr(trainable, _ATTRIBUTES.get(name, name))), SOURCES[0])
+        where = ("spec", "trainable", source)
+        try:
+            problem = problem_of(trainable_ref(trainable, folder))
+        except InvalidInputError as error:
+            problem = str(error)
+        if problem is not None:
+            found.append(checked.document.problem(where, problem))
+    return found
 
 
 def _show(report: FileReport) -> bool:
