@@ -228,7 +228,7 @@ def _verdict(engine: Engine, now: float) -> tuple[str, str]:
             kind, field = str(stopping.get("of")), stopping.get("budget")
             used = f"{accounting.hours_used(engine, kind, now):.4g} were used"
             limit = f"the budget of {stopping.get('hours'):g} {kind} hours is used up"
-            return STOPPED, f"{limit}: {used}; to go on, raise spec.{field}"
+            return STOPPED, f"{limit}: {used}; to go on, raise {field}"
         case "user":
             return STOPPED, "stopped by the user"
         case "fail_fast":

@@ -265,8 +265,8 @@ def trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
     if trainable.config_map_ref is not None:
         raise InvalidInputError(
             "spec.trainable.configMapRef needs a cluster; to run on this machine, put the file beside the manifest "
-            f"and name it: --set spec.trainable.entrypoint={trainable.config_map_ref.entrypoint} "
-            "(and take configMapRef out)"
+            "and name it: --set spec.trainable.configMapRef=null "
+            f"--set spec.trainable.entrypoint={trainable.config_map_ref.entrypoint}"
         )
     pickle = trainable.pickle
     return TrainableRef(

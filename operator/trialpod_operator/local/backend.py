@@ -124,7 +124,9 @@ class LocalBackend:
         if stored is None:
             return True
         if request.resources_fn is None:
-            Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus)).check(request.resources)
+            slots = Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus))
+            slots.from_manifest = False
+            slots.check(request.resources)
         existing = Existing(directory, stored, _ways(script), in_bucket=bool(request.storage_uri))
         return existing.settle({"definition": describe(request)}, if_exists)
 

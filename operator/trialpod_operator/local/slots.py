@@ -121,6 +121,7 @@ class Slots:
     ) -> None:
         self.machine = machine
         self.max_processes = max_processes
+        self.from_manifest = True  # what asks for resources, for advice
         self._environ = os.environ if environ is None else environ
         self._cpu = _units(machine.cpus)
         self._memory = machine.memory
@@ -133,14 +134,14 @@ class Slots:
         need = self._need(request)
         machine = self.machine
         if need.cpu > _units(machine.cpus):
-            raise _infeasible("cpu", need.cpu / _UNIT, machine.cpus, " or --cpus N to overcommit")
+            raise self._infeasible("cpu", need.cpu / _UNIT, machine.cpus, " or --cpus N to overcommit")
         if need.memory > machine.memory:
-            raise _infeasible("memory", need.memory, machine.memory, " (bytes)")
+            raise self._infeasible("memory", need.memory, machine.memory, " (bytes)")
         if need.gpu > len(machine.gpus) * _UNIT:
-            raise _infeasible("gpu", need.gpu / _UNIT, len(machine.gpus), "; see CUDA_VISIBLE_DEVICES")
+            raise self._infeasible("gpu", need.gpu / _UNIT, len(machine.gpus), "; see CUDA_VISIBLE_DEVICES")
         for name, amount in need.custom.items():
             if amount > _units(machine.custom.get(name, 0.0)):
-                raise _infeasible(name, amount / _UNIT, machine.custom.get(name, 0.0), "")
+                raise self._infeasible(name, amount / _UNIT, machine.custom.get(name, 0.0), "")
 
     def fits(self, request: Mapping[str, float]) -> bool:
         """Return whether the request can be met now.
@@ -235,11 +236,26 @@ class Slots:
         if gpu > 1 and gpu != int(gpu):
             raise InvalidInputError(
                 f"resources: gpu: {gpu:g} is neither a whole number nor below 1; "
-                f"use --set spec.resources.gpu={int(gpu)} or {int(gpu) + 1}"
+                f"use {self._asking('gpu', int(gpu))} or {int(gpu) + 1}"
             )
         known = {*_CPU_NAMES, *_GPU_NAMES, *_MEMORY_NAMES, *_UNCOUNTED}
         custom = {name: _units(_take(request, (name,), 0.0)) for name in request if name not in known}
         return _Need(cpu=_units(cpu), memory=int(_take(request, _MEMORY_NAMES, 0.0)), gpu=_units(gpu), custom=custom)
+
+    def _infeasible(self, name: str, asked: float, there: float, more: str) -> InvalidInputError:
+        guess = nearest(name, ["cpu", "gpu", "memory"]) if not there and name not in ("cpu", "gpu", "memory") else None
+        if guess is not None:
+            return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
+        remedy = f"ask for {'less' if there else 'none'} with {self._asking(name, there)}{more}"
+        return InvalidInputError(
+            f"resources: {name}: a trial asks for {asked:g}, this machine has {there:g}; {remedy}"
+        )
+
+    def _asking(self, name: str, amount: float) -> str:
+        """Return how to ask for an amount."""
+        if self.from_manifest:
+            return f"--set spec.resources.{name}={amount:g}"
+        return f"tune.with_resources(trainable, {{{name!r}: {amount:g}}})"
 
     def _choose_gpus(self, need: int) -> dict[str, int] | None:
         if not need:
@@ -275,17 +291,6 @@ def _take(request: Mapping[str, float], names: tuple[str, ...], default: float) 
                 raise InvalidInputError(f"resources: {name}: {amount:g} is not an amount; use 0 or more")
             return amount
     return default
-
-
-def _infeasible(name: str, asked: float, there: float, more: str) -> InvalidInputError:
-    guess = nearest(name, ["cpu", "gpu", "memory"]) if not there and name not in ("cpu", "gpu", "memory") else None
-    if guess is not None:
-        return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
-    if there:
-        remedy = f"ask for less with --set spec.resources.{name}={there:g}{more}"
-    else:
-        remedy = f"ask for none with --set spec.resources.{name}=0{more}"
-    return InvalidInputError(f"resources: {name}: a trial asks for {asked:g}, this machine has {there:g}; {remedy}")
 
 
 def _read(path: Path) -> str:

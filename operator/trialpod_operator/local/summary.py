@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -174,7 +175,7 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
         key = next(iter(reported_keys(view.rows)), "KEY")
         return (
             "no best trial: the experiment names no metric; name one here: "
-            f"trialpod best {one_line(shlex.quote(view.path))} --metric {one_line(shlex.quote(key))} --mode max"
+            f"{program()} best {one_line(shlex.quote(view.path))} --metric {one_line(shlex.quote(key))} --mode max"
         )
     name = one_line(metric)
     if view.results == 0:
@@ -193,7 +194,7 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
         if close is not None:
             lines.append(
                 f"  did you mean {one_line(close)!r}? Correct the metric's name in either place and run it again; "
-                f"for these results: trialpod best {one_line(shlex.quote(view.path))} "
+                f"for these results: {program()} best {one_line(shlex.quote(view.path))} "
                 f"--metric {one_line(shlex.quote(close))} --mode {view.mode or 'max'}"
             )
     else:
@@ -207,11 +208,16 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     lines = []
     budget = view.time_budget_s
     used_up = view.state == "Stopped" and budget is not None and view.elapsed_s >= budget
+    script = command.num_samples is None
     if used_up and budget is not None:
-        lines.append(f"go on:   {command.text(timeBudget=f'{budget * 2:.0f}s')}")
+        longer = f"{budget * 2:g}"
+        again = f"{command.text()}, with time_budget_s={longer} in its TuneConfig"
+        lines.append(f"go on:   {again if script else command.text(timeBudget=f'{longer}s')}")
     elif view.state == "Stopped" and view.budget_used_up is not None:
         name, hours = view.budget_used_up
-        lines.append(f"go on:   {command.text(**{name: f'{hours * 2:g}'})}")
+        argument = re.sub("([A-Z])", r"_\1", name).lower()
+        again = f"{command.text()}, with {argument}={hours * 2:g} in its TuneConfig"
+        lines.append(f"go on:   {again if script else command.text(**{name: f'{hours * 2:g}'})}")
     elif view.state not in ("Succeeded", "Failed"):
         lines.append(f"resume:  {command.text()}")
     if view.counts.get("ERROR"):
