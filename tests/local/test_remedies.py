@@ -101,7 +101,7 @@ class TestBudget:
 class TestElsewhere:
     def test_code_in_a_config_map(self, shell: Shell) -> None:
         shell.write("train.py", TRAIN)
-        reference = {"configMapRef": {"name": "code", "entrypoint": "train:train"}}
+        reference = {"configMapRef": {"name": "code", "key": "train.py", "entrypoint": "train:train"}}
         shell.manifest(trainable=reference, searchSpace={"x": {"uniform": [0, 1]}})
         refused = shell.run("run", "experiment.yaml")
         options = refused.stderr.partition("and name it: ")[2]

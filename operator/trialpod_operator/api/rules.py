@@ -277,8 +277,8 @@ class _Rules:
 
     def _check_scheduler_of_space(self, scheduler: Any, name: str) -> None:
         metric, mode = self._get("metric"), self._get("mode")
-        own = bool(getattr(scheduler, "metric", None))
-        if self._space is None or (not own and (metric is None or mode is None)):
+        goal = metric or getattr(scheduler, "metric", None), mode or getattr(scheduler, "mode", None)
+        if self._space is None or None in goal:
             return  # reported already
         try:
             check_scheduler(scheduler, self._space, metric, mode)
