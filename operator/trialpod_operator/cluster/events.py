@@ -5,6 +5,7 @@
 | Started | Normal | the operator took it up |
 | SpecChanged | Normal | a field that may change was changed: from what, to what, by which client |
 | CodeChanged | Warning | the ConfigMap with its code has other code by now, which its trials do not run |
+| Notice | Warning | something about the whole experiment, such as a search space in which nothing varies |
 | Suspended, Resumed | Normal | all trials stand still; they go on |
 | Retrying, NothingToRetry | Normal, Warning | somebody asked for failed trials to be tried again |
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |

@@ -29,7 +29,7 @@ from trialpod_operator.cluster.runs import Runs
 from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
 from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.waiting import Waiting, summarize
-from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued
+from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.trial import ERROR, Trial
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ class StatusWriter:
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
             name = names.trial_name(self._name, action.trial.trial_id)
             self._add(self._trial_events.failed(name, action.trial.error))
+        if isinstance(action, Warned) and action.trial is None:
+            self._add(KubernetesEvent("Warning", "Notice", cut(action.message, MAX_NOTE)))
 
     def note_change(self, message: str) -> None:
         """Take in what was changed of the spec, "" for nothing, for the events."""

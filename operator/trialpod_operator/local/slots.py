@@ -243,7 +243,8 @@ class Slots:
         return _Need(cpu=_units(cpu), memory=int(_take(request, _MEMORY_NAMES, 0.0)), gpu=_units(gpu), custom=custom)
 
     def _infeasible(self, name: str, asked: float, there: float, more: str) -> InvalidInputError:
-        guess = nearest(name, ["cpu", "gpu", "memory"]) if not there and name not in ("cpu", "gpu", "memory") else None
+        known = ["cpu", "gpu", "memory"]
+        guess = nearest(name, known) if not there and name not in known else None
         if guess is not None:
             return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
         remedy = f"ask for {'less' if there else 'none'} with {self._asking(name, there)}{more}"

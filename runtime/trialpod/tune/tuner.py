@@ -358,7 +358,8 @@ class Tuner:
         if not backend.can_restore(str(place)):
             return place, None
         attaches = getattr(backend, "attaches", None)
-        if attaches is not None and not overrides.resume and not attaches(str(place)):
+        resume = overrides.resume or overrides.if_exists == "resume"
+        if attaches is not None and not resume and not attaches(str(place)):
             raise InvalidInputError(
                 f"{place} holds an experiment already. Go on with it: Tuner.restore({str(place)!r}, trainable).fit() "
                 "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...)"

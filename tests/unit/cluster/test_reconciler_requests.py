@@ -99,3 +99,15 @@ def test_an_image_that_speaks_another_protocol_fails_its_trials_at_once_with_the
         assert any("too old; pip install" in message for message in events)
 
     play(scenario)
+
+
+class TestNotice:
+    def test_space_without_variables_is_an_event(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            await world.apply(searchSpace={"lr": 0.1}, numSamples=3)
+            await world.until_over()
+            (event,) = [each for each in world.api.all("events") if each["reason"] == "Notice"]
+            assert event["message"] == "the search space: nothing varies in it: 3 trials get the same parameters"
+            assert event["type"] == "Warning"
+
+        play(scenario)

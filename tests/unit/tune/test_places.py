@@ -86,3 +86,13 @@ def test_the_directory_of_another_experiment_is_not_touched(backend: Any, bucket
         tuner(backend).fit()
     assert not (tmp_path / "work" / "exp" / "tuner.pkl").exists()
     assert backend.requests == []
+
+
+def test_adding_to_a_bucket_takes_the_next_free_name(backend: Any, bucket: Path, tmp_path: Path) -> None:
+    backend.settle = lambda _request, _if_exists: pytest.fail("nothing can be renamed in a bucket")
+    for _ in range(3):
+        tuner(backend, if_exists="add").fit()
+        request = backend.requests[-1]
+        backend.outcomes[request.storage_uri] = backend.outcomes[request.directory]
+    assert [request.storage_uri for request in backend.requests] == [f"{URI}/exp", f"{URI}/exp_2", f"{URI}/exp_3"]
+    assert [request.resume for request in backend.requests] == [False] * 3

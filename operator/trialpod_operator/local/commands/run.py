@@ -63,6 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the experiment; return the exit status."""
+    if args.fresh and args.retry_failed:
+        raise InvalidInputError("--fresh starts over, so there is nothing for --retry-failed; give one of them")
     if args.module or args.file.endswith(".py"):
         return _run_script(args)
     if args.args:
