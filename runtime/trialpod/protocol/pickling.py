@@ -70,7 +70,10 @@ def of_main(qualname: str, code: bytes) -> Any:
 def _in_main(obj: Any) -> bool:
     if obj.__module__ != "__main__" or "<" in obj.__qualname__:
         return False
-    return _attribute(sys.modules.get("__main__"), obj.__qualname__) is obj
+    main = sys.modules.get("__main__")
+    if main is not None and _is_ours(main):
+        return True  # a trial: it came with the Trainable or the config
+    return _attribute(main, obj.__qualname__) is obj
 
 
 def _attribute(owner: Any, qualname: str) -> Any:

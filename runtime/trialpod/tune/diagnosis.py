@@ -8,6 +8,7 @@ number of objects; an object is visited once, so cycles end.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from trialpod.tune.parameters import BoundParameters
 MAX_DEPTH = 12
 MAX_OBJECTS = 2_000
 MAX_CULPRITS = 10
+
+_KNOWN_BY_NAME = frozenset({"asyncio", "concurrent", "logging", "multiprocessing", "queue", "sqlite3", "threading"})
 
 _Child = tuple[str, str, Any]
 """(where, expression, object): "closure variable 'c' of train", "c" -- or "" to keep the parent's."""
@@ -54,9 +57,9 @@ def diagnose(obj: Any, name: str | None = None) -> list[Culprit]:
         obj: a Trainable, a config, anything.
         name: what to call it; None takes its own name.
     """
-    import cloudpickle
+    from trialpod.protocol.pickling import dumps
 
-    return _Search(cloudpickle.dumps).run(obj, name or _name_of(obj))
+    return _Search(dumps).run(obj, name or _name_of(obj))
 
 
 class _Search:
@@ -82,7 +85,7 @@ class _Search:
         self._alive.append(obj)
         self._open.add(id(obj))
         blamed = False
-        if depth < MAX_DEPTH:
+        if depth < MAX_DEPTH and not _is_known_by_name(obj):
             for child_where, child_expression, child in _children(obj, expression):
                 if len(self._culprits) >= MAX_CULPRITS or len(self._seen) >= MAX_OBJECTS:
                     break
@@ -100,6 +103,16 @@ class _Search:
         except Exception as error:  # noqa: BLE001 - whatever user code raises in __reduce__ is the answer
             return f"{type(error).__name__}: {error}"
         return None
+
+
+def _is_known_by_name(obj: Any) -> bool:
+    """Return whether users know an object by its name, not by what is in it: a library's function, an Event."""
+    if isinstance(obj, types.FunctionType):
+        file = getattr(sys.modules.get(obj.__module__ or ""), "__file__", None) or ""
+        return "site-packages" in file
+    if isinstance(obj, (type, functools.partial, Mapping, list, tuple, set, frozenset)):
+        return False
+    return type(obj).__module__.partition(".")[0] in _KNOWN_BY_NAME
 
 
 def _children(obj: Any, expression: str) -> Iterator[_Child]:

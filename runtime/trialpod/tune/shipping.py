@@ -36,7 +36,13 @@ _REMEDY = (
 
 
 def pickled(
-    obj: Any, what: str, name: str | None = None, *, own_code: bool = False, objects: ObjectSet | None = None
+    obj: Any,
+    what: str,
+    name: str | None = None,
+    *,
+    own_code: bool = False,
+    objects: ObjectSet | None = None,
+    travels: bool = True,
 ) -> bytes:
     """Return `obj` as a cloudpickle.
 
@@ -46,22 +52,24 @@ def pickled(
         name: the expression that names it ("config"), where the culprits are listed; None takes its own name.
         own_code: take along the code of the modules that are not installed, for a machine that does not have them.
         objects: takes the large objects in it, which the pickle then refers to; None leaves them in the pickle.
+        travels: it goes to the trials; False: it is stored for the script that restores the experiment, in which
+            classes and functions of ``__main__`` are looked up by name.
 
     Raises:
         NotPicklableError: it cannot be pickled; the message lists the culprits and what to do.
     """
-    import cloudpickle
+    from trialpod.protocol.pickling import dumps
 
     try:
         with _own_modules() if own_code else contextlib.nullcontext(), _by_value(obj), collecting(objects):
-            data: bytes = cloudpickle.dumps(obj)
+            return dumps(obj, by_name=not travels)
     except Exception as error:
         culprits = diagnose(obj.func if isinstance(obj, Shipped) else obj, name)
         lines = "".join(f"\n  - {culprit}" for culprit in culprits) or f"\n  - {type(error).__name__}: {error}"
+        verb = "sent to the trials" if travels else "stored with the experiment"
         raise NotPicklableError(
-            f"{what} cannot be sent to the trials, because it holds what cannot be pickled:{lines}\n{_REMEDY}."
+            f"{what} cannot be {verb}, because it holds what cannot be pickled:{lines}\n{_REMEDY}."
         ) from error
-    return data
 
 
 def pack_trainable(trainable: Any, directory: Path, *, name: str | None = None) -> TrainableRef:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError, NotSupportedError, refuse_stand_ins
+from trialpod.errors import InvalidInputError, NotPicklableError, NotSupportedError, refuse_stand_ins
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
@@ -434,7 +434,6 @@ class Tuner:
         """Return the contents of ``tuner.pkl``."""
         from cloudpickle import __version__ as cloudpickle_version
 
-        pickled(self._param_space, "the search space", "config")
         run_config, left_out = storable(self._run_config)
         saved = {
             "format": _FORMAT,
@@ -444,7 +443,11 @@ class Tuner:
             "run_config": run_config,
             "left_out": left_out,
         }
-        body = pickled(saved, "the experiment's configuration", "tuner")
+        try:
+            body = pickled(saved, "the experiment's configuration", "tuner", travels=False)
+        except NotPicklableError:
+            pickled(self._param_space, "the search space", "config")  # says where in it, if it is there
+            raise
         return pack(body, name=self._facts.name, cloudpickle=cloudpickle_version)
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
 from trialpod.tune.goal import introduce_scheduler
+from trialpod.tune.search.sample import Categorical
 
 if TYPE_CHECKING:
     from trialpod.tune.resume_config import ResumeConfig
+
+_HOLDERS = (Mapping, list, tuple, Categorical)
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +37,31 @@ def checked_space(given: Mapping[str, Any] | None) -> dict[str, Any]:
     for key in given:
         if not isinstance(key, str):
             raise InvalidInputError(f"Tuner(param_space=...): the key {key!r} is not a string")
+    _refuse_loops(given, "param_space", {})
     return dict(given)
+
+
+def _refuse_loops(node: Any, path: str, above: dict[int, str]) -> None:
+    """Raise InvalidInputError when a dict, list or tuple contains itself; `above` has those on the way to `node`."""
+    children: Iterable[tuple[Any, Any]]
+    if isinstance(node, Mapping):
+        children = node.items()
+    elif isinstance(node, (list, tuple)):
+        children = ((index, item) for index, item in enumerate(node) if isinstance(item, _HOLDERS))
+    elif isinstance(node, Categorical):
+        return _refuse_loops(node.categories, f"{path}.categories", above)
+    else:
+        return None
+    if id(node) in above:
+        raise InvalidInputError(
+            f"Tuner(param_space=...): {path} is {above[id(node)]} again: a config cannot contain itself; "
+            "put a copy there"
+        )
+    above[id(node)] = path
+    for key, item in children:
+        _refuse_loops(item, f"{path}[{key!r}]", above)
+    del above[id(node)]
+    return None
 
 
 def _keys(space: Mapping[str, Any], prefix: str = "") -> set[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import queue
 import sys
 import threading
 from types import ModuleType
@@ -151,3 +152,28 @@ def test_deep_nesting_names_how_far_it_came() -> None:
         obj = [obj]
     (culprit,) = diagnose(obj, "config")
     assert culprit.expression.startswith("config[0][0]")
+
+
+class Proxy:
+    """As wrappers of streams are written: attributes come from what it wraps."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+
+class TestKnownByName:
+    def test_what_cannot_be_unpickled_is_named(self) -> None:
+        bar = Proxy({})
+        (culprit,) = diagnose(lambda: bar)
+        assert str(culprit) == "closure variable 'bar' of <lambda>: test_diagnosis.Proxy"
+        assert "cannot be unpickled: its __getattr__ calls itself without end" in culprit.reason
+
+    def test_event_and_queue_are_one_culprit_each(self) -> None:
+        ready, work = threading.Event(), queue.Queue[int]()
+        assert found(lambda: (ready, work)) == [
+            "closure variable 'ready' of <lambda>: threading.Event",
+            "closure variable 'work' of <lambda>: queue.Queue",
+        ]

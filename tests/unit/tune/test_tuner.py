@@ -406,3 +406,16 @@ def test_the_metric_check_can_be_switched_off(backend: Any, tmp_path: Path, monk
     monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     make(backend, tmp_path, name="loose").fit()
     assert [request.strict_metric for request in backend.requests] == [True, False]
+
+
+class TestSelfReference:
+    @pytest.mark.parametrize("wrap", [lambda loop: loop, lambda loop: (loop,), lambda loop: tune.choice([1, loop])])
+    def test_is_refused_with_its_path(self, wrap: Any) -> None:
+        loop: list[Any] = [1]
+        loop.append({"again": wrap(loop)})
+        with pytest.raises(
+            InvalidInputError, match=r"param_space\['x'\]\[1\]\['again'\].* is param_space\['x'\] again"
+        ):
+            tune.Tuner(lambda config: None, param_space={"x": loop})
+        same = [1]
+        tune.Tuner(lambda config: None, param_space={"x": [same, same]})

@@ -1,0 +1,140 @@
+"""Values of every type in configs and results: from a script to its trials and back, also in a later process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import collections, dataclasses, datetime as dt, enum, fractions, os, pathlib, sys, threading
+import numpy as np
+from trialpod import tune
+from trialpod.tune.schedulers import FIFOScheduler
+
+class Act(enum.Enum):
+    RELU = "relu"
+
+Point = collections.namedtuple("Point", "x y")
+
+@dataclasses.dataclass
+class Options:
+    depth: int
+    where: pathlib.Path
+
+def relu(x):
+    return max(x, 0)
+
+SPACE = {
+    "point": tune.grid_search([Point(1, (2,)), Point(3, (4,))]),
+    "layers": tune.choice([(64, 64)]),
+    "drawn": tune.sample_from(lambda spec: {spec.config.layers[0]}),
+    "act": Act.RELU,
+    "options": Options(3, pathlib.Path("/data")),
+    "when": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc),
+    "share": fractions.Fraction(1, 3),
+    "ordered": collections.OrderedDict(b=tune.uniform(0, 1), a=1),
+    "keys": {1: "one", (2, 3): "tuple"},
+    "array": np.arange(3, dtype="f4"),
+    "big": np.arange(100_000.0),
+    "relu": relu,
+    "class": Options,
+    "scaled": lambda x: 2 * x,
+}
+REPORTED = {
+    "loss": np.float32(0.25), "act": Act.RELU, "pair": (1, 2), "array": np.ones((2, 2), "i2"), "huge": 2**70,
+    "options": Options(4, pathlib.Path("x")), "complex": 1j, "when": dt.date(2026, 1, 2),
+}
+
+def same(one, other):
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    return one == other
+
+def check(config, where):
+    for name, value in SPACE.items():
+        found = config[name]
+        if name not in ("point", "layers", "drawn", "ordered", "scaled"):
+            assert type(found) is type(value) and (same(found, value) or name == "relu"), (where, name, found)
+    assert config["act"] is Act.RELU and isinstance(config["options"], Options), where
+    assert type(config["point"]) is Point and type(config["point"].y) is tuple, (where, config["point"])
+    assert config["layers"] == (64, 64) and config["drawn"] == {64}, where
+    assert type(config["ordered"]) is collections.OrderedDict and list(config["ordered"]) == ["b", "a"], where
+    assert config["relu"](-1) == 0 and config["scaled"](2) == 4, where
+
+def check_result(result, where):
+    for name, value in REPORTED.items():
+        assert type(result[name]) is type(value) and same(result[name], value), (where, name, result[name])
+    assert isinstance(result["lock"], str) and "lock" in result["lock"], (where, result["lock"])
+    check(result["config"], where)
+
+def train(config):
+    check(config, "trial")
+    config["big"] += 1  # its own copy
+    if config["point"].x == 3 and not os.path.exists(os.environ["MARK"]):
+        raise ValueError("fails at first")
+    tune.report({**REPORTED, "lock": threading.Lock()})
+
+class Watch(tune.Callback):
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        check_result(result, "callback")
+        check(trial.config, "trial of callback")
+
+class Sees(FIFOScheduler):
+    def on_trial_add(self, controller, trial):
+        check(trial.config, "scheduler")
+    def on_trial_result(self, controller, trial, result):
+        assert result["pair"] == (1, 2) and result["act"] is Act.RELU and type(result["loss"]) is np.float32, result
+        return "CONTINUE"
+
+def main():
+    run = tune.RunConfig(name="types", storage_path=os.environ["PLACE"], verbose=0, callbacks=[Watch()])
+    if sys.argv[1] == "fit":
+        tuning = tune.TuneConfig(metric="loss", mode="min", scheduler=Sees())
+        grid = tune.Tuner(train, param_space=SPACE, tune_config=tuning, run_config=run).fit()
+        assert len(grid.errors) == 1, grid.errors
+    else:
+        grid = tune.Tuner.restore(os.environ["PLACE"] + "/types", train, resume_errored=True).fit()
+        assert not grid.errors, grid.errors
+    for result in grid:
+        check(result.config, "Result.config")
+        if result.error is None:
+            check_result(result.metrics, "Result.metrics")
+    best = grid.get_best_result()
+    assert best.metrics["loss"] == 0.25
+    analysis = tune.ExperimentAnalysis(os.environ["PLACE"] + "/types", default_metric="loss", default_mode="min")
+    check(analysis.best_config, "ExperimentAnalysis")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def run(folder: Path, *args: str) -> None:
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PLACE": str(folder / "place"), "MARK": str(folder / "mark")}
+    done = subprocess.run(
+        [sys.executable, str(folder / "script.py"), *args], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-2000:]
+
+
+def test_values_keep_their_types_also_when_restored(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run(tmp_path, "fit")
+    (tmp_path / "mark").touch()
+    run(tmp_path, "restore")
+    place = tmp_path / "place" / "types"
+    (big,) = (place / ".trialpod" / "objects").iterdir()
+    assert big.stat().st_size < 810_000
+    journal = sum(file.stat().st_size for file in (place / ".trialpod" / "journal").iterdir())
+    assert journal < 100_000
+    (first, second) = sorted(place.glob("train_*"))
+    params = json.loads((first / "params.json").read_text())
+    assert params["layers"] == [64, 64]
+    assert params["act"] == "relu"
+    assert params["options"] == {"depth": 3, "where": "/data"}
+    assert params["array"] == [0.0, 1.0, 2.0]
+    assert params["big"] == "<ndarray 100000 float64>"
+    line = json.loads((second / "result.json").read_text().splitlines()[0])
+    assert (line["loss"], line["pair"], line["huge"], line["array"]) == (0.25, [1, 2], 2**70, [[1, 1], [1, 1]])
