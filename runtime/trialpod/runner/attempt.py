@@ -150,8 +150,16 @@ class Attempt:
 
     # Results.
 
+    def judge_alone(self) -> None:
+        """Note that only the stop rules, a scheduler or a stopper end the trial: its Trainable steps for ever."""
+        self._rules.must_end = not self.link.horizons
+
     def judge(self, result: dict[str, Any]) -> bool:
-        """Whether a flat result meets a stop rule."""
+        """Whether a flat result meets a stop rule.
+
+        Raises:
+            StopRuleError: a rule can never be met.
+        """
         return self._rules.met(result)
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:

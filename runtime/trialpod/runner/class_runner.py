@@ -92,6 +92,7 @@ class ClassRunner:
         if self._taken_away():
             # Before the first step there is nothing new to save.
             return "preempted"
+        attempt.judge_alone()
         while True:
             complete = trainable.train()
             if self._session.forked:

@@ -44,6 +44,7 @@ from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_enviro
 from trialpod.runner.streams import flush, say
 from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR, STAY
 from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.tune.report_values import StopRuleError
 from trialpod.tune.session import Outcome
 from trialpod.tune.trainable.trainable import Trainable
 
@@ -276,7 +277,7 @@ class _Process:
             return AttemptEnd(cause="damaged", error=str(error))
         from trialpod.runner.failure import end_of
 
-        end = end_of(error, preempted=attempt.preempted)
+        end = end_of(error, preempted=attempt.preempted, retry=not isinstance(error, StopRuleError))
         if end.traceback:
             say(end.traceback)
         return end

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trialpod.errors import InvalidInputError
 from trialpod.tune.config import IF_EXISTS as IF_EXISTS_VALUES
 from trialpod.tune.config import check_name
+from trialpod.tune.report_values import LENIENT_VARIABLE as NOT_STRICT
 
 if TYPE_CHECKING:
     from trialpod.tune.callback import Callback
@@ -24,8 +25,6 @@ MAX_CONCURRENT = "TRIALPOD_MAX_CONCURRENT"
 RESUME = "TRIALPOD_RESUME"
 IF_EXISTS = "TRIALPOD_IF_EXISTS"
 """As RunConfig(if_exists=...), and over it."""
-NOT_STRICT = "TUNE_DISABLE_STRICT_METRIC_CHECKING"
-"""Ray Tune's name for it."""
 CALLBACKS = "TRIALPOD_CALLBACKS"
 RAY_CALLBACKS = "RAY_TUNE_CALLBACKS"
 RESULT_DIR = "TUNE_RESULT_DIR"

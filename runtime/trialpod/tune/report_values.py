@@ -7,17 +7,22 @@ so what the user changes later has no effect. An error names the key.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trialpod.errors import InvalidInputError
-from trialpod.protocol.messages import MAX_RESULT_BYTES, StopRule
+from trialpod.errors import InvalidInputError, nearest
+from trialpod.protocol.messages import AUTO_RESULT_KEYS, MAX_RESULT_BYTES, StopRule
 from trialpod.protocol.values import MetricsEncoder, number, plain_encoder
 from trialpod.tune.result_keys import DEFAULT_METRIC
 
 log = logging.getLogger(__name__)
 
+MAX_UNJUDGED = 1000
+"""Results without any key of the stop rules, after which a trial that nothing else ends has failed."""
+LENIENT_VARIABLE = "TUNE_DISABLE_STRICT_METRIC_CHECKING"
+_MISSPELT = 0.85  # similarity from which one name is the other one, misspelt
 _converted_keys: set[str] = set()
 _unpicklable_keys: set[str] = set()
 
@@ -144,31 +149,88 @@ def as_number(value: Any) -> float | None:
     return number(value)
 
 
-class StopRules:
-    """Judges the entries of the ``stop`` dict: a result is the last one when ``result[key] >= value`` for any."""
+class StopRuleError(InvalidInputError):
+    """A stop rule is on a metric that the trial does not report, so it would never end the trial."""
 
-    def __init__(self, rules: Iterable[StopRule]) -> None:
+
+class StopRules:
+    """Judges the entries of the ``stop`` dict: a result is the last one when ``result[key] >= value`` for any.
+
+    A key that can only be a misspelt one is an error at the first result. Others may be reported later: they are
+    warned of, and only where nothing else ends the trial (`must_end`) `MAX_UNJUDGED` results without any of the keys
+    are an error.
+    """
+
+    def __init__(self, rules: Iterable[StopRule], *, strict: bool | None = None) -> None:
+        """Take the rules.
+
+        Args:
+            rules: the entries.
+            strict: whether missing keys are errors at all; None asks the environment.
+        """
         self._rules = tuple((rule.key, rule.value) for rule in rules)
         self._warned: set[str] = set()
+        self._judged = False  # a result had a number under one of the keys
+        self._unjudged = 0
+        self._strict = os.environ.get(LENIENT_VARIABLE, "0") == "0" if strict is None else strict
+        self.must_end = False
+        """Whether nothing but these rules ends the trial: a class steps until it is told otherwise."""
 
     def met(self, result: dict[str, Any]) -> bool:
-        """Whether this result ends the trial; warns once about a key that results do not have."""
+        """Whether this result ends the trial.
+
+        Raises:
+            StopRuleError: a rule can never be met.
+        """
+        missing = ""
         for key, limit in self._rules:
             value = result.get(key)
             if value.__class__ is not int and value.__class__ is not float:
                 found = as_number(value)
                 if found is None:
-                    self._warn(key, result)
+                    self._miss(key, result)
+                    missing = key
                     continue
                 value = found
+            self._judged = True
             if value >= limit:
                 return True
+        if missing and not self._judged and self.must_end:
+            self._unjudged += 1
+            if self._strict and self._unjudged >= MAX_UNJUDGED:
+                what = _explain(missing, result, f"is in none of {MAX_UNJUDGED:,} results")
+                raise StopRuleError(f"{what}; nothing else ends the trial")
         return False
 
-    def _warn(self, key: str, result: dict[str, Any]) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            what = "has no such metric" if key not in result else "has no number there"
-            log.warning(
-                "the stop rule on %r is not judged: the result %s (it has %s)", key, what, ", ".join(sorted(result))
-            )
+    def _miss(self, key: str, result: dict[str, Any]) -> None:
+        if key in self._warned:
+            return
+        self._warned.add(key)
+        if self._strict and key not in result and is_misspelt(key, result):
+            raise StopRuleError(_explain(key, result))
+        log.warning("%s; it is not judged until it is", _explain(key, result))
+
+
+def is_misspelt(key: str, result: Mapping[str, Any]) -> bool:
+    """Return whether a key that the result does not have is one that it has, misspelt: "training_iterations".
+
+    Names that differ in digits only are different metrics ("top1", "top5"); so are "loss" and "val_loss".
+    """
+    import difflib
+
+    lower = key.lower()
+    close = difflib.get_close_matches(lower, [name.lower() for name in result], n=1, cutoff=_MISSPELT)
+    return bool(close) and (close[0] == lower or _without_digits(close[0]) != _without_digits(lower))
+
+
+def _without_digits(name: str) -> str:
+    return "".join(character for character in name if not character.isdigit())
+
+
+def _explain(key: str, result: Mapping[str, Any], what: str = "is not in the result") -> str:
+    if key in result:
+        return f"stop: {key!r} is not a number but {result[key]!r:.60}"
+    guess = nearest(key, result)
+    shown = ", ".join(sorted(name for name in result if name not in AUTO_RESULT_KEYS or name == guess))
+    hint = f"; did you mean {guess!r}?" if guess else ""
+    return f"stop: {key!r} {what}, which has {shown or 'no metrics'}{hint}"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import threading
 from pathlib import PurePosixPath
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import StopRule
 from trialpod.protocol.values import open_leniently
-from trialpod.tune.report_values import StopRules, as_number, encode, flatten
+from trialpod.tune.report_values import MAX_UNJUDGED, StopRuleError, StopRules, as_number, encode, flatten
 
 
 def test_nested_metrics_become_names_with_slashes() -> None:
@@ -97,3 +98,35 @@ def test_every_kind_of_dict_is_flattened() -> None:
 
     nested = {"a": OrderedDict(b=1), "c": defaultdict(int, d=defaultdict(int, e=2))}
     assert flatten(nested) == {"a/b": 1, "c/d/e": 2}
+
+
+class TestMisspeltStopKeys:
+    RESULT: ClassVar[dict[str, float]] = {"loss": 0.5, "acc_top5": 0.1, "training_iteration": 1, "time_total_s": 2.0}
+
+    @pytest.mark.parametrize(
+        ("key", "meant"),
+        [("training_iterations", "training_iteration"), ("Loss", "loss"), ("losss", "loss"), ("los", "loss")],
+    )
+    def test_the_first_result_names_the_nearest(self, key: str, meant: str) -> None:
+        with pytest.raises(StopRuleError, match=f"stop: '{key}' is not in the result.*did you mean '{meant}'"):
+            StopRules([StopRule(key, 1)]).met(self.RESULT)
+
+    @pytest.mark.parametrize("key", ["val_loss", "quality", "acc_top1"])
+    def test_what_may_come_later_is_waited_for(self, key: str) -> None:
+        rules = StopRules([StopRule(key, 1)])
+        assert not any(rules.met(self.RESULT) for _ in range(MAX_UNJUDGED + 1))
+        assert rules.met({**self.RESULT, key: 1})
+
+    def test_a_class_does_not_train_for_ever(self) -> None:
+        rules = StopRules([StopRule("quality", 1)])
+        rules.must_end = True
+        assert not any(rules.met(self.RESULT) for _ in range(MAX_UNJUDGED - 1))
+        with pytest.raises(StopRuleError, match="'quality' is in none of 1,000 results"):
+            rules.met(self.RESULT)
+        other = StopRules([StopRule("quality", 1), StopRule("training_iteration", 9)])
+        other.must_end = True
+        assert not any(other.met(self.RESULT) for _ in range(MAX_UNJUDGED + 1))
+
+    def test_the_check_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+        assert not StopRules([StopRule("losss", 1)]).met(self.RESULT)
