@@ -232,7 +232,10 @@ def _verdict(engine: Engine, now: float) -> tuple[str, str]:
         case "user":
             return STOPPED, "stopped by the user"
         case "fail_fast":
-            return FAILED, f"trial {stopping.get('trial_id')} failed, and failFast is set"
+            return (
+                FAILED,
+                f"trial {stopping.get('trial_id')} failed, and {engine.settings.vocabulary.fail_fast} is set",
+            )
         case "metric" | "algorithm":
             return FAILED, str(stopping.get("message"))
         case "broken":

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from trialpod.protocol.messages import CheckpointRules, StopRule
+from trialpod_operator.engine.vocabulary import MANIFEST, SCRIPT, Vocabulary
 
 BUDGET_FIELDS = frozenset(
     {
@@ -44,6 +45,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reuse: bool = False
     stop_rules: list[StopRule] = []
     checkpoint_rules: CheckpointRules = msgspec.field(default_factory=CheckpointRules)
+    from_script: bool = False  # of a Tuner, not of a manifest: remedies speak Python
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words for what the user may change."""
+        return SCRIPT if self.from_script else MANIFEST
 
     def fixed_differences(self, other: Settings) -> list[str]:
         """Return the names of the fields that differ from `other` and must not."""

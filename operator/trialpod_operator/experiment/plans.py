@@ -141,6 +141,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         reuse=request.reuse,
         stop_rules=rules,
         checkpoint_rules=request.checkpoint_rules,
+        from_script=True,
     )
     scheduler = request.scheduler or FIFOScheduler()
     if stored is None:

@@ -20,6 +20,7 @@ from trialpod.tune.progress_reporter import CLIReporter
 from trialpod.tune.stored_objects import FOLDER, ValueFiles, read_values_from
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.engine.vocabulary import SCRIPT
 from trialpod_operator.experiment.definition import describe
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.plans import plan_from_request
@@ -124,9 +125,7 @@ class LocalBackend:
         if stored is None:
             return True
         if request.resources_fn is None:
-            slots = Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus))
-            slots.from_manifest = False
-            slots.check(request.resources)
+            Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus), vocabulary=SCRIPT).check(request.resources)
         existing = Existing(directory, stored, _ways(script), in_bucket=bool(request.storage_uri))
         return existing.settle({"definition": describe(request)}, if_exists)
 

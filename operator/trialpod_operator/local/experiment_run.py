@@ -149,7 +149,7 @@ def _checked_plan(
     """Make the plan for what is in the directory, and return that too; refuse what cannot work on this machine."""
     stored = read_stored(directory)
     plan = make_plan(stored)
-    slots.from_manifest = "manifest" in plan.document
+    slots.vocabulary = plan.settings.vocabulary
     if plan.resources_of is None:
         slots.check(plan.resources)
     if stored is not None:

@@ -503,7 +503,7 @@ class LocalShell:
         """Say what a budget that was not raised leaves undone."""
         engine, now = self._host.engine, self._plan.settings.num_samples
         count = len(engine.state.trials)
-        name = "spec.numSamples" if "manifest" in self._plan.document else "num_samples"
+        name = self._plan.settings.vocabulary.field("numSamples")
         if 0 < now < before:
             message = f"{name} is {now} and was {before}: no trial is added, and the {plural(count, 'trial')} that "
             message += "exist are kept" if count > 1 else "exists is kept"
@@ -530,8 +530,6 @@ class LocalShell:
     def _give_hints(self) -> None:
         if self._plan.resources_of is None and (hint := self._slots.hint(self._plan.resources)):
             fact, _, remedy = hint.partition("; ")
-            if "manifest" not in self._plan.document:
-                remedy = "to use a GPU in each trial: tune.with_resources(trainable, {'gpu': 1}), or a part of one"
             self._display.event(events.warning(fact, remedy))
         workers = self._plan.document.get("manifest", {}).get("spec", {}).get("workers")
         if workers:

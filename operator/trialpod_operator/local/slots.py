@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
 
 _UNIT = 10_000
 _GPU_NAMES = ("gpu", "GPU", "nvidia.com/gpu")
@@ -114,14 +115,20 @@ class Slots:
         machine: what there is.
         max_processes: at most so many trials at once, whatever they ask for.
         environ: the user's environment, whose settings win; None = this process's.
+        vocabulary: the words for remedies; may be set later.
     """
 
     def __init__(
-        self, machine: Machine, *, max_processes: int = 256, environ: Mapping[str, str] | None = None
+        self,
+        machine: Machine,
+        *,
+        max_processes: int = 256,
+        environ: Mapping[str, str] | None = None,
+        vocabulary: Vocabulary = MANIFEST,
     ) -> None:
         self.machine = machine
+        self.vocabulary = vocabulary
         self.max_processes = max_processes
-        self.from_manifest = True  # what asks for resources, for advice
         self._environ = os.environ if environ is None else environ
         self._cpu = _units(machine.cpus)
         self._memory = machine.memory
@@ -134,7 +141,7 @@ class Slots:
         need = self._need(request)
         machine = self.machine
         if need.cpu > _units(machine.cpus):
-            raise self._infeasible("cpu", need.cpu / _UNIT, machine.cpus, " or --cpus N to overcommit")
+            raise self._infeasible("cpu", need.cpu / _UNIT, machine.cpus, f" or {self.vocabulary.overcommit}")
         if need.memory > machine.memory:
             raise self._infeasible("memory", need.memory, machine.memory, " (bytes)")
         if need.gpu > len(machine.gpus) * _UNIT:
@@ -227,7 +234,17 @@ class Slots:
         one = count == 1
         return (
             f"{count} GPU{'' if one else 's'} of this machine {'is' if one else 'are'} not used, because the trials "
-            "ask for none; to use a GPU in each trial, add --set spec.resources.gpu=1 (or 0.25 to share one)"
+            f"ask for none; to use a GPU in each trial: {self.vocabulary.resource('gpu', 1)} (or 0.25 to share one)"
+        )
+
+    def _infeasible(self, name: str, asked: float, there: float, more: str) -> InvalidInputError:
+        usual = ("cpu", "gpu", "memory")
+        guess = nearest(name, usual) if not there and name not in usual else None
+        if guess is not None:
+            return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
+        remedy = f"ask for {'less' if there else 'none'} with {self.vocabulary.resource(name, there)}{more}"
+        return InvalidInputError(
+            f"resources: {name}: a trial asks for {asked:g}, this machine has {there:g}; {remedy}"
         )
 
     def _need(self, request: Mapping[str, float]) -> _Need:
@@ -236,7 +253,7 @@ class Slots:
         if gpu > 1 and gpu != int(gpu):
             raise InvalidInputError(
                 f"resources: gpu: {gpu:g} is neither a whole number nor below 1; "
-                f"use {self._asking('gpu', int(gpu))} or {int(gpu) + 1}"
+                f"use {self.vocabulary.resource('gpu', int(gpu))} or {int(gpu) + 1}"
             )
         known = {*_CPU_NAMES, *_GPU_NAMES, *_MEMORY_NAMES, *_UNCOUNTED}
         custom = {name: _units(_take(request, (name,), 0.0)) for name in request if name not in known}
@@ -247,16 +264,10 @@ class Slots:
         guess = nearest(name, known) if not there and name not in known else None
         if guess is not None:
             return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
-        remedy = f"ask for {'less' if there else 'none'} with {self._asking(name, there)}{more}"
+        remedy = f"ask for {'less' if there else 'none'} with {self.vocabulary.resource(name, there)}{more}"
         return InvalidInputError(
             f"resources: {name}: a trial asks for {asked:g}, this machine has {there:g}; {remedy}"
         )
-
-    def _asking(self, name: str, amount: float) -> str:
-        """Return how to ask for an amount."""
-        if self.from_manifest:
-            return f"--set spec.resources.{name}={amount:g}"
-        return f"tune.with_resources(trainable, {{{name!r}: {amount:g}}})"
 
     def _choose_gpus(self, need: int) -> dict[str, int] | None:
         if not need:

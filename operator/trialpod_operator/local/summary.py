@@ -89,7 +89,7 @@ def summarize(view: ExperimentView, command: RunCommand | None = None) -> str:
     """
     parts = [_outcome(view), _failures(view), best_text(view)]
     if view.best is not None:
-        parts.append(paste_text(view.best))
+        parts.append(paste_text(view.best, yaml=view.vocabulary.yaml))
     parts.append(_next_commands(view, command))
     return "\n\n".join(part for part in parts if part)
 
@@ -154,13 +154,16 @@ def _of_iteration(row: TrialRow) -> str:
     return f" (iteration {row.checkpoint_iteration})" if known else ""
 
 
-def paste_text(row: TrialRow) -> str:
+def paste_text(row: TrialRow, *, yaml: bool = True) -> str:
     """Return a trial's parameters ready to paste, as Python and as YAML."""
     if not row.config:
         return "best parameters: it has none"
     python = python_literal(row.config).replace("\n", "\n         ")
-    yaml = "\n".join(f"  {line}" for line in yaml_text(row.config).splitlines())
-    return f"best parameters, as Python:\nconfig = {python}\n\nas YAML:\n{yaml}"
+    text = f"best parameters, as Python:\nconfig = {python}"
+    if not yaml:
+        return text
+    lines = "\n".join(f"  {line}" for line in yaml_text(row.config).splitlines())
+    return f"{text}\n\nas YAML:\n{lines}"
 
 
 def reported_keys(rows: Iterable[TrialRow]) -> list[str]:
@@ -173,6 +176,8 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
     """Return why there is no best trial by `metric`, and what to do about it."""
     if metric is None:
         key = next(iter(reported_keys(view.rows)), "KEY")
+        if not view.vocabulary.yaml:
+            return f"no best trial: the experiment names no metric; {view.vocabulary.metric(one_line(key))}"
         return (
             "no best trial: the experiment names no metric; name one here: "
             f"{program()} best {one_line(shlex.quote(view.path))} --metric {one_line(shlex.quote(key))} --mode max"
@@ -192,8 +197,9 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
         lines.append(f"  reported were: {', '.join(map(one_line, keys[:MOST_KEYS]))}{more}")
         close = nearest(metric, keys)
         if close is not None:
+            where = "either place" if view.vocabulary.yaml else "TuneConfig, or what the Trainable reports,"
             lines.append(
-                f"  did you mean {one_line(close)!r}? Correct the metric's name in either place and run it again; "
+                f"  did you mean {one_line(close)!r}? Correct the metric's name in {where} and run it again; "
                 f"for these results: {program()} best {one_line(shlex.quote(view.path))} "
                 f"--metric {one_line(shlex.quote(close))} --mode {view.mode or 'max'}"
             )

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
@@ -52,6 +54,7 @@ class ExperimentView:
     trials_per_minute: float | None
     eta_s: float | None
     resources: dict[str, dict[str, float]] = field(default_factory=dict)  # hours, see `accounting.hours`
+    vocabulary: Vocabulary = MANIFEST  # the words for remedies
     budget_used_up: tuple[str, float] | None = None  # field of the spec and hours, when that ended the experiment
 
 

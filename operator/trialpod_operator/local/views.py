@@ -85,6 +85,7 @@ def build_view(
         trials_per_minute=trials_per_minute(sum(trial.ended for trial in trials), elapsed_s),
         eta_s=eta,
         resources=accounting.hours(flags.account, flags.spent),
+        vocabulary=settings.vocabulary,
         budget_used_up=_budget_used_up(flags.stopping),
     )
 
