@@ -237,16 +237,6 @@ class Slots:
             f"ask for none; to use a GPU in each trial: {self.vocabulary.resource('gpu', 1)} (or 0.25 to share one)"
         )
 
-    def _infeasible(self, name: str, asked: float, there: float, more: str) -> InvalidInputError:
-        usual = ("cpu", "gpu", "memory")
-        guess = nearest(name, usual) if not there and name not in usual else None
-        if guess is not None:
-            return InvalidInputError(f"resources: {name}: this machine has none; did you mean {guess!r}?")
-        remedy = f"ask for {'less' if there else 'none'} with {self.vocabulary.resource(name, there)}{more}"
-        return InvalidInputError(
-            f"resources: {name}: a trial asks for {asked:g}, this machine has {there:g}; {remedy}"
-        )
-
     def _need(self, request: Mapping[str, float]) -> _Need:
         cpu = _take(request, _CPU_NAMES, DEFAULT_CPU)
         gpu = _take(request, _GPU_NAMES, 0.0)
