@@ -1,0 +1,121 @@
+"""The reference of a manifest's fields, docs/manifest.md, made from the schema that a cluster checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trialpod_operator.api.crds import schema_of
+from trialpod_operator.api.models import TuneExperimentSpec
+
+Schema = Mapping[str, Any]
+
+CLUSTER_ONLY = (
+    "finishedPods",
+    "image",
+    "storage.credentialsSecret",
+    "storage.deletionPolicy",
+    "storage.scopedCredentials",
+    "template",
+    "trainable.configMapRef",
+    "ttlSecondsAfterFinished",
+    "workers",
+)
+"""Fields that say something of pods or of a cluster's resources; `trialpod run` passes over them or refuses them."""
+
+_HEAD = """\
+<!-- Written by tools/make_crds from the models in operator/trialpod_operator/api; changes here are lost. -->
+# The manifest
+
+A `TuneExperiment` describes an experiment for `trialpod run` on one machine and for a cluster alike. `trialpod
+validate FILE` checks it without running anything, with lines and the nearest valid name; in a cluster `kubectl
+explain te.spec` shows the same as this page. `--set spec.numSamples=10` changes a field for one run.
+
+```yaml title="experiment.yaml"
+apiVersion: trialpod.dev/v1alpha1
+kind: TuneExperiment
+metadata:
+  name: climb                                # lower-case letters, digits and "-"; --name gives another one for a run
+spec:
+  trainable: {entrypoint: "train:train"}     # train.py beside this file; in a cluster in the image
+  searchSpace:
+    lr: {loguniform: [1e-4, 1e-1]}
+    layers: {grid_search: [1, 2, 3]}         # every value, for each sample of the others
+    optimizer: {name: {choice: [sgd, adam]}, momentum: 0.9}
+  metric: accuracy
+  mode: max
+  numSamples: 10                             # 30 trials: 10 samples of the grid
+  maxConcurrentTrials: 4
+  timeBudget: 2h
+  scheduler: {name: asha, parameters: {max_t: 81, grace_period: 1}}
+  stop: {training_iteration: 81}
+  checkpoint: {numToKeep: 2}
+  failurePolicy: {maxFailures: 1}
+```
+
+* Distributions of `searchSpace` and search algorithms: [search.md](search.md). Schedulers:
+  [schedulers.md](schedulers.md).
+* A duration is a number of seconds or text such as `90s`, `2h` or `1h30m`; an amount of a resource is written as for
+  Kubernetes: `500m`, `2Gi`.
+* Numbers are read as kubectl reads them: `1e-4` is a number.
+* Fields marked *cluster* concern pods and a cluster's resources, and change nothing on one machine.
+
+"""
+
+
+def manifest_reference() -> str:
+    """Return the page."""
+    whole = schema_of(TuneExperimentSpec)
+    return _HEAD + "".join(_section(path, schema) for path, schema in _objects(whole, "spec"))
+
+
+def _objects(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    """Yield each object with fields of its own, those above first."""
+    yield path, schema
+    for name, field in schema.get("properties", {}).items():
+        if path == "spec.template" or name == "template":
+            continue  # a pod template: Kubernetes' own reference has its fields
+        inner, suffix = (field["items"], "[]") if "items" in field else (field, "")
+        if inner.get("properties"):
+            yield from _objects(inner, f"{path}.{name}{suffix}")
+
+
+def _section(path: str, schema: Schema) -> str:
+    required = schema.get("required", ())
+    lines = [f"## {path}", ""]
+    rules = dict.fromkeys(str(rule["message"]) for rule in schema.get("x-kubernetes-validations", ()))
+    lines += [*(f"* {rule}" for rule in rules), ""] if rules else []
+    lines += ["| field | value | |", "|---|---|---|"]
+    for name, field in schema.get("properties", {}).items():
+        about = [str(field.get("description", "")).strip()]
+        if name in required:
+            about.append("**Required.**")
+        place = f"{path}.{name}".removeprefix("spec.")
+        if any(place == only or place.startswith(f"{only}.") for only in CLUSTER_ONLY):
+            about.append("*cluster*")
+        lines.append(f"| `{name}` | {_value(field)} | {_cell(' '.join(about))} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def _value(field: Schema) -> str:
+    """Return what a field takes, in a few words."""
+    if "enum" in field:
+        return _cell(" \\| ".join(f"`{each}`" for each in field["enum"]), escaped=True)
+    if "items" in field:
+        return "list"
+    if field.get("x-kubernetes-int-or-string"):
+        return "duration"
+    if "additionalProperties" in field:
+        return "mapping of amounts" if field.get("x-kubernetes-validations") else "mapping of numbers"
+    kind = str(field.get("type", ""))
+    words = {"integer": "integer", "boolean": "`true` \\| `false`", "object": "mapping", "string": "text"}.get(
+        kind, kind
+    )
+    if field.get("minimum") is not None and kind in ("integer", "number"):
+        words += f", {field['minimum']:g} or more"
+    return words
+
+
+def _cell(text: str, *, escaped: bool = False) -> str:
+    text = " ".join(text.split())
+    return text if escaped else text.replace("|", "\\|")
