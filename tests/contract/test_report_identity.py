@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import json
 import threading
 import time
@@ -24,11 +25,13 @@ from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.http import Connection, TransportError
 from trialpod.protocol.messages import (
+    MAX_RESULT_BYTES,
     Assignment,
     AssignmentAnswer,
     AssignmentRequest,
     AttemptEnd,
     ReportAnswer,
+    ReportRequest,
     TrainableRef,
 )
 from trialpod_operator.cluster.certificates import (
@@ -53,6 +56,15 @@ NAMES = ["127.0.0.1", "localhost"]
 def encoded(value: Any) -> str:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """Who calls."""
+
+    namespace: str
+    pod_name: str
+    pod_uid: str
 
 
 class ApiServer:
@@ -467,3 +479,39 @@ def test_clients_that_never_finish_their_handshake_are_dropped_and_counted(tmp_p
         world.call(silent(world))
         with connected(world, world.api.issue("one")) as client:
             report(world.link(client), 1)
+
+
+class TestResultSize:
+    @pytest.mark.parametrize(("extra", "status"), [(0, 200), (1, 413)])
+    def test_limit_of_one_result_holds(self, world: World, extra: int, status: int) -> None:
+        body = msgspec.msgpack.encode(b"x" * (MAX_RESULT_BYTES - 5 + extra))
+        request = ReportRequest(trial_id="t_1", attempt=1, first=1, results=[msgspec.Raw(body)])
+        caller = Pod("team", "one", "uid-one")
+        world.experiment.pods["t_1"] = caller.pod_uid
+        reply = world.gate._service.handle("/v1/team/digits/report", msgspec.msgpack.encode(request), caller)
+        assert isinstance(reply, tuple)
+        assert reply[0] == status
+
+
+class TestForeignExperiment:
+    """A pod calls in the name of another experiment of its namespace."""
+
+    def test_is_refused_for_good(self) -> None:
+        class Experiments:
+            def find(self, name: str) -> Any:
+                raise NotReadyError(f"experiment {name} is not open at the moment")
+
+            def experiment_of(self, caller: Caller) -> str:
+                return "team/digits" if caller.pod_uid == "1" else ""
+
+        service = ReportService(Experiments())
+        body = msgspec.msgpack.encode(ReportRequest(trial_id="t_1", attempt=1))
+
+        def status(name: str, uid: str) -> int:
+            reply = service.handle(f"/v1/team/{name}/report", body, Pod("team", "one", uid))
+            assert isinstance(reply, tuple)
+            return reply[0]
+
+        assert status("other", "1") == 403
+        assert status("digits", "1") == 503
+        assert status("other", "2") == 503

@@ -24,7 +24,7 @@ from trialpod_operator.cluster.steady_clock import steady
 from trialpod_operator.cluster.storage_access import NAMESPACE
 from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.work_queue import WorkQueue
-from trialpod_operator.reports.service import NotReadyError
+from trialpod_operator.reports.service import Caller, NotReadyError
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +180,10 @@ class Controller:
         if found is not None or name in self.seen.experiments or new_here:
             raise NotReadyError(f"experiment {name} is not open at the moment")
         return None
+
+    def experiment_of(self, caller: Caller) -> str:
+        """Return the key of the experiment that a pod belongs to, "" when the pod was not seen."""
+        return self.seen.experiment_of(caller.namespace, caller.pod_name, caller.pod_uid)
 
     def start(self) -> None:
         """Begin to work."""

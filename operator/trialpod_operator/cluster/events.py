@@ -9,7 +9,7 @@
 | Suspended, Resumed | Normal | all trials stand still; they go on |
 | Retrying, NothingToRetry | Normal, Warning | somebody asked for failed trials to be tried again |
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
-| Disrupted | Warning | the cluster ended an attempt: once per reason and while |
+| Disrupted | Warning | the cluster ended an attempt: once per trial, reason and while, up to a few of a reason |
 | Waiting | Warning | no trial can run, once per reason |
 | Stalled | Warning | it needs somebody's help |
 | Succeeded, Stopped | Normal | it ended |
@@ -28,6 +28,8 @@ MAX_TRIAL_FAILURES = 10
 """TrialFailed events of one experiment; the rest is counted in its status."""
 
 DISRUPTED_EVERY_S = 300.0
+MAX_DISRUPTIONS = 10
+"""Disrupted events of one reason within that time; the rest is counted in the status."""
 
 MAX_NOTE = 1000
 """Kubernetes takes 1024 characters of an event's message."""
@@ -76,7 +78,7 @@ class TrialEvents:
     def __init__(self) -> None:
         self._failures = 0
         self._messages: set[str] = set()
-        self._disrupted: dict[str, float] = {}
+        self._disrupted: dict[str, dict[str, float]] = {}  # by the reason, then by the trial: when it was told
 
     def failed(self, trial: str, message: str) -> KubernetesEvent | None:
         """A trial failed for good.
@@ -101,10 +103,10 @@ class TrialEvents:
             message: of the `Ending`.
             now: seconds since the epoch.
         """
-        last = self._disrupted.get(reason)
-        if last is not None and now - last < DISRUPTED_EVERY_S:
+        told = {name: at for name, at in self._disrupted.get(reason, {}).items() if now - at < DISRUPTED_EVERY_S}
+        if trial in told or len(told) >= MAX_DISRUPTIONS:
             return None
-        self._disrupted[reason] = now
+        self._disrupted[reason] = {**told, trial: now}
         return _event("Warning", "Disrupted", f"{trial}: {message}")
 
 

@@ -85,6 +85,14 @@ class Seen:
         """Return one pod of an experiment."""
         return _unpacked(self._pods.get(key, {}).get(name))
 
+    def experiment_of(self, namespace: str, name: str, uid: str) -> str:
+        """Return the key of the experiment that a pod belongs to, "" when no such pod is there."""
+        for key, pods in self._pods.items():
+            pod = pods.get(name) if key.startswith(f"{namespace}/") else None
+            if pod is not None and _identity(pod)[0] == uid:
+                return key
+        return ""
+
     def pods(self, key: str) -> list[Object]:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]

@@ -8,6 +8,7 @@ number of trials; parameters and messages are cut to fixed sizes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ from trialpod_operator.experiment.best import best_trial
 MAX_BEST_PARAMS = 8 * 1024
 MAX_EVIDENCE = 4 * 1024
 MAX_RESOURCES = 32
+MAX_ERROR = 500
+"""Characters of a trial's error in the condition of its experiment."""
 
 Json = dict[str, Any]
 _NONE: Mapping[str, Any] = {}
@@ -75,11 +78,12 @@ def experiment_status(
     before = _readable(previous)
     waiting = _brief(waiting)
     flags = engine.state.flags if engine is not None else None
+    ended = _ending_message(engine) if engine is not None and engine.finished else ""
     counts = _counts(engine) if engine is not None else None
     observations = observe_experiment(
         started=engine is not None and engine.state.settings is not None,
         state=flags.state if flags is not None else "",
-        message=flags.message if flags is not None else "",
+        message=ended or (flags.message if flags is not None else ""),
         finished=flags is not None and flags.finished,
         stopping=flags is not None and flags.stopping is not None,
         suspended=flags is not None and flags.suspended,
@@ -211,6 +215,19 @@ def _counts(engine: Engine) -> TrialCounts:
         total=total,
         progress=str(done) if total is None else f"{done}/{total}",
     )
+
+
+def _ending_message(engine: Engine) -> str:
+    """Return how an experiment has ended, with the most frequent error of its failed trials."""
+    message = engine.state.flags.message
+    errors = Counter(trial.error for trial in engine.state.trials.values() if trial.status == ERROR and trial.error)
+    if not message or not errors:
+        return message
+    (error, count), *others = errors.most_common()
+    if error in message:
+        return message
+    which = f" ({count} of them)" if others else ""
+    return f"{message}{which}: {cut(error, MAX_ERROR)}"
 
 
 def _resources(engine: Engine) -> dict[str, ResourceHours]:

@@ -24,6 +24,7 @@ import msgspec
 
 from trialpod.errors import StorageError, TrialpodError
 from trialpod.protocol.messages import (
+    MAX_RESULT_BYTES,
     PROTOCOL_VERSION,
     AssignmentAnswer,
     AssignmentRequest,
@@ -107,6 +108,15 @@ class Experiments(Protocol):
 
 
 @runtime_checkable
+class KnowsCallers(Protocol):
+    """Experiments that know which of them a caller belongs to."""
+
+    def experiment_of(self, caller: Caller) -> str:
+        """Return the name of that experiment, "" when it is not known."""
+        ...
+
+
+@runtime_checkable
 class Shared(Protocol):
     """An experiment that another process may have gone on with."""
 
@@ -182,7 +192,13 @@ class ReportService:
             if experiment is None:
                 return refuse(404, f"there is no experiment '{name}' here")
             if parts[-1] == "report":
-                return self._report(experiment, read(_report_decoder, body), caller)
+                request = read(_report_decoder, body)
+                if len(body) > MAX_RESULT_BYTES and (size := max(map(_size, request.results), default=0)) > (
+                    MAX_RESULT_BYTES
+                ):
+                    large = f"a result of {size} bytes is over the limit of {MAX_RESULT_BYTES} bytes"
+                    return refuse(413, f"{large}; put large data into a checkpoint")
+                return self._report(experiment, request, caller)
             if parts[-1] == "credentials":
                 return self._credentials(experiment, read(_credentials_decoder, body), caller)
             return self._assign(experiment, read(_assignment_decoder, body), caller)
@@ -191,6 +207,11 @@ class ReportService:
         except msgspec.ValidationError as error:
             return refuse(400, f"the request cannot be taken: {error}")
         except NotReadyError as error:
+            # Who belongs to another experiment is not told to try again: it would do so for ever.
+            if caller is not None and isinstance(self._experiments, KnowsCallers):
+                belongs_to = self._experiments.experiment_of(caller)
+                if belongs_to and belongs_to != name:
+                    return refuse(403, f"pod {caller.pod_name} belongs to {belongs_to} and may not report to {name}")
             return refuse(503, str(error))
 
     def _report(
@@ -330,6 +351,10 @@ def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer)
         # The trial's next attempt may start at once; this one is told of its own end, not that it is superseded.
         experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
     return answer
+
+
+def _size(result: msgspec.Raw) -> int:
+    return len(memoryview(result))
 
 
 def _send_away(experiment: Experiment, why: str) -> Reply | Awaitable[Reply]:

@@ -8,7 +8,7 @@ from cluster_objects import NOW, Run
 
 from trialpod_operator.api import status_models
 from trialpod_operator.cluster.conditions import Problem
-from trialpod_operator.cluster.events import MAX_TRIAL_FAILURES, TrialEvents, transition_events
+from trialpod_operator.cluster.events import MAX_DISRUPTIONS, MAX_TRIAL_FAILURES, TrialEvents, transition_events
 from trialpod_operator.cluster.status import experiment_status
 from trialpod_operator.engine import events
 
@@ -73,12 +73,19 @@ def test_failed_trials_are_told_up_to_a_number() -> None:
     assert sum(event is not None for event in told) < 2 * MAX_TRIAL_FAILURES
 
 
-def test_disruptions_of_one_reason_are_told_once_in_a_while() -> None:
-    chosen = TrialEvents()
-    assert chosen.disrupted("a", "EvictionByEvictionAPI", "m", NOW) is not None
-    assert chosen.disrupted("b", "EvictionByEvictionAPI", "m", NOW + 10) is None
-    assert chosen.disrupted("b", "PodVanished", "m", NOW + 10) is not None
-    assert chosen.disrupted("b", "EvictionByEvictionAPI", "m", NOW + 400) is not None
+class TestDisrupted:
+    def test_one_event_for_each_trial_and_reason(self) -> None:
+        chosen = TrialEvents()
+        assert chosen.disrupted("a", "EvictionByEvictionAPI", "m", NOW) is not None
+        assert chosen.disrupted("b", "EvictionByEvictionAPI", "m", NOW) is not None
+        assert chosen.disrupted("b", "EvictionByEvictionAPI", "m", NOW + 10) is None
+        assert chosen.disrupted("b", "PodVanished", "m", NOW + 10) is not None
+        assert chosen.disrupted("b", "EvictionByEvictionAPI", "m", NOW + 400) is not None
+
+    def test_number_is_bounded(self) -> None:
+        chosen = TrialEvents()
+        told = [chosen.disrupted(f"t{index}", "NodeLost", "m", NOW) for index in range(1000)]
+        assert sum(event is not None for event in told) == MAX_DISRUPTIONS
 
 
 def test_a_long_message_fits_into_an_event() -> None:

@@ -37,6 +37,7 @@ class TestRetryAnnotation:
             await fail(world)
             assert world.condition("Failed")["status"] == "True"
             assert world.states() == ["ERROR", "ERROR"]
+            assert world.condition("Failed")["message"] == "all 2 trials failed: ValueError: no"
             await annotate(world, retry="1")
             status = await until_retried(world)
             assert world.states() == ["TERMINATED"] * 2

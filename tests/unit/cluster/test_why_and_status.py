@@ -36,7 +36,7 @@ def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiSe
         "lastTimestamp": "2026-11-21T10:00:00Z", "involvedObject": {"name": "climb"},
     })  # fmt: skip
     text = trialpod("why", "climb")
-    assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 started\n")
+    assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 running\n")
     assert "Ready=False Unschedulable, since " in text
     assert "  Unschedulable: not enough cpu; ask for less in spec.resources\n    d75de_00000, d75de_00001\n" in text
     assert "  1 trial: ran out of memory; raise spec.resources.memory\n" in text
@@ -46,6 +46,17 @@ def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiSe
     assert "next: kubectl -n team get pods -l trialpod.dev/experiment=climb" in text
     assert "next: trialpod logs climb d75de_00002 -n team" in text
     assert "next: trialpod results climb -n team --failed" in text
+
+
+def test_why_says_one_message_once_for_all_trials(server: ApiServer, trialpod: Run) -> None:
+    server.put("tuneexperiments", waiting_experiment())
+    for index in range(3):
+        name = f"climb-d75de-{index:05d}"
+        failed = {"message": f"ran out of memory ({name}-1 of {name})", "podName": f"{name}-1"}
+        server.put("tunetrials", trial_object("climb", index, "ERROR", **failed))
+    text = trialpod("why", "climb")
+    assert "  3 trials: ran out of memory (climb-d75de-00000-1 of climb-d75de-00000)\n" in text
+    assert text.count("ran out of memory") == 1
 
 
 def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: ApiServer, trialpod: Run) -> None:

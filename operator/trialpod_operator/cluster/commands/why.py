@@ -42,13 +42,17 @@ def findings(
     waiting: dict[tuple[str, str], list[str]] = {}
     failed: dict[str, list[str]] = {}
     logs: dict[str, str] = {}
+    said: dict[str, str] = {}  # the first of each kind of message, as it is
     for trial in trials:
         found = trial.get("status") or {}
         name = str((trial.get("spec") or {}).get("trialId") or trial["metadata"]["name"])
         if why := found.get("waiting"):
-            waiting.setdefault((str(why.get("reason")), str(why.get("message"))), []).append(name)
+            kind = _without_names(str(why.get("message")), trial)
+            message = said.setdefault(kind, str(why.get("message")))
+            waiting.setdefault((str(why.get("reason")), message), []).append(name)
         if found.get("state") == "ERROR":
             message = str(found.get("message") or "no reason is known")
+            message = said.setdefault(_without_names(message, trial), message)
             failed.setdefault(message, []).append(name)
             logs.setdefault(message, f"{found.get('storageUri')}/log.txt" if found.get("storageUri") else "")
     held = status.get("waiting") or {}
@@ -83,6 +87,14 @@ def findings(
         ],
         "storage": status.get("storageUri") or "",
     }
+
+
+def _without_names(message: str, trial: Mapping[str, Any]) -> str:
+    """Return what is the same in the messages of all trials to which the same has happened."""
+    names = (trial.get("status") or {}).get("podName"), trial["metadata"]["name"], trial["spec"].get("trialId")
+    for name in names:
+        message = message.replace(str(name), "TRIAL") if name else message
+    return message
 
 
 def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
@@ -138,14 +150,16 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     from trialpod_operator.cluster.remote_view import ago, seconds
     from trialpod_operator.local.display.words import one_line, plural
 
-    progress = f", {found['progress']} trials done, {found['running']} started" if found["progress"] else ""
+    running = f", {found['running']} running" if found["running"] else ""
+    progress = f", {found['progress']} trials done{running}" if found["progress"] else ""
     lines = [f"{found['name']} (namespace {found['namespace']}): {found['state']}{progress}"]
     told = set()
     for kind, each in found["conditions"].items():
         if each["message"] in told:
             continue
         told.add(each["message"])
-        since = ago(seconds(each.get("lastTransitionTime")), now)
+        alike = (c for c in found["conditions"].values() if c["message"] == each["message"])
+        since = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
         lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
     if found["waiting"]:
         lines += ["", "trials that wait:"]
