@@ -73,8 +73,13 @@ class Waiting(StatusModel, frozen=True, kw_only=True):
 class TrialCounts(StatusModel, frozen=True, kw_only=True):
     """How many trials there are, by state."""
 
-    pending: Annotated[Count, Meta(description="Trials that wait for their turn, for resources or for a retry.")]
-    running: Annotated[Count, Meta(description="Trials that have an attempt under way.")]
+    pending: Annotated[
+        Count, Meta(description="Trials that wait for their turn, for a retry, or for their pod to run.")
+    ]
+    starting: Annotated[
+        Count, Meta(description="Those of the pending ones whose pod was asked for and does not run yet.")
+    ] = 0
+    running: Annotated[Count, Meta(description="Trials whose process runs.")]
     paused: Annotated[Count, Meta(description="Trials that the scheduler or a suspension holds back.")]
     terminated: Annotated[Count, Meta(description="Trials that ended well, or were stopped early.")]
     error: Annotated[Count, Meta(description="Trials that failed for good.")]

@@ -6,6 +6,7 @@ to install what is not there.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ __all__ = ["ApiError", "ClusterUnreachableError", "Experiments", "ForbiddenError
 
 CHART = "helm install trialpod charts/trialpod"
 _PAGE = 500
+
+LEASE = "trialpod-operator"
+"""What the chart calls the operator's Lease."""
+
+LEASE_PATIENCE_S = 10.0
+"""How far the clocks of this machine and of the operator's node may differ."""
 
 Json = dict[str, Any]
 
@@ -262,6 +269,31 @@ class Experiments:
             return {}  # Nothing depends on it: it is there to warn.
         notes = (found.get("metadata") or {}).get("annotations") or {}
         return {key: str(value) for key, value in notes.items() if key.startswith(f"{names.GROUP}/")}
+
+    def operator_silence(self, now: float) -> str | None:
+        """Return that no operator is at work, with the next step; None: one is, or nobody here may know.
+
+        Args:
+            now: seconds since the epoch.
+        """
+        service = self.operator_facts().get(names.REPORTS_ANNOTATION, "")
+        host = service.partition("://")[2].partition("/")[0].partition(":")[0].split(".")
+        if len(host) < 2:
+            return None  # it has said nothing of itself here
+        namespace = host[1]
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{LEASE}"
+        try:
+            spec = self.client.request("GET", path).get("spec") or {}
+        except ApiError as error:
+            if error.status != 404:
+                return None
+            return f"no operator is at work: there is no Lease {LEASE} in the namespace {namespace}"
+        renewed = dt.datetime.fromisoformat(str(spec["renewTime"])).timestamp() if spec.get("renewTime") else 0.0
+        if not spec.get("holderIdentity"):
+            return f"no operator is at work: nobody holds the Lease {LEASE} in the namespace {namespace}"
+        if now - renewed <= float(spec.get("leaseDurationSeconds") or 15) + LEASE_PATIENCE_S:
+            return None
+        return f"no operator is at work: the Lease {LEASE} in {namespace} was renewed {now - renewed:.0f} s ago"
 
     def _patch(self, resource: str, name: str, body: Json) -> Json:
         try:

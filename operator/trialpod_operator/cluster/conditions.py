@@ -146,6 +146,7 @@ def observe_experiment(
     held: int,
     waiting: status_models.Waiting | None,
     problem: Problem | None,
+    begun: int | None = None,
 ) -> list[Observation]:
     """Return how an experiment stands; the first one is Ready, whose message sums it up.
 
@@ -157,10 +158,12 @@ def observe_experiment(
         stopping: all trials are being stopped.
         suspended: no trial may run.
         running: trials with an attempt under way.
-        held: those of them whose pods do not run yet.
+        held: those of them whose pods do not run yet, for a reason.
         waiting: why not.
         problem: what keeps the whole experiment from going on.
+        begun: how many of the running ones have a process; None = all that are not held.
     """
+    begun = running - held if begun is None else begun
     if problem is not None and problem.stalled:
         return [
             Observation(READY, "False", problem.reason, problem.message),
@@ -192,7 +195,10 @@ def observe_experiment(
     if waiting is not None and held >= running:
         return [Observation(READY, "False", waiting.reason, f"no trial runs: {waiting.message}")]
     if waiting is not None:
-        text = f"{running - held} of {running} started trials run; {waiting.message}"
+        text = f"{begun} of {running} started trials run; {waiting.message}"
+        return [Observation(READY, "True", RUNNING_REASON, text)]
+    if running and not begun:
+        text = f"{running} trial{'s are' if running > 1 else ' is'} starting"
         return [Observation(READY, "True", RUNNING_REASON, text)]
     return [Observation(READY, "True", RUNNING_REASON, "trials are running")]
 
@@ -205,9 +211,16 @@ def observe_trial(trial: Trial, message: str, waiting: status_models.Waiting | N
         return [Observation(FAILED, "True", FAILED, message)]
     if waiting is not None:
         return [Observation(READY, "False", waiting.reason, waiting.message)]
+    if is_starting(trial):
+        return [Observation(READY, "False", STARTING, message)]
     if trial.status == RUNNING:
         return [Observation(READY, "True", RUNNING_REASON, message)]
     return [Observation(READY, "False", PAUSED_REASON if trial.status == PAUSED else PENDING_REASON, message)]
+
+
+def is_starting(trial: Trial) -> bool:
+    """Return whether a trial's attempt was started, and no process runs it yet."""
+    return trial.running and not (trial.pid or trial.received)
 
 
 def cut(text: str, limit: int = MAX_MESSAGE) -> str:

@@ -10,6 +10,7 @@
 | Retrying, NothingToRetry | Normal, Warning | somebody asked for failed trials to be tried again |
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
 | Disrupted | Warning | the cluster ended an attempt: once per trial, reason and while, up to a few of a reason |
+| StorageUnavailable, StorageAvailable | Warning, Normal | the storage does not answer; it answers again |
 | Waiting | Warning | no trial can run, once per reason |
 | Stalled | Warning | it needs somebody's help |
 | Succeeded, Stopped | Normal | it ended |
@@ -56,6 +57,12 @@ def transition_events(previous: Mapping[str, Any] | None, current: Mapping[str, 
         found.append(_event("Normal", "Suspended", after[conditions.SUSPENDED]["message"]))
     elif was_suspended and conditions.SUSPENDED not in after and not _over(after):
         found.append(_event("Normal", "Resumed", "trials go on"))
+    away = "StorageUnavailable"
+    was_away = before.get(conditions.READY, {}).get("reason") == away
+    if ready.get("reason") == away and not was_away:
+        found.append(_event("Warning", away, ready.get("message", "")))
+    elif was_away and ready.get("reason") not in (None, away):
+        found.append(_event("Normal", "StorageAvailable", "the storage answers again"))
     waiting = current.get("waiting") or {}
     if waiting and ready.get("reason") == waiting.get("reason") != before.get(conditions.READY, {}).get("reason"):
         found.append(_event("Warning", "Waiting", ready.get("message", "")))

@@ -56,6 +56,9 @@ PRESENCE_S = 20.0
 CLOSE_WITHIN_S = 10.0
 """How long a settled experiment is held open for its last snapshot, while its storage takes nothing."""
 
+TROUBLED_S = 0.5
+"""Maximum time to wait for a storage that is known not to answer: its outage is to show soon."""
+
 MOST_PIECES = 400
 PIECES_FOR_EACH_RUNNING = 2
 """Objects of the journal after which a snapshot replaces them, at least, and for each trial that runs: a restart
@@ -251,6 +254,8 @@ class HostedExperiment:
         """
         if self._broken is not None or self.committed_now:
             return self._broken is None
+        if self.trouble:
+            within_s = min(within_s, TROUBLED_S)
         try:
             async with asyncio.timeout(within_s):
                 await self.settle()

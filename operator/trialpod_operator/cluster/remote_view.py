@@ -87,9 +87,6 @@ def view_of(
     left = None if total is None else total - counts.get("done", 0)
     budget = spec.get("timeBudget")
     by_state = {state: int(counts.get(key, 0)) for state, key in _COUNTS.items()}
-    held = min(by_state["RUNNING"], int((status.get("waiting") or {}).get("count", 0)))
-    by_state["RUNNING"] -= held  # they have a pod that does not run yet
-    by_state["PENDING"] += held
     return ExperimentView(
         name=str(item["metadata"]["name"]),
         path=str(
@@ -124,10 +121,10 @@ def row_of(trial: Mapping[str, Any], now: float) -> TrialRow:
     checkpoint = status.get("checkpoint") or {}
     path = str(status.get("storageUri") or "")
     started, ended = seconds(status.get("startTime")), seconds(status.get("completionTime"))
-    # A trial counts as started, and as running, when its pod has a place; the operator says RUNNING before.
+    # An attempt counts as started when its process runs.
     attempts = int(status.get("attempt") or 0)
-    if state == "RUNNING" and (status.get("waiting") or not (status.get("nodeName") or status.get("iteration"))):
-        state, attempts = "PENDING", max(0, attempts - 1)
+    if state == "PENDING" and (status.get("waiting") or condition(trial, "Ready").get("reason") == "Starting"):
+        attempts = max(0, attempts - 1)
     decision = status.get("lastDecision") or {}
     stopped = state == "TERMINATED" and decision.get("kind") == "stop"
     return TrialRow(

@@ -26,7 +26,14 @@ from trialpod_operator.api.status_models import (
 )
 from trialpod_operator.api.trial_models import LastDecision, TrialCheckpoint, TuneTrialStatus
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.conditions import Problem, cut, observe_experiment, observe_trial, update_conditions
+from trialpod_operator.cluster.conditions import (
+    Problem,
+    cut,
+    is_starting,
+    observe_experiment,
+    observe_trial,
+    update_conditions,
+)
 from trialpod_operator.cluster.json_values import bounded
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
@@ -87,7 +94,8 @@ def experiment_status(
         finished=flags is not None and flags.finished,
         stopping=flags is not None and flags.stopping is not None,
         suspended=flags is not None and flags.suspended,
-        running=counts.running if counts is not None else 0,
+        running=engine.state.counts.get(RUNNING, 0) if engine is not None else 0,
+        begun=counts.running if counts is not None else 0,
         held=held if held is not None else (waiting.count if waiting is not None else 0),
         waiting=waiting,
         problem=problem,
@@ -149,7 +157,7 @@ def trial_status(
     started = before.get("startTime") or (format_time(trial.started_at) if trial.started_at else None)
     status = TuneTrialStatus(
         observed_generation=generation,
-        state=trial.status,  # type: ignore[arg-type]  # one of trial.STATUSES, which are the same
+        state=PENDING if is_starting(trial) else trial.status,  # type: ignore[arg-type]  # one of trial.STATUSES
         message=message,
         attempt=trial.attempt,
         pod_name=pod,
@@ -203,11 +211,13 @@ def _brief(waiting: Waiting | None) -> Waiting | None:
 
 def _counts(engine: Engine) -> TrialCounts:
     counts = engine.state.counts
+    starting = sum(map(is_starting, engine.state.running_trials()))
     done = counts.get(TERMINATED, 0) + counts.get(ERROR, 0)
     total = engine.search.total
     return TrialCounts(
-        pending=counts.get(PENDING, 0),
-        running=counts.get(RUNNING, 0),
+        pending=counts.get(PENDING, 0) + starting,
+        starting=starting,
+        running=counts.get(RUNNING, 0) - starting,
         paused=counts.get(PAUSED, 0),
         terminated=counts.get(TERMINATED, 0),
         error=counts.get(ERROR, 0),
@@ -300,8 +310,10 @@ def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
         return waiting.message
     if trial.failing is not None:
         return f"attempt {trial.attempt} has failed and is being ended: {trial.failing.error}"
+    if is_starting(trial):
+        return f"attempt {trial.attempt} is starting"
     if trial.status == RUNNING:
-        return f"attempt {trial.attempt} is under way"
+        return f"attempt {trial.attempt} is running"
     if trial.status == PAUSED:
         return told("pause", trial.decision_reason)
     if trial.error:

@@ -82,6 +82,7 @@ class StatusWriter:
         self._progress_at = 0.0
         self._at_once = MOST_AT_ONCE
         self._told: dict[str, float] = {}  # of running trials: trial_id -> when their progress was written
+        self._waits: dict[str, str] = {}  # trial_id -> why its pod does not run, as it was written
         self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
         self._events: list[KubernetesEvent] = []
         self._trial_events = TrialEvents()
@@ -309,9 +310,18 @@ class StatusWriter:
         state = hosted.host.engine.state
         due = {trial_id for trial_id in runs.changed if trial_id in state.trials}
         due |= self._progressed(runs, now)
+        waits = {trial.trial_id: why for trial, why in runs.waits(now)}
+        reasons = {trial_id: why.reason for trial_id, why in waits.items()}
+        changed = {
+            trial_id
+            for trial_id in {*reasons, *self._waits}
+            if reasons.get(trial_id) != self._waits.get(trial_id) and trial_id in runs.under_way
+        }
+        self._waits = reasons
+        runs.changed.update(changed)
+        due |= changed
         if not due:
             return True
-        waits = {trial.trial_id: why for trial, why in runs.waits(now)}
         plans, at_once = [], self._at_once
         for trial_id in sorted(due):
             trial = state.trials[trial_id]

@@ -90,9 +90,17 @@ def test_an_experiment_has_the_health_of_its_conditions(state: str) -> None:
     assert verdict(resource) == ("Current" if state == "suspending" else AGREES[expected])
 
 
+def _begun() -> Run:
+    run = Run(2)
+    for index in range(2):
+        run.result(index, 0.5)
+    return run
+
+
 TRIALS: dict[str, tuple[Run, dict[str, Any], str]] = {
     "pending": (to_be_tried_again(), {}, "Progressing"),
-    "running": (Run(2), {}, "Healthy"),
+    "starting": (Run(2), {}, "Progressing"),
+    "running": (_begun(), {}, "Healthy"),
     "its pod waits": (Run(2), {"waiting": WAITING}, "Progressing"),
     "paused": (suspended(), {}, "Progressing"),
     "completed": (run_to(ends="completed"), {}, "Healthy"),

@@ -124,7 +124,7 @@ def test_a_disrupted_trial_counts_its_restart_and_says_what_it_waits_for() -> No
     run.end(0, "lost", "node gone")
     waiting = status_models.Waiting(reason="Unschedulable", message="no room", count=1)
     status = _trial(run, waiting=waiting)
-    assert (status["state"], status["attempt"], status["disruptions"], status["restarts"]) == ("RUNNING", 2, 1, 1)
+    assert (status["state"], status["attempt"], status["disruptions"], status["restarts"]) == ("PENDING", 2, 1, 1)
     assert (status["message"], status["conditions"][0]["reason"]) == ("no room", "Unschedulable")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ def waiting_experiment() -> Json:
     return experiment_object(
         "climb",
         conditions=[condition_of("Ready", "False", "Unschedulable", message)],
-        trials={"running": 2, "done": 1, "total": 4, "error": 1, "progress": "1/4"},
+        trials={"pending": 2, "starting": 2, "running": 0, "done": 1, "total": 4, "error": 1, "progress": "1/4"},
         waiting={"reason": "Unschedulable", "message": "climb-d75de-00000: not enough cpu", "count": 2},
         startTime="2026-11-21T10:00:00Z",
         storageUri="s3://tune/runs/climb",
@@ -27,8 +28,8 @@ def waiting_experiment() -> Json:
 def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", waiting_experiment())
     why = {"reason": "Unschedulable", "message": "not enough cpu; ask for less in spec.resources"}
-    server.put("tunetrials", trial_object("climb", 0, "RUNNING", waiting=why))
-    server.put("tunetrials", trial_object("climb", 1, "RUNNING", waiting=why))
+    server.put("tunetrials", trial_object("climb", 0, "PENDING", waiting=why))
+    server.put("tunetrials", trial_object("climb", 1, "PENDING", waiting=why))
     failed = {"message": "ran out of memory; raise spec.resources.memory", "storageUri": "s3://tune/runs/climb/t2"}
     server.put("tunetrials", trial_object("climb", 2, "ERROR", **failed))
     server.put("events", {
@@ -36,7 +37,7 @@ def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiSe
         "lastTimestamp": "2026-11-21T10:00:00Z", "involvedObject": {"name": "climb"},
     })  # fmt: skip
     text = trialpod("why", "climb")
-    assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 running\n")
+    assert text.startswith("climb (namespace team): Waiting, 1/4 trials done, 2 starting\n")
     assert "Ready=False Unschedulable, since " in text
     assert "  Unschedulable: not enough cpu; ask for less in spec.resources\n    d75de_00000, d75de_00001\n" in text
     assert "  1 trial: ran out of memory; raise spec.resources.memory\n" in text
@@ -135,7 +136,7 @@ def test_status_shows_the_trials_and_the_best_one(server: ApiServer, trialpod: R
 def test_a_pod_that_does_not_run_yet_is_no_running_trial(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", waiting_experiment())
     why = {"reason": "Unschedulable", "message": "not enough cpu"}
-    server.put("tunetrials", trial_object("climb", 0, "RUNNING", iteration=0, waiting=why))
+    server.put("tunetrials", trial_object("climb", 0, "PENDING", iteration=0, waiting=why))
     text = trialpod("status", "climb")
     assert "running" not in text.splitlines()[0]
     assert "d75de_00000  PENDING" in text
@@ -154,7 +155,7 @@ def test_why_shows_how_full_the_queue_is_and_who_is_before(server: ApiServer, tr
     server.put("pods", pod)
     server.put("tuneexperiments", waiting_experiment())
     why = {"reason": "Queued", "message": "Kueue has not admitted the pod from the queue research"}
-    server.put("tunetrials", trial_object("climb", 0, "RUNNING", waiting=why))
+    server.put("tunetrials", trial_object("climb", 0, "PENDING", waiting=why))
     kueue, team = "/apis/kueue.x-k8s.io/v1beta2", "namespaces/team"
     pending = f"/apis/visibility.kueue.x-k8s.io/v1beta2/{team}/localqueues/research/pendingworkloads"
     used = [{"name": "default", "resources": [{"name": "cpu", "total": "3"}]}]
@@ -170,3 +171,44 @@ def test_why_shows_how_full_the_queue_is_and_who_is_before(server: ApiServer, tr
     server.routes["GET", pending] = {"items": waiting}
     assert line.replace("\n", "; 4 before the first of these\n") in trialpod("why", "climb")
     assert json.loads(trialpod("why", "climb", "--json"))["queues"][0].startswith("research: 3 admitted")
+
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/trialpod-system/leases/trialpod-operator"
+
+
+FACTS = {"metadata": {"annotations": {"trialpod.dev/reports": "https://trialpod-operator.trialpod-system.svc:8443"}}}
+CONFIG_MAP = "/api/v1/namespaces/team/configmaps/trialpod-ca"
+
+
+class TestNoOperator:
+    """Nobody updates what the resources say: that is said before anything else."""
+
+    @pytest.fixture(autouse=True)
+    def facts(self, server: ApiServer) -> None:
+        server.routes["GET", CONFIG_MAP] = FACTS
+
+    @pytest.mark.parametrize("command", ["why", "status"])
+    @pytest.mark.parametrize(
+        ("lease", "words"),
+        [
+            ({"holderIdentity": "a", "renewTime": "2026-01-01T10:00:00.000000Z"}, "was renewed"),
+            (None, "there is no Lease"),
+            ({"holderIdentity": "", "renewTime": "2026-01-01T10:00:00.000000Z"}, "nobody holds the Lease"),
+        ],
+    )
+    def test_is_said(self, server: ApiServer, trialpod: Run, command: str, lease: Json | None, words: str) -> None:
+        ready = condition_of("Ready", "True", "Running", "trials are running")
+        server.put("tuneexperiments", experiment_object("climb", conditions=[ready]))
+        if lease is not None:
+            server.routes["GET", LEASE] = {"spec": {"leaseDurationSeconds": 15, **lease}}
+        text = trialpod(command, "climb")
+        assert "no operator is at work" in text
+        assert words in text
+        assert "nothing stands in its way" not in text
+
+    def test_one_at_work_is_not_mentioned(self, server: ApiServer, trialpod: Run) -> None:
+        ready = condition_of("Ready", "True", "Running", "trials are running")
+        server.put("tuneexperiments", experiment_object("climb", conditions=[ready]))
+        now = dt.datetime.now(dt.UTC).isoformat()
+        server.routes["GET", LEASE] = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": now}}
+        assert "nothing stands in its way" in trialpod("why", "climb")

@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         if options.watch:
             return watch(api, item, asking.flags(options, api.namespace), json=options.json, verbose=options.verbose)
         trials = api.trials(options.name)
+        silence = api.operator_silence(time.time())
     now = time.time()
     whole = view_of(item, trials, now=now, rows=None)
     if options.json:
@@ -70,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
     if taken := account_text(whole.resources):
         print(f"\n{taken}")
     place = asking.flags(options, api.namespace)
+    if silence:
+        print(f"\n{silence}; the table is as it was then")
     if whole.state not in ("Running", "Succeeded", "Stopped"):
         print(f"\nwhy: trialpod why {options.name} {place}")
     elif whole.state == "Running":

@@ -68,6 +68,7 @@ def findings(
         "finalizers": list(item["metadata"].get("finalizers") or []),
         "progress": (status.get("trials") or {}).get("progress", ""),
         "running": (status.get("trials") or {}).get("running", 0),
+        "starting": (status.get("trials") or {}).get("starting", 0),
         "disruptions": status.get("disruptions") or 0,
         "conditions": {
             kind: {key: found.get(key) for key in ("status", "reason", "message", "lastTransitionTime")}
@@ -122,6 +123,8 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
         )
         return [step]
     steps = []
+    if found.get("operator"):
+        steps.append(f"trialpod check {place} --no-pod says what is wrong with the operator")
     stalled = found["conditions"].get("Stalled", {})
     if stalled.get("reason") == "InvalidSpec":
         steps.append("correct the manifest, check it with `trialpod validate FILE`, and apply it again")
@@ -150,9 +153,11 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     from trialpod_operator.cluster.remote_view import ago, seconds
     from trialpod_operator.local.display.words import one_line, plural
 
-    running = f", {found['running']} running" if found["running"] else ""
+    running = "".join(f", {found[kind]} {kind}" for kind in ("running", "starting") if found[kind])
     progress = f", {found['progress']} trials done{running}" if found["progress"] else ""
     lines = [f"{found['name']} (namespace {found['namespace']}): {found['state']}{progress}"]
+    if silence := found.get("operator"):
+        lines.append(f"  {silence}; pods that run go on, and nothing else happens. What follows is as it was then")
     told = set()
     for kind, each in found["conditions"].items():
         if each["message"] in told:
@@ -227,6 +232,8 @@ def run(options: argparse.Namespace) -> int:
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
         if any(each["reason"] == "Queued" for each in found["waiting"]):
             found["queues"] = queue_lines(api, options.name)
+        if silence := api.operator_silence(time.time()):
+            found["operator"] = silence
     print(json.dumps(found, indent=2) if options.json else text(found, time.time(), place))
     return 0
 

@@ -1,0 +1,71 @@
+"""The states and counts of an experiment's trials say what is so: RUNNING means that a process runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster_world import Play, World
+from virtual_time import until
+
+from trialpod.storage.base import StorageUnavailableError
+
+
+class TestRunning:
+    def test_pod_that_does_not_run_is_pending(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.starts = False
+            world.pods.behaviour.steps = 20
+            await world.apply(numSamples=2)
+            await asyncio.sleep(20.0)
+            assert world.states() == ["PENDING", "PENDING"]
+            counts = world.status["trials"]
+            assert (counts["running"], counts.get("starting", 0), counts["pending"]) == (0, 2, 2)
+            assert world.condition("Ready")["status"] == "False"
+            world.pods.behaviour.starts = True
+            await world.until_running(2)
+            await until(lambda: world.states() == ["RUNNING", "RUNNING"], 6.0, "they are RUNNING within seconds")
+            counts = world.status["trials"]
+            assert (counts["running"], counts.get("starting", 0), counts["pending"]) == (2, 0, 0)
+            await world.until_over()
+
+        play(scenario)
+
+    def test_mix_of_both(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps, world.pods.behaviour.room = 20, 1
+            await world.apply(numSamples=2)
+            await world.until_running(1)
+            await asyncio.sleep(12.0)
+            assert sorted(world.states()) == ["PENDING", "RUNNING"]
+            counts = world.status["trials"]
+            assert (counts["running"], counts.get("starting", 0)) == (1, 1)
+            (running,) = [each for each in world.trials() if each["status"]["state"] == "RUNNING"]
+            assert world.pods.running[running["spec"]["trialId"], 1]
+            await world.until_over()
+
+        play(scenario)
+
+
+class TestStorageOutage:
+    def test_shows_and_leaves_events(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps = 60
+            await world.apply(numSamples=1)
+            await world.until_running(1)
+            await asyncio.sleep(2.0)
+
+            def away(_name: str, _key: str) -> None:
+                raise StorageUnavailableError("the store is away")
+
+            before, world.storage.before = world.storage.before, away
+            await until(lambda: world.condition("Ready")["reason"] == "StorageUnavailable", 8.0)
+            world.storage.before = before
+            await until(lambda: world.condition("Ready")["reason"] == "Running", 60.0)
+            reasons = [event["reason"] for event in world.api.all("events")]
+            assert [each for each in reasons if each.startswith("Storage")] == [
+                "StorageUnavailable",
+                "StorageAvailable",
+            ]
+            await world.until_over()
+
+        play(scenario)
