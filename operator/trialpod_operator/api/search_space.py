@@ -9,16 +9,24 @@ named ones. ``{literal: ...}`` is its argument, untouched. What looks like a dis
 
 Every other dict is a nested config, every other value a constant. All mistakes are collected, each with the path of
 the argument at fault.
+
+A value that JSON has no form for, of a script, is ``{trialpod.dev/value: BASE64, readable: ...}``: MessagePack as in
+`trialpod.protocol.values`. It comes to the trial with its type; a pickle in it is not opened here.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import inspect
 import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import opaque_decoder
 from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Constant, SearchSpaceError
 from trialpod.tune.search.variant_generator import VariantSpace
@@ -42,6 +50,7 @@ NAMES = (*_NUMERIC, *_LISTS, "literal")
 
 _PARAMETERS = {name: inspect.signature(function).parameters for name, function in _NUMERIC.items()}
 _ARGUMENTS = frozenset(argument for parameters in _PARAMETERS.values() for argument in parameters)
+VALUE, READABLE = "trialpod.dev/value", "readable"
 _ESCAPE = "{literal: ...} around it"
 
 _FOREIGN = {
@@ -139,6 +148,8 @@ class _Compiler:
                     path, f"{node!r} is a text, not a distribution; write {meant}. For the text put {_ESCAPE}"
                 )
             return node
+        if VALUE in node:
+            return self._packed(node, path)
         if len(node) != 1:
             self._check_several(node, path)
             return self.mapping(node, path)
@@ -173,6 +184,13 @@ class _Compiler:
         if name in _LISTS:
             return self._values(name, argument, where)
         return self._distribution(name, argument, where)
+
+    def _packed(self, node: dict[Any, Any], path: str) -> Any:
+        try:
+            return Constant(opaque_decoder.decode(base64.b64decode(node[VALUE], validate=True)))
+        except (binascii.Error, TypeError, ValueError, msgspec.DecodeError):
+            self._report(f"{path}.{VALUE}", "is not a value that a script has written; write the value itself")
+            return None
 
     def _values(self, name: str, argument: Any, where: str) -> Any:
         if isinstance(argument, dict):

@@ -35,7 +35,7 @@ from trialpod_operator.cluster.client import ApiError, Experiments
 from trialpod_operator.cluster.remote_callbacks import RemoteCallbacks
 from trialpod_operator.cluster.remote_storage import StoragePlace, default_storage, own_endpoint, reach
 from trialpod_operator.cluster.remote_view import is_true, view_of
-from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, resource_name
+from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, ignored, resource_name
 from trialpod_operator.cluster.skew import skew
 
 logger = logging.getLogger(__name__)
@@ -269,6 +269,8 @@ class KubernetesBackend:
     def _start(self, api: Experiments, request: ExperimentRequest, code: bytes, state: bytes) -> Json:
         file = _code_uri(request).removeprefix(f"{request.storage_uri}/")
         manifest = build_manifest(request, self._settings(api.namespace, request), _code_uri(request))
+        for difference in ignored(request):
+            logger.warning("%s", difference)
         item = api.find(request.name)
         if submission is not None:
             submission.before = item

@@ -6,6 +6,7 @@ with the argument's name and what to do instead; nothing is left out silently.
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import params_encoder, readable
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.described import arguments_of
 from trialpod.tune.schedulers import scheduler_name
@@ -21,9 +23,16 @@ from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Fu
 from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
 from trialpod_operator.api.document import Document
-from trialpod_operator.api.search_space import called_distribution, compile_search_space, named_distribution
+from trialpod_operator.api.search_space import (
+    READABLE,
+    VALUE,
+    called_distribution,
+    compile_search_space,
+    named_distribution,
+)
 from trialpod_operator.api.validation import check_document
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.json_values import json_safe
 
 Json = dict[str, Any]
 
@@ -55,6 +64,10 @@ class ClusterSettings:
     template: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     deletion_policy: str = "Retain"
+
+
+MAX_VALUE_BYTES = 64 * 1024
+"""Of one value of the search space that JSON has no form for."""
 
 
 class _Refusals:
@@ -145,19 +158,11 @@ def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> N
                 f"RunConfig(callbacks=[{type(callback).__name__}(...)]): its loggers write into the trial's "
                 "directory, which is in the bucket; use a Callback of your own: it runs in this process"
             )
-    if request.progress_reporter is not None:
-        refused.add("RunConfig(progress_reporter=...): leave it out; `trialpod status NAME` shows the progress")
-    if request.trial_name is not None:
-        refused.add("TuneConfig(trial_name_creator=...): in a cluster trials are named by the operator; leave it out")
-    if request.trial_dirname is not None:
-        refused.add("TuneConfig(trial_dirname_creator=...): the operator names directories; leave it out")
     if not request.chdir:
         refused.add(
             "TuneConfig(chdir_to_trial_dir=False): in a cluster set the variable RAY_CHDIR_TO_TRIAL_DIR=0 in the "
             "trials' pod template instead"
         )
-    if request.log_files not in (None, _DEFAULT_LOG_FILES):
-        refused.add("RunConfig(log_to_file=(...)): names cannot be chosen; each trial's output is in its log.txt")
     if not request.strict_metric:
         refused.add("variable TUNE_DISABLE_STRICT_METRIC_CHECKING: not known in a cluster; unset it")
     if request.resources_fn is not None:
@@ -170,6 +175,22 @@ def _refuse_what_stays_here(request: ExperimentRequest, refused: _Refusals) -> N
             "Tuner.restore(resume_unfinished=False): an experiment in a cluster resumes all trials that have not "
             "ended; leave it out, or stop single ones: trialpod stop NAME --trial TRIAL"
         )
+
+
+def ignored(request: ExperimentRequest) -> list[str]:
+    """Return what a request asks for that a cluster does in a way of its own; no result depends on it."""
+    found = []
+    if request.progress_reporter is not None:
+        found.append(
+            "RunConfig(progress_reporter=...) is not used: `trialpod status NAME --watch` shows the progress"
+        )
+    if request.trial_name is not None:
+        found.append("TuneConfig(trial_name_creator=...) is not used: the operator names trials")
+    if request.trial_dirname is not None:
+        found.append("TuneConfig(trial_dirname_creator=...) is not used: the operator names directories")
+    if request.log_files not in (None, _DEFAULT_LOG_FILES):
+        found.append("RunConfig(log_to_file=(...)): the names are not used; each trial's output is in its log.txt")
+    return [f"in a cluster, {each}" for each in found]
 
 
 def _as_argument(problem: str) -> str:
@@ -188,6 +209,8 @@ def _space(value: Any, where: str, refused: _Refusals) -> Any:
     """Return a value of the search space in the manifest's form."""
     if isinstance(value, Domain):
         return _domain(value, where, refused)
+    if not (_has_domain(value) or _is_plain(value)):
+        return _typed(value, where, refused)
     if isinstance(value, Mapping):
         if set(value) == {"grid_search"} and isinstance(value["grid_search"], (list, tuple, range)):
             grid = value["grid_search"]
@@ -216,6 +239,39 @@ def _space(value: Any, where: str, refused: _Refusals) -> Any:
     return plain(value, where, refused.found)
 
 
+def _is_plain(value: Any) -> bool:
+    """Return whether a value arrives as it is when it has been through JSON and the API server.
+
+    Whole floats do not: the API server makes integers of them.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, str):
+        return True
+    if kind is int:
+        return bool(abs(value) <= MAX_INT)
+    if kind is float:
+        return math.isfinite(value) and not value.is_integer()
+    if kind is list:
+        return all(_is_plain(item) for item in value)
+    return kind is dict and all(type(key) is str and _is_plain(item) for key, item in value.items())
+
+
+def _typed(value: Any, where: str, refused: _Refusals) -> Json | None:
+    """Return a value with its type, and a readable form of it beside that."""
+    try:
+        data = params_encoder.encode(value, where)
+    except InvalidInputError as error:
+        refused.add(str(error))
+        return None
+    if len(data) > MAX_VALUE_BYTES:
+        refused.add(
+            f"{where}: {len(data):,} bytes are too many for a manifest; pass it by tune.with_parameters, which "
+            "stores it once in the bucket"
+        )
+        return None
+    return {VALUE: base64.b64encode(data).decode(), READABLE: json_safe(readable(value))}
+
+
 def _reads_as_distribution(key: Any, value: Any) -> bool:
     """Return whether a mapping with this one entry means a distribution in a manifest, or a typo of one."""
     return named_distribution(key, [0, 1] if isinstance(value, Domain) else value) is not None
@@ -232,6 +288,8 @@ def _has_domain(value: Any) -> bool:
 def _domain(domain: Domain, where: str, refused: _Refusals) -> Any:
     match domain:
         case Constant():
+            if not _is_plain(domain.value):
+                return _typed(domain.value, where, refused)
             return {"literal": plain(domain.value, where, refused.found)}
         case Categorical():
             return {"choice": [_space(item, f"{where}[{i}]", refused) for i, item in enumerate(domain.categories)]}
