@@ -123,7 +123,10 @@ def test_a_config_map_that_is_missing_is_named(operator: Operator, namespace: Cl
     document = manifest(namespace, "codeless")
     document["spec"]["trainable"] = {"configMapRef": {"name": "absent", "key": "a.py", "entrypoint": "a:train"}}
     experiment = Experiment.apply(namespace, document)
-    waiting(experiment, "ConfigMapNotFound", "absent", within=60)
+    experiment.wait(lambda _: experiment.condition("Stalled"), "it is told", 30)
+    assert experiment.condition("Stalled")["reason"] == "ConfigMapNotFound"
+    assert "absent" in experiment.condition("Stalled")["message"]
+    assert not experiment.pods()
 
 
 @pytest.mark.timeout(200)

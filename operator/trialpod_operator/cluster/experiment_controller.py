@@ -510,7 +510,9 @@ class ExperimentController:
         storage = experiment.spec.storage
         assert storage is not None
         now = self._services.clock()
-        if not storage.credentials_secret or (self._secret_files and now - self._secret_read_at < SECRET_EVERY_S):
+        refused = self._hosted is not None and self._hosted.keys_refused
+        interval = RETRY_S if refused else SECRET_EVERY_S
+        if not storage.credentials_secret or (self._secret_files and now - self._secret_read_at < interval):
             return
         secret = await self._services.kube.get(paths.secrets(self._namespace), storage.credentials_secret)
         self._secret_files = storage_access.secret_data(storage, secret)

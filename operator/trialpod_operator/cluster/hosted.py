@@ -226,6 +226,11 @@ class HostedExperiment:
         return waiting
 
     @property
+    def keys_refused(self) -> bool:
+        """Whether the storage takes nothing because it refuses the keys."""
+        return self._mirror.refused
+
+    @property
     def files_stored(self) -> bool:
         """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
         return not self._mirror.files_due()

@@ -232,7 +232,9 @@ class StatusWriter:
         waits = runs.waits(now) if runs is not None else []
         named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
         if problem is None and hosted is not None and hosted.trouble:
-            problem = Problem(reason="StorageUnavailable", message=hosted.trouble)
+            denied = hosted.keys_refused
+            reason = "Refused" if denied else "StorageUnavailable"
+            problem = Problem(reason=reason, message=hosted.trouble, stalled=denied)
         elif problem is None and runs is not None and (why := runs.refusals.why) is not None:
             problem = _refusal(why) if not hosted_started(hosted) else None
         engine = hosted.host.engine if hosted is not None else None

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
-from trialpod.storage.base import Storage
+from trialpod.storage.base import Storage, StorageDeniedError, StorageKeysError
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.due_trials import DueTrials
@@ -101,6 +101,7 @@ class Mirror:
         self._finishing = threading.Event()
         self._given_up = False
         self.errors = 0  # how often the storage did not take what was to be copied
+        self.refused = False  # it refuses the keys, or what they may do, as it was asked last
         self._files_thread: threading.Thread | None = None
         self._journal_complete = threading.Event()  # its thread has copied its last
         self._telling = threading.Lock()  # guards the next
@@ -363,6 +364,7 @@ class Mirror:
 
     def _failed(self, error: Exception, thread: str) -> None:
         self.errors += 1
+        self.refused = isinstance(error, StorageKeysError | StorageDeniedError)
         logger.info("copying to %s failed: %s", self.uri, error)
         with self._telling:
             first = not self._troubled
@@ -374,6 +376,7 @@ class Mirror:
         with self._telling:
             self._troubled.discard(thread)
             over = not self._troubled
+            self.refused = self.refused and not over
         if over:
             self._report(f"{self.uri} is up to date again")
 

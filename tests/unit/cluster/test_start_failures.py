@@ -154,6 +154,26 @@ class TestKeysRefused:
 
         play(scenario)
 
+    def test_of_an_experiment_that_runs(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps = 60
+            await world.apply()
+            await world.until_running(3)
+
+            def refuse(_name: str, _key: str) -> None:
+                raise StorageKeysError("the store refuses the credentials from the Secret minio")
+
+            world.storage.before = refuse
+            await until(lambda: bool(world.condition("Stalled")), 60.0, what="it is told")
+            assert world.condition("Stalled")["reason"] == "Refused"
+            assert "the Secret minio" in world.condition("Stalled")["message"]
+            world.storage.before = lambda _name, _key: None
+            status = await world.until_over()
+            assert status["trials"]["terminated"] == 3
+            world.check_results()
+
+        play(scenario)
+
 
 class TestStorageEmptied:
     def test_while_the_operator_is_away(self, play: Play) -> None:
