@@ -30,6 +30,7 @@ BUDGET_FIELDS = frozenset(
         "numSamples",
         "maxConcurrentTrials",
         "timeBudget",
+        "progressDeadline",
         "maxTrialHours",
         "maxGpuHours",
         "failurePolicy",

@@ -368,6 +368,16 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    progress_deadline: (
+        Annotated[
+            Duration,
+            Meta(
+                description="How long a trial that runs may report neither a result nor a checkpoint before its "
+                "attempt fails, such as 30m. Half way there is a warning. Default: no limit."
+            ),
+        ]
+        | None
+    ) = None
     max_trial_hours: (
         Annotated[
             float,
@@ -465,6 +475,11 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     def time_budget_seconds(self) -> float | None:
         """The time budget in seconds."""
         return None if self.time_budget is None else duration.parse_duration(self.time_budget)
+
+    @property
+    def progress_deadline_seconds(self) -> float | None:
+        """The progress deadline in seconds."""
+        return None if self.progress_deadline is None else duration.parse_duration(self.progress_deadline)
 
     @property
     def resource_amounts(self) -> dict[str, float]:

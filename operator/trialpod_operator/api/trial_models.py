@@ -91,6 +91,10 @@ class TuneTrialStatus(StatusModel, frozen=True, kw_only=True):
     ]
     restarts: Annotated[Count, Meta(description="Attempts that followed a failure or a disruption.")] = 0
     start_time: Annotated[Time | None, Meta(description="When the first attempt began.")] = None
+    last_report_time: Annotated[
+        Time | None,
+        Meta(description="When its attempt last reported a result or a checkpoint, or began; while it runs."),
+    ] = None
     completion_time: Annotated[Time | None, Meta(description="When the trial ended.")] = None
     last_decision: Annotated[LastDecision | None, Meta(description="The latest decision, with its evidence.")] = None
     waiting: Annotated[Waiting | None, Meta(description="Why it does not run although it is its turn.")] = None

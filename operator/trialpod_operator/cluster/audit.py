@@ -15,6 +15,7 @@ from trialpod_operator.engine.settings import BUDGET_FIELDS, Settings
 _FIELDS = {
     "max_concurrent": "maxConcurrentTrials",
     "time_budget_s": "timeBudget",
+    "progress_deadline_s": "progressDeadline",
     "max_failures": "failurePolicy.maxFailures",
     "fail_fast": "failurePolicy.failFast",
 }

@@ -11,6 +11,7 @@
 | TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
 | Disrupted | Warning | the cluster ended an attempt: once per trial, reason and while, up to a few of a reason |
 | StorageUnavailable, StorageAvailable | Warning, Normal | the storage does not answer; it answers again |
+| NoProgress | Warning | a trial has reported nothing for half of `progressDeadline` |
 | Waiting | Warning | no trial can run, once per reason |
 | Stalled | Warning | it needs somebody's help |
 | Succeeded, Stopped | Normal | it ended |

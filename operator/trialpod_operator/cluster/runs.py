@@ -161,7 +161,9 @@ class Runs:
             case StopAttempt(trial=trial, attempt=attempt):
                 run = self._shared.runs.get(trial.trial_id)
                 if run is not None and run.attempt == attempt and run.stop_at is None:
-                    run.stop_at = self._shared.clock() + (self._grace_s if run.given else 0.0)
+                    hangs = not run.given or trial.overdue  # and will not end by itself
+                    run.stop_at = self._shared.clock() + (0.0 if hangs else self._grace_s)
+                    self._shared.changed.add(trial.trial_id)
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
                 self._end_run(trial)
         self._shared.wake()

@@ -169,6 +169,7 @@ def trial_status(
         disruptions=trial.disruptions,
         restarts=max(0, min(trial.attempt - 1, trial.failures + trial.disruptions)),
         start_time=started,
+        last_report_time=format_time(trial.progress_at) if trial.running and trial.progress_at else None,
         completion_time=format_time(trial.ended_at) if trial.ended and trial.ended_at else None,
         last_decision=_last_decision(trial, before.get("lastDecision"), now),
         waiting=waiting,

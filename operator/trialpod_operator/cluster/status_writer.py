@@ -99,6 +99,8 @@ class StatusWriter:
         """Take in a committed action, for the events."""
         if isinstance(action, TrialRequeued) and action.why == "disrupted":
             self._disrupted(action.trial, action.message)
+        if isinstance(action, Warned) and action.trial is not None and action.trial.quiet:
+            self._add(KubernetesEvent("Warning", "NoProgress", cut(action.message, MAX_NOTE)))
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
             name = names.trial_name(self._name, action.trial.trial_id)
             self._add(self._trial_events.failed(name, action.trial.error))

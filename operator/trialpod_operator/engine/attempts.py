@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.engine import accounting, exploits
+from trialpod_operator.engine import accounting, exploits, progress
 from trialpod_operator.engine.actions import TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import (
@@ -51,6 +51,7 @@ def started(engine: Engine, event: AttemptStarted) -> None:
         trial.pid, trial.hostname, trial.node_ip = event.pid, event.hostname, event.node_ip
         trial.place = event.place
         accounting.begin(engine, trial, event.resources)
+        progress.note(engine, trial)
 
 
 def checkpoints_changed(engine: Engine, event: CheckpointsChanged) -> None:
@@ -85,7 +86,7 @@ def ended(engine: Engine, event: AttemptEnded, now: float) -> None:
     trial.lost = end.cause == "lost"
     if failing is not None:
         trial.failing = None
-        if end.cause in _OVERRIDDEN:
+        if end.cause in _OVERRIDDEN or trial.overdue:
             end = failing
     if failing is not None and end.cause == "failed":
         accounting.end_attempt(engine, trial, now, accounting.FAILED)

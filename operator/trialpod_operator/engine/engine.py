@@ -31,7 +31,7 @@ from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.stopper.stopper import Stopper
-from trialpod_operator.engine import attempts, outcome, results, starts
+from trialpod_operator.engine import attempts, outcome, progress, results, starts
 from trialpod_operator.engine.actions import Action, StopAttempt, Warned
 from trialpod_operator.engine.controller import Controller
 from trialpod_operator.engine.events import (
@@ -115,6 +115,8 @@ class Engine:
         """What a trial with this config is given, as long as the scheduler has not changed that."""
         self.notice = ""
         """A warning about what is to run, given once when the experiment starts."""
+        self.silence_due: float | None = None
+        """When to look next for attempts that report nothing; not later than the first that is due. None: at once."""
         self.looks = 0
         """How often a new trial was looked for in this call of `apply`."""
         self.limits: tuple[int, int] | None = None
@@ -169,6 +171,8 @@ class Engine:
         flags = self.state.flags
         due = None if flags.suspended or flags.stopping or flags.finished else self.state.next_due()
         deadline = outcome.deadline(self)
+        if self.silence_due is not None:
+            deadline = self.silence_due if deadline is None else min(deadline, self.silence_due)
         if due is None or deadline is None:
             return deadline if due is None else due
         return min(due, deadline)
@@ -422,6 +426,7 @@ class Engine:
     def _observe(self, settings: Settings, now: float) -> None:
         old = self.state.settings
         self.state.settings = settings
+        self.silence_due = None
         if old is None and not self.state.flags.suspended:
             self.state.flags.active_since = now
         if old is None or old.num_samples != settings.num_samples:
@@ -438,6 +443,7 @@ class Engine:
             self.ask(self._observe_time, self.active_s(now))
 
     def _settle(self, now: float) -> None:
+        progress.enforce(self, now)
         outcome.enforce_budgets(self, now)
         if self._observe_time is not None or self._recorded is not None:
             results.stop_everything(self, 0, now)
@@ -468,5 +474,7 @@ class Engine:
 
     def stop_attempt(self, trial: Trial) -> None:
         """Ask for the end of the running attempt, by the decision that the trial holds."""
-        if trial.decision is not None:
+        if trial.overdue:
+            self.do(StopAttempt(trial, trial.attempt, "stop", {"source": "progress_deadline"}))
+        elif trial.decision is not None:
             self.do(StopAttempt(trial, trial.attempt, trial.decision, trial.decision_reason))

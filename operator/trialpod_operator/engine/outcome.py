@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.engine import accounting, attempts, starts
+from trialpod_operator.engine import accounting, attempts, progress, starts
 from trialpod_operator.engine.actions import ExperimentFinished, TrialRequeued, Warned
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.events import AttemptEnded, Recovered, RetryRequested
@@ -162,6 +162,7 @@ def recover(engine: Engine, event: Recovered, now: float) -> None:
     # A failure may end the whole experiment, and what was disrupted was so before that.
     for trial in sorted(engine.state.running_trials(), key=lambda trial: trial.failing is not None):
         if (trial.trial_id, trial.attempt) in live:
+            progress.note(engine, trial)  # what it has sent meanwhile may still be on its way
             engine.stop_attempt(trial)  # whoever was to carry it out may not have come to it
         else:
             end = trial.failing or AttemptEnd(cause="lost", error="trialpod itself was interrupted")

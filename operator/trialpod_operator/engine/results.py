@@ -18,7 +18,7 @@ from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo, Decisio
 from trialpod.protocol.values import number as number_of
 from trialpod.protocol.values import open_leniently
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
-from trialpod_operator.engine import accounting, exploits
+from trialpod_operator.engine import accounting, exploits, progress
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
 from trialpod_operator.engine.decisions import cut_short, note
 from trialpod_operator.engine.events import ResultsReceived
@@ -120,6 +120,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now:
             engine.tell(engine.search.on_trial_result, trial.trial_id, result)
         if done:
             tell_completion(engine, trial, result)
+    progress.note(engine, trial)
     last = fresh[-1].shown
     trial.result = bytes(event.results[-1])
     iteration = last.get("training_iteration")
@@ -143,6 +144,7 @@ def keep_checkpoints(engine: Engine, trial: Trial, committed: list[CheckpointInf
         trial.next_checkpoint_index = max(trial.next_checkpoint_index, checkpoint.index + 1)
         advance(trial, checkpoint.iteration)
     accounting.saved(engine, trial)
+    progress.note(engine, trial)
     engine.state.flags.sound = True
     if trial.planted is not None:
         engine.state.plant(trial, trial.change, None)

@@ -250,6 +250,8 @@ def _start(engine: Engine, trial: Trial, now: float) -> None:
     trial.pid = 0
     trial.place = ""
     trial.failing = None
+    trial.progress_at = 0.0
+    trial.quiet = trial.overdue = False
     trial.decision = None
     trial.decision_reason = {}
     if engine.on_attempt_start is not None:

@@ -52,6 +52,9 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     given: dict[str, float] = {}  # the resources that it has
     held: dict[str, float] = {}  # resource-seconds that are kept, until the trial ends
     failing: AttemptEnd | None = None  # how one of that attempt's processes failed, until the attempt has ended
+    progress_at: float = 0.0  # when that attempt began, or last reported a result or a checkpoint
+    quiet: bool = False  # it has reported nothing for half of the time that it may
+    overdue: bool = False  # for all of it: whatever it says of its end, it has failed
     decision: DecisionKind | None = None  # for that attempt
     decision_reason: dict[str, Any] = {}
     change: Change | None = None  # an exploit that was decided, while the attempt before it has not ended

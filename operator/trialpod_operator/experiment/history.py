@@ -220,7 +220,13 @@ class _Account:
     def _record(self, record: Record) -> bool:
         event, outputs = record.event, record.outputs or Outputs()
         before = {
-            trial.trial_id: (trial.decision, trial.completion_told, trial.status, trial.failing is not None)
+            trial.trial_id: (
+                trial.decision,
+                trial.completion_told,
+                trial.status,
+                trial.failing is not None,
+                trial.overdue,
+            )
             for trial in self._of(event)
         }
         fresh = self._take_in(event, before)
@@ -350,9 +356,9 @@ class _Account:
                     self._close(facts, "lost", before, recovered=True)
 
     def _close(self, facts: Facts, cause: str, before: dict[str, Any], *, recovered: bool = False) -> None:
-        decision, told, _, failing = before.get(facts.trial_id, (None, False, PENDING, False))
+        decision, told, _, failing, overdue = before.get(facts.trial_id, (None, False, PENDING, False, False))
         facts.open = False
-        if failing and (cause in _OWN_WORD or recovered):
+        if failing and (cause in _OWN_WORD or recovered or overdue):
             cause = "failed"
         facts.last_cause, facts.told = cause, told
         if failing and cause == "failed":
@@ -413,7 +419,7 @@ class _Account:
             )
 
     def _note_retries(self, before: dict[str, Any]) -> None:
-        for trial_id, (_, _, status, _) in before.items():
+        for trial_id, (_, _, status, *_) in before.items():
             if status == ERROR and self.engine.state.trials[trial_id].status != ERROR:
                 self.facts[trial_id].failures = 0
                 self.facts[trial_id].ended = False

@@ -70,6 +70,7 @@ def plan_from_manifest(
         num_samples=spec.num_samples,
         max_concurrent=spec.max_concurrent_trials,
         time_budget_s=spec.time_budget_seconds,
+        progress_deadline_s=spec.progress_deadline_seconds,
         max_trial_hours=spec.max_trial_hours,
         max_gpu_hours=spec.max_gpu_hours,
         max_failures=spec.failure_policy.max_failures,

@@ -141,7 +141,8 @@ class Workers:
         """See to it that the attempt ends: it is told with its next answer, later by SIGTERM, at last by SIGKILL."""
         worker = self._worker_of(trial, attempt)
         if worker is not None:
-            self._force(worker, self._plan.grace_s)
+            # One that hangs is not told by an answer: it asks for none.
+            self._force(worker, 0.0 if trial.overdue else self._plan.grace_s)
             return
         end = AttemptEnd(cause="stopped" if trial.decision == "stop" else "paused")
         event = AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)

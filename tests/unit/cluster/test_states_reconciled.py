@@ -69,3 +69,23 @@ class TestStorageOutage:
             await world.until_over()
 
         play(scenario)
+
+
+class TestProgressDeadline:
+    def test_hanging_trial_fails(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps, world.pods.behaviour.obeys = 1000, False
+            world.pods.behaviour.step_s = 1e5
+            await world.apply(numSamples=1, progressDeadline="2m")
+            await until(lambda: world.states() == ["RUNNING"])
+            reported = world.trials()[0]["status"]["lastReportTime"]
+            await world.until_over()
+            (trial,) = world.trials()
+            assert (trial["status"]["state"], trial["status"]["failures"]) == ("ERROR", 1)
+            assert "reported nothing for 120 s (spec.progressDeadline)" in trial["status"]["message"]
+            assert reported
+            assert "lastReportTime" not in trial["status"]
+            assert "NoProgress" in [event["reason"] for event in world.api.all("events")]
+            assert world.loop.now() - world.began < 200.0
+
+        play(scenario)

@@ -212,3 +212,17 @@ class TestNoOperator:
         now = dt.datetime.now(dt.UTC).isoformat()
         server.routes["GET", LEASE] = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": now}}
         assert "nothing stands in its way" in trialpod("why", "climb")
+
+
+@pytest.mark.parametrize(("spec", "words"), [({}, "would end them"), ({"progressDeadline": "1h"}, "fail after 1h")])
+def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json, words: str) -> None:
+    ready = condition_of("Ready", "True", "Running", "trials are running")
+    server.put("tuneexperiments", experiment_object("climb", spec, conditions=[ready]))
+    server.put("tunetrials", trial_object("climb", 0, "RUNNING", lastReportTime="2026-01-01T10:00:00Z"))
+    now = dt.datetime.now(dt.UTC).isoformat()
+    server.put("tunetrials", trial_object("climb", 1, "RUNNING", lastReportTime=now))
+    text = trialpod("why", "climb")
+    assert "have reported nothing for up to" in text
+    assert words in text
+    assert "    d75de_00000\n" in text + "\n"
+    assert "nothing stands in its way" not in text

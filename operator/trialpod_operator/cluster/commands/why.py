@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST_GROUPS = 5
 MOST_NAMES = 5
 MOST_EVENTS = 5
+QUIET_S = 300.0
+"""A trial that has reported nothing for so long is worth a line."""
 
 Json = dict[str, Any]
 
@@ -36,12 +38,13 @@ def findings(
         events: those about it, the latest last.
     """
     from trialpod_operator.cluster.client import event_time
-    from trialpod_operator.cluster.remote_view import condition, state_of
+    from trialpod_operator.cluster.remote_view import condition, seconds, state_of
 
     status = item.get("status") or {}
     waiting: dict[tuple[str, str], list[str]] = {}
     failed: dict[str, list[str]] = {}
     logs: dict[str, str] = {}
+    silent: dict[str, float] = {}
     said: dict[str, str] = {}  # the first of each kind of message, as it is
     for trial in trials:
         found = trial.get("status") or {}
@@ -55,6 +58,8 @@ def findings(
             message = said.setdefault(_without_names(message, trial), message)
             failed.setdefault(message, []).append(name)
             logs.setdefault(message, f"{found.get('storageUri')}/log.txt" if found.get("storageUri") else "")
+        if found.get("state") == "RUNNING" and found.get("lastReportTime"):
+            silent[name] = seconds(found["lastReportTime"])
     held = status.get("waiting") or {}
     if held and not waiting:
         waiting[str(held.get("reason")), str(held.get("message"))] = []
@@ -86,6 +91,8 @@ def findings(
             {"type": e.get("type"), "reason": e.get("reason"), "message": e.get("message"), "time": event_time(e)}
             for e in list(events)[-MOST_EVENTS:]
         ],
+        "last_reports": silent,
+        "deadline": (item.get("spec") or {}).get("progressDeadline"),
         "storage": status.get("storageUri") or "",
     }
 
@@ -151,7 +158,7 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
 def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     """Return the same for a person; `now` in seconds since the epoch, `place` as for `next_steps`."""
     from trialpod_operator.cluster.remote_view import ago, seconds
-    from trialpod_operator.local.display.words import one_line, plural
+    from trialpod_operator.local.display.words import duration, one_line, plural
 
     running = "".join(f", {found[kind]} {kind}" for kind in ("running", "starting") if found[kind])
     progress = f", {found['progress']} trials done{running}" if found["progress"] else ""
@@ -173,6 +180,13 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
             lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
         lines += _more(found["waiting"], "reason")
     lines += ["", *(f"queue {each}" for each in found["queues"])] if found.get("queues") else []
+    quiet = {name: now - at for name, at in found["last_reports"].items() if now - at >= QUIET_S}
+    if quiet:
+        limit = found["deadline"]
+        then = f"they fail after {limit} (spec.progressDeadline)" if limit else "spec.progressDeadline would end them"
+        longest = duration(max(quiet.values()))
+        lines += ["", f"trials that run and have reported nothing for up to {longest}; {then}:"]
+        lines.append(f"    {_names(sorted(quiet))}")
     if found["failed"]:
         lines += ["", "trials that failed:"]
         for each in found["failed"][:MOST_GROUPS]:
@@ -189,7 +203,7 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     steps = next_steps(found, place)
     if steps:
         lines += ["", *(f"next: {step}" for step in steps)]
-    elif not found["waiting"] and not found["failed"]:
+    elif not found["waiting"] and not found["failed"] and not quiet:
         ready = found["conditions"].get("Ready", {}).get("status") == "True"
         lines += ["", "nothing stands in its way"] if ready else []
     return "\n".join(lines)
