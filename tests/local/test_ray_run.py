@@ -128,3 +128,31 @@ class TestTrialRunner:
             "known [(True, 'ERROR')]",
             "second mine TERMINATED 4 4",
         ]
+
+
+class TestNumPyMetrics:
+    def test_are_what_schedulers_decide_by(self, shell: Shell) -> None:
+        shell.write(
+            "script.py",
+            """
+            import numpy as np
+            from ray import tune
+            from ray.tune.schedulers import ASHAScheduler
+
+            def train(config):
+                for i in range(4):
+                    tune.report({"loss": np.float64(config["x"]) / (i + 1)})
+
+            grid = tune.Tuner(
+                train,
+                param_space={"x": tune.grid_search([1, 2, 3, 4])},
+                tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=ASHAScheduler(max_t=4)),
+                run_config=tune.RunConfig(verbose=0, storage_path="results"),
+            ).fit()
+            best = grid.get_best_result().metrics["loss"]
+            print("best", best, type(best).__name__)
+            """,
+        )
+        done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1] == "best 0.25 float64"

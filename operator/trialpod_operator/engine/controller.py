@@ -6,7 +6,7 @@ with the step at which that happened, so that a replay carries out the recorded 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
@@ -16,10 +16,29 @@ from trialpod_operator.engine.changes import Change
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.outputs import Command
 from trialpod_operator.engine.results import decide
-from trialpod_operator.engine.trial import PAUSED, TERMINATED, Trial
+from trialpod_operator.engine.trial import ERROR, PAUSED, TERMINATED, Trial
 
 if TYPE_CHECKING:
     from trialpod_operator.engine.engine import Engine
+
+
+class TotalResources:
+    """What all trials together may use, as functions of Ray Tune's users ask for it.
+
+    Args:
+        resources: amounts by name.
+    """
+
+    def __init__(self, resources: Mapping[str, float]) -> None:
+        self._resources = resources
+
+    def get_num_cpus(self) -> float:
+        """Return the CPUs."""
+        return self._resources.get("cpu", 0.0)
+
+    def get_num_gpus(self) -> float:
+        """Return the GPUs."""
+        return self._resources.get("gpu", 0.0)
 
 
 class Controller:
@@ -51,6 +70,14 @@ class Controller:
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation."""
         return self._engine.state.running_trials()
+
+    def get_live_trials(self) -> set[Trial]:
+        """Return the trials that have not ended, as Ray Tune's schedulers ask for them."""
+        return {trial for trial in self.get_trials() if trial.status not in (TERMINATED, ERROR)}
+
+    @property
+    def _resource_updater(self) -> TotalResources:
+        return TotalResources(self.total_resources())
 
     def total_resources(self) -> dict[str, float]:
         """Return what all trials together may use at once; empty when that is not known."""

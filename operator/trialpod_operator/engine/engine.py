@@ -24,6 +24,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon, ReportAnswer
+from trialpod.protocol.readable import readable
 from trialpod.protocol.values import ResultReader, params_encoder
 from trialpod.tune.goal import introduce_scheduler
 from trialpod.tune.plug_in_state import References, referring_to, restore_state, stored_state
@@ -241,7 +242,8 @@ class Engine:
                     scheduler=stored_state(self.scheduler),
                     stopper=stored_state(self.stopper) if self.stopper is not None else None,
                     kinds=self._kinds,
-                )
+                ),
+                enc_hook=readable,
             )
 
     def restore(self, data: bytes, *, by_record: bool = False) -> None:

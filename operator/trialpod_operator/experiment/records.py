@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trialpod.errors import JournalError
+from trialpod.protocol.readable import readable
 from trialpod_operator.engine.events import AnyEvent
 from trialpod_operator.engine.outputs import Outputs
 
@@ -34,7 +35,8 @@ class _Version(msgspec.Struct):
     version: int = FORMAT_VERSION
 
 
-_encoder = msgspec.msgpack.Encoder()
+# A script's own plug-ins decide by values as they were reported, which may be NumPy's.
+_encoder = msgspec.msgpack.Encoder(enc_hook=readable)
 _record_decoder = msgspec.msgpack.Decoder(Record)
 _snapshot_decoder = msgspec.msgpack.Decoder(HostSnapshot)
 _version_decoder = msgspec.msgpack.Decoder(_Version)

@@ -102,8 +102,10 @@ def number(value: Any) -> int | float | None:
         return None
     if kind.__module__ == _OPAQUE:
         value = readable(value)
-    if isinstance(value, (int, float)):
+    if isinstance(value, bool):
         return value
+    if isinstance(value, (int, float)):
+        return float(value) if isinstance(value, float) else int(value)  # NumPy's doubles are floats, but not plain
     if kind.__module__.partition(".")[0] != "torch" and getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
         item = value.item()
         return item if isinstance(item, (int, float)) else None

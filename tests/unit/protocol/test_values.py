@@ -380,6 +380,10 @@ class TestNumber:
         closed = results_decoder.decode(metrics_encoder.encode({"x": value}))["x"]
         assert number(closed) == expected
 
+    @pytest.mark.parametrize("value", [np.float64(0.5), np.float32(0.5), np.int64(3), Level.LOW, np.array(2.0)])
+    def test_gives_plain_numbers(self, value: Any) -> None:
+        assert type(number(value)) in (int, float)
+
 
 def test_files_of_undecodable_names_travel() -> None:
     path = pathlib.Path(os.fsdecode(b"/tmp/\xff"))

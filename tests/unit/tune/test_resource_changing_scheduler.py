@@ -72,3 +72,11 @@ def test_metric_and_mode_reach_base_and_function() -> None:
 def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         create_scheduler("resource_changing", **arguments)
+
+
+class TestWhatAllocationFunctionsAsk:
+    """Ray's documentation writes its example of one with these."""
+
+    def test_base_resources_as_a_placement_group(self) -> None:
+        scheduler = ResourceChangingScheduler(resources_allocation_function=lambda *_: None)
+        assert scheduler._base_trial_resources.required_resources == {"CPU": 1.0}

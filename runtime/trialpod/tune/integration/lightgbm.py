@@ -28,7 +28,6 @@ class TuneReportCheckpointCallback:
 
     def __init__(
         self,
-        *,
         metrics: Metrics = None,
         filename: str = CHECKPOINT_NAME,
         frequency: int = 0,

@@ -28,7 +28,6 @@ class TuneReportCheckpointCallback(_xgboost.callback.TrainingCallback):  # type:
 
     def __init__(
         self,
-        *,
         metrics: Metrics = None,
         filename: str = CHECKPOINT_NAME,
         frequency: int = 0,

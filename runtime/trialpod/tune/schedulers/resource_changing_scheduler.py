@@ -14,7 +14,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
-from trialpod.tune.placement_groups import DEFAULT_RESOURCES, to_resources
+from trialpod.tune.placement_groups import DEFAULT_RESOURCES, PlacementGroupFactory, to_resources
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.resource_distribution import ALLOCATIONS, DistributeResources
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
@@ -79,6 +79,12 @@ class ResourceChangingScheduler(TrialScheduler):
     def base_trial_resources(self) -> dict[str, float]:
         """What every trial starts with."""
         return dict(self._base_resources or DEFAULT_RESOURCES)
+
+    @property
+    def _base_trial_resources(self) -> PlacementGroupFactory:
+        """The same, as Ray Tune's users ask for it in their allocation functions."""
+        names = {"cpu": "CPU", "gpu": "GPU"}
+        return PlacementGroupFactory([{names.get(key, key): n for key, n in self.base_trial_resources.items()}])
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand metric and mode to the base scheduler and, where it has none, to the allocation function."""
