@@ -12,7 +12,7 @@ import msgspec
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.runner import variables
-from trialpod.storage.endpoints import endpoint_of
+from trialpod.storage.endpoints import endpoint_of, region_of
 from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.goal import own_goal
@@ -159,9 +159,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         trial_dirname=request.trial_dirname,
         environment={} if request.chdir else {variables.STAY: "0"},
         opens_values=True,
-        remote=RemoteStorage(
-            uri=request.storage_uri, options=StorageOptions(endpoint=endpoint_of(request.storage_uri)).resolved()
-        )
+        remote=RemoteStorage(uri=request.storage_uri, options=_named_options(request.storage_uri).resolved())
         if request.storage_uri
         else None,
         # A search algorithm may have its own space beside these values.
@@ -236,10 +234,16 @@ def _request_stopper(request: ExperimentRequest) -> Stopper | None:
     return _combined([part if isinstance(part, Stopper) else FunctionStopper(part) for part in parts])
 
 
+def _named_options(uri: str) -> StorageOptions:
+    """Return the server and region that were named for a URI's bucket."""
+    return StorageOptions(endpoint=endpoint_of(uri), region=region_of(uri))
+
+
 def _remote(spec: TuneExperimentSpec, uri: str) -> RemoteStorage:
     storage = spec.storage
     options = StorageOptions(
         endpoint=(storage.endpoint if storage is not None else "") or endpoint_of(uri),
+        region=region_of(uri),
         create_bucket=storage.create_bucket if storage is not None else False,
     )
     return RemoteStorage(uri=uri, options=options.resolved())

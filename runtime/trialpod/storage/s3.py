@@ -26,7 +26,7 @@ from trialpod.storage.base import (
     local_folder,
     storage_error,
 )
-from trialpod.storage.endpoints import endpoint_of, plain
+from trialpod.storage.endpoints import endpoint_of, plain, region_of
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.routes import route_to
 from trialpod.storage.s3_client import Rejection, S3Client, settled
@@ -416,7 +416,7 @@ def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:
     if (route := route_to(bucket)) is not None:
         given = msgspec.structs.replace(given, endpoint=route.endpoint, ca_pem=given.ca_pem or route.ca_pem)
         return S3Client(bucket, given.resolved(), credentials=route.credentials, dial=route.dial)
-    given = msgspec.structs.replace(given, endpoint=endpoint_of(uri))
+    given = msgspec.structs.replace(given, endpoint=endpoint_of(uri), region=given.region or region_of(uri))
     return S3Client(bucket, given.resolved())
 
 

@@ -27,13 +27,14 @@ class Checkpoint:
 
     Args:
         path: the directory, or its URI.
-        filesystem: None, or pyarrow's local file system, which means the same.
+        filesystem: None, or a file system of pyarrow or fsspec that `path` is in: of this machine, or of S3.
         local_path: an older name of `path`.
         uri: the same.
         data_dict: a dict that the checkpoint holds, instead of a path, as for `from_dict`.
 
     Raises:
-        InvalidInputError: `path` is no path, or `filesystem` another one.
+        InvalidInputError: `path` is no path.
+        NotSupportedError: `filesystem` is another one.
     """
 
     def __new__(cls, *_args: Any, data_dict: dict[str, Any] | None = None, **_named: Any) -> Any:
@@ -54,16 +55,25 @@ class Checkpoint:
         data_dict: dict[str, Any] | None = None,
     ) -> None:
         path = next((each for each in (path, local_path, uri) if each is not None), None)
-        if filesystem is not None and type(filesystem).__name__ != "LocalFileSystem":
-            raise InvalidInputError(
-                f"Checkpoint(filesystem={type(filesystem).__name__}): only the local file system is supported; for a "
-                "bucket give its URI, Checkpoint('s3://bucket/path')"
-            )
+        if filesystem is not None:
+            from trialpod.tune.filesystems import uri_of
+
+            path = uri_of("Checkpoint(filesystem=...)", path, filesystem)
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             hint = "; a dict becomes one by Checkpoint.from_dict(...)" if isinstance(path, dict) else ""
             raise InvalidInputError(f"Checkpoint({str(path)[:80]!r}): needs the path of a directory{hint}")
         self.path: str = os.fspath(path).removeprefix("file://")
-        self.filesystem = None
+
+    @property
+    def filesystem(self) -> Any:
+        """The file system of pyarrow that the checkpoint is in.
+
+        Raises:
+            InvalidInputError: pyarrow is not installed.
+        """
+        from trialpod.tune.filesystems import arrow_filesystem
+
+        return arrow_filesystem(self.__dict__.get("path", ""))  # what has no path yet gets one on this machine
 
     def __fspath__(self) -> str:
         """Return its directory: what older scripts were given in its place is a path."""

@@ -149,7 +149,9 @@ class RunConfig:
         storage_path: where experiments are stored, a path, ``file:///path`` or ``s3://bucket/prefix``; None means
             ``~/trialpod-results``. With a bucket the experiment's directory is in ``~/trialpod-results``, or in the
             folder that the variable TRIALPOD_WORK_DIR names, and what it holds is copied to the bucket all the time.
-        storage_filesystem: not supported: `storage_path` says what kind of storage it is.
+        storage_filesystem: a file system of pyarrow or fsspec, of S3 or of this machine, that `storage_path` is in:
+            ``bucket/prefix``. It becomes a URI; keys in it become the variables AWS_ACCESS_KEY_ID and
+            AWS_SECRET_ACCESS_KEY of this process.
         failure_config: what happens when a trial fails.
         checkpoint_config: which checkpoints are made and kept.
         sync_config: a `SyncConfig`; nothing has to be synchronised, because trials write to the storage.
@@ -172,7 +174,7 @@ class RunConfig:
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
-        NotSupportedError: `storage_filesystem` is given.
+        NotSupportedError: `storage_filesystem` is another one.
     """
 
     name: str | None = None
@@ -196,6 +198,13 @@ class RunConfig:
     if_exists: Literal["resume", "add", "fresh", "error"] | None = None
 
     def __post_init__(self) -> None:
+        if self.storage_filesystem is not None:
+            from trialpod.tune.filesystems import uri_of
+
+            self.storage_path = uri_of(
+                "RunConfig(storage_filesystem=...)", self.storage_path, self.storage_filesystem
+            )
+            self.storage_filesystem = None
         if self.local_dir is not None:
             if self.storage_path is not None:
                 raise InvalidInputError(
@@ -215,7 +224,7 @@ class RunConfig:
         ):
             refuse(where, "storage_path", self.storage_path, "a path or URI, or None")
         if self.storage_filesystem is not None:
-            _not_supported(where, "storage_filesystem", "give storage_path a path or an s3:// URI instead")
+            refuse(where, "storage_filesystem", self.storage_filesystem, "given when the RunConfig is made")
         if self.sync_config is not None:
             from trialpod.tune.sync_config import SyncConfig
 

@@ -35,7 +35,6 @@ class DictCheckpoint(Checkpoint):
         data = data_dict if data is None else data
         if not isinstance(data, dict):
             raise InvalidInputError(f"Checkpoint.from_dict needs a dict, not {type(data).__name__}")
-        self.filesystem = None
         self._data = data
 
     def __getattr__(self, attribute: str) -> Any:

@@ -28,7 +28,7 @@ class Experiment:
         resources_per_trial: as for `tune.with_resources`.
         num_samples: how often the search space is sampled.
         storage_path: where it is stored.
-        storage_filesystem: not supported.
+        storage_filesystem: as for `RunConfig`.
         checkpoint_config: which checkpoints are made and kept.
         sync_config: as for `RunConfig`.
         trial_name_creator: as for `TuneConfig`.

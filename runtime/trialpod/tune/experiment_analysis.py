@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.errors import InvalidInputError
 from trialpod.tune.flattened import flattened
 from trialpod.tune.ranking import best_index, check_scope, metrics_of
 from trialpod.tune.result import Result, check_mode, frame_of, lookup, unknown_metric
@@ -75,12 +75,12 @@ class ExperimentAnalysis:
         default_metric: for the methods that are given none.
         default_mode: "max" or "min", the same.
         trials: for scripts that give it; the trials are read from the experiment.
-        storage_filesystem: not supported; give a URI.
+        storage_filesystem: as for RunConfig; the path is in it.
         backend: who reads the experiment; None as for `Tuner`.
 
     Raises:
         InvalidInputError: there is no experiment, or the mode is another one.
-        NotSupportedError: `storage_filesystem` is given.
+        NotSupportedError: `storage_filesystem` is none of S3 or of this machine.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class ExperimentAnalysis:
         default_mode: str | None = None,
         backend: Backend | str | None = None,
     ) -> None:
-        if storage_filesystem is not None:
-            raise NotSupportedError(
-                "ExperimentAnalysis(storage_filesystem=...): not supported; give the experiment's path or s3:// URI"
-            )
         given = experiment_checkpoint_path
+        if storage_filesystem is not None:
+            from trialpod.tune.filesystems import uri_of
+
+            given = uri_of("ExperimentAnalysis(storage_filesystem=...)", given, storage_filesystem)
         if isinstance(given, (str, os.PathLike)):
             from trialpod.tune.places import experiment_place
             from trialpod.tune.tuner import open_backend

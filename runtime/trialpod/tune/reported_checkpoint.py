@@ -20,7 +20,6 @@ class ReportedCheckpoint(Checkpoint):
     """
 
     def __init__(self, name: str, locate: Callable[[], str | os.PathLike[str]]) -> None:
-        self.filesystem = None
         self._name = name
         self._locate = locate
 

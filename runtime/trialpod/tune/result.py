@@ -162,6 +162,17 @@ class Result:
         return cls(last, newest, _read_error(storage, directory), directory, saved, config=config)
 
     @property
+    def filesystem(self) -> Any:
+        """The file system of pyarrow that `path` is in.
+
+        Raises:
+            InvalidInputError: pyarrow is not installed.
+        """
+        from trialpod.tune.filesystems import arrow_filesystem
+
+        return arrow_filesystem(self.path)
+
+    @property
     def log_dir(self) -> str:
         """The name that older scripts use for `path`."""
         return self.path

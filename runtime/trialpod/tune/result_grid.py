@@ -20,7 +20,6 @@ from trialpod.tune.result_rows import Scope, read_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trialpod.storage.base import Storage
     from trialpod.tune.backends import ExperimentOutcome
 
 
@@ -74,11 +73,15 @@ class ResultGrid(Sequence[Result]):
         return [error for place in failed if (error := self._result(place).error) is not None]
 
     @property
-    def filesystem(self) -> Storage:
-        """The storage that `experiment_path` is in, opened there."""
-        from trialpod.storage.base import open_storage
+    def filesystem(self) -> Any:
+        """The file system of pyarrow that `experiment_path` is in.
 
-        return open_storage(self.experiment_path)
+        Raises:
+            InvalidInputError: pyarrow is not installed.
+        """
+        from trialpod.tune.filesystems import arrow_filesystem
+
+        return arrow_filesystem(self.experiment_path)
 
     @property
     def num_errors(self) -> int:

@@ -20,7 +20,6 @@ from trialpod.tune.sync_config import SyncConfig
 from trialpod.tune.tuner import Tuner
 
 _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "storage_filesystem": ((None,), "give storage_path a path or an s3:// URI instead"),
     "trial_executor": ((None,), "leave it out"),
     "sync_to_cloud": ((None, False, True), "give storage_path an s3:// URI instead"),
     "sync_to_driver": ((None, False, True), "leave it out: trials write to storage_path"),
@@ -161,6 +160,11 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
             raise InvalidInputError(
                 f"{where} has no argument {name!r}" + (f"; did you mean {guess!r}?" if guess else "")
             )
+    filesystem = result.pop("storage_filesystem", None)
+    if filesystem is not None:
+        from trialpod.tune.filesystems import uri_of
+
+        result["storage_path"] = uri_of(f"{where}(storage_filesystem=...)", result.get("storage_path"), filesystem)
     if checkpoints:
         if result.get("checkpoint_config") is not None:
             raise InvalidInputError(

@@ -40,7 +40,6 @@ class StoredCheckpoint(Checkpoint):
     """
 
     def __init__(self, trial_uri: str, info: CheckpointInfo, storage: Storage | None = None) -> None:
-        self.filesystem = None
         self.uri = f"{trial_uri}/{info.name}"
         self._trial_uri = trial_uri
         self._info = info

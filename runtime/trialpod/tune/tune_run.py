@@ -84,7 +84,7 @@ def run(
         resources_per_trial: as for `tune.with_resources`.
         num_samples: how often the search space is sampled.
         storage_path: where it is stored.
-        storage_filesystem: not supported.
+        storage_filesystem: as for RunConfig.
         search_alg: proposes the trials.
         scheduler: stops and pauses trials by their results.
         checkpoint_config: which checkpoints are made and kept.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError, NotPicklableError, NotSupportedError, refuse_stand_ins
+from trialpod.errors import InvalidInputError, NotPicklableError, refuse_stand_ins
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
@@ -146,7 +146,7 @@ class Tuner:
             resume_errored: whether failed trials go on from their newest checkpoints; goes before `restart_errored`.
             restart_errored: whether failed trials start anew.
             param_space: the search space again, if objects in it must be replaced. The keys must be the same.
-            storage_filesystem: not supported; give `path` as a URI.
+            storage_filesystem: as for RunConfig; `path` is in it.
             _resume_config: the same as the three arguments above it, as Ray Tune's newer form of them.
             overwrite_trainable: the name that older scripts use for `trainable`.
             backend: as for `Tuner`.
@@ -157,9 +157,9 @@ class Tuner:
             StorageError: the storage cannot be read.
         """
         if storage_filesystem is not None:
-            raise NotSupportedError(
-                "Tuner.restore(storage_filesystem=...): not supported; give path as a directory or an s3:// URI"
-            )
+            from trialpod.tune.filesystems import uri_of
+
+            path = uri_of("Tuner.restore(storage_filesystem=...)", path, storage_filesystem)
         place = experiment_place(path)
         if _resume_config is not None:
             resume_unfinished, resume_errored, restart_errored = resume_flags(
@@ -193,8 +193,18 @@ class Tuner:
         return tuner
 
     @classmethod
-    def can_restore(cls, path: str | os.PathLike[str], *, backend: Backend | str | None = None) -> bool:
+    def can_restore(
+        cls,
+        path: str | os.PathLike[str],
+        storage_filesystem: Any = None,
+        *,
+        backend: Backend | str | None = None,
+    ) -> bool:
         """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
+        if storage_filesystem is not None:
+            from trialpod.tune.filesystems import uri_of
+
+            path = uri_of("Tuner.can_restore(storage_filesystem=...)", path, storage_filesystem)
         place = experiment_place(path)
         prepare_storage(open_backend(backend), str(place))
         stored = place.storage().exists(TUNER_FILE) or _file_here(place) is not None

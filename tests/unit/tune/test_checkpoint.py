@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trialpod.errors import CheckpointError, InvalidInputError
+from trialpod.errors import CheckpointError, NotSupportedError
 from trialpod.tune.checkpoint import Checkpoint
 
 
@@ -50,7 +50,7 @@ def test_damaged_metadata_is_an_error(checkpoint: Checkpoint) -> None:
 
 
 def test_another_file_system_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="filesystem"):
+    with pytest.raises(NotSupportedError, match="filesystem"):
         Checkpoint("/x", filesystem=object())
 
 

@@ -79,15 +79,6 @@ def test_a_wrong_value_is_refused_by_name_and_value(make: Any, argument: str, gi
 
 
 @pytest.mark.parametrize(
-    ("config", "argument", "value"),
-    [(RunConfig, "storage_filesystem", object())],
-)
-def test_what_is_not_supported_is_never_silently_ignored(config: Any, argument: str, value: object) -> None:
-    with pytest.raises(NotSupportedError, match=f"{argument} is not supported; "):
-        config(**{argument: value})
-
-
-@pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
         ("callbacks", [object()], "subclasses of tune.Callback, not object"),

@@ -124,7 +124,7 @@ def test_what_is_missing_or_unknown_is_said(analysis: ExperimentAnalysis, tmp_pa
         analysis.dataframe(mode="max")
     with pytest.raises(InvalidInputError, match="is no trial of the experiment"):
         analysis.get_last_checkpoint("other")
-    with pytest.raises(NotSupportedError, match="storage_filesystem"):
+    with pytest.raises(NotSupportedError, match="a object is not supported"):
         ExperimentAnalysis("exp", storage_filesystem=object())
 
 

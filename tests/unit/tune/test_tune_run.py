@@ -88,7 +88,7 @@ def test_the_names_of_older_versions_mean_the_same(used: Any, tmp_path: Path) ->
         ),
         ({"resum": True}, InvalidInputError, "no argument 'resum'; did you mean 'resume'"),
         ({"loggers": ["x"]}, InvalidInputError, "pass classes of tune Loggers"),
-        ({"storage_filesystem": 3}, NotSupportedError, "storage_filesystem is not supported"),
+        ({"storage_filesystem": 3, "storage_path": "a"}, NotSupportedError, "a int is not supported"),
         ({"trial_executor": 3}, NotSupportedError, "trial_executor is not supported"),
         ({"config": [1]}, InvalidInputError, "must be a dict of parameter names"),
         ({"resume": "PROMPT"}, NotSupportedError, "nobody is asked"),

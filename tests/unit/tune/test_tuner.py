@@ -380,7 +380,7 @@ def test_a_resume_config_is_another_form_of_the_older_arguments(backend: Any, tm
     assert (request.resume_unfinished, request.resume_errored, request.restart_errored) == (False, False, True)
     with pytest.raises(InvalidInputError, match="give one of the two"):
         Tuner.restore(tmp_path / "exp", train, _resume_config=config, resume_errored=True, backend=backend)
-    with pytest.raises(NotSupportedError, match="storage_filesystem"):
+    with pytest.raises(NotSupportedError, match="a object is not supported"):
         Tuner.restore(tmp_path / "exp", train, storage_filesystem=object(), backend=backend)
 
 
