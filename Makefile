@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
+.PHONY: help demo test announced test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
 	format bench bench-scale chaos-cluster docs sbom soak chaos minio clean
 
 help: ## Show this list
@@ -32,7 +32,11 @@ $(SEARCH_VENV)/$(STAMP): pyproject.toml tools/make_venv tools/search_overrides.t
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
 	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo $(DEMO_ARGS)
 
-test: lint test-fast ## Lint, types, and the fast tests (under five minutes)
+test: announced lint test-fast ## Lint, types, and the fast tests (under five minutes)
+
+# What takes minutes is said first, not when it begins.
+announced:
+	@tools/build_minio --announce
 
 test-fast: $(VENV)/$(STAMP)
 	@tools/build_minio >/dev/null
