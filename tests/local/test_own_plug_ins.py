@@ -180,6 +180,51 @@ show(
 )
 """
 
+RAY = """
+import json, os, pathlib
+import numpy as np
+from ray import tune
+from ray.tune.schedulers import HyperBandScheduler, TrialScheduler
+
+
+class Falling(tune.Trainable):
+    def setup(self, config):
+        self.n = 0
+
+    def step(self):
+        self.n += 1
+        return {"loss": self.config["x"] / self.n}
+
+    def save_checkpoint(self, folder):
+        pathlib.Path(folder, "n").write_text(str(self.n))
+
+    def load_checkpoint(self, folder):
+        self.n = int(pathlib.Path(folder, "n").read_text())
+
+
+class Mine(TrialScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        return TrialScheduler.STOP if result["training_iteration"] >= 3 else TrialScheduler.CONTINUE
+
+    def choose_trial_to_run(self, tune_controller):
+        for trial in tune_controller.get_live_trials():
+            if trial.status == "PENDING" and tune_controller.has_resources_for_trial(trial):
+                return trial
+        return None
+
+
+for scheduler in (HyperBandScheduler(max_t=9), Mine()):
+    np.random.seed(1)
+    grid = tune.Tuner(
+        Falling,
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=scheduler, num_samples=6),
+        run_config=tune.RunConfig(storage_path=os.path.abspath("storage"), verbose=0, stop={"training_iteration": 9}),
+    ).fit()
+    rows = [(round(result.config["x"], 6), result.metrics["training_iteration"]) for result in grid]
+    print("told", json.dumps([[row[0] for row in rows], [row[1] for row in rows]]))
+"""
+
 
 class TestOwnClasses:
     def test_only_documented_methods_are_needed(self, shell: Shell) -> None:
@@ -209,3 +254,12 @@ class TestOwnClasses:
         assert facts["steps"] == [3, 3, 3, 3, 3]  # and the fifteenth result ended the experiment
         assert facts["asked"][:5] == facts["configs"]
         assert facts["ended"] == 5
+
+    def test_scripts_for_ray_decide_as_ray(self, shell: Shell) -> None:
+        """HyperBand knows the waiting trials, the draws are NumPy's, and a scheduler asks for resources."""
+        shell.write("script.py", RAY)
+        done = shell.python("-m", "trialpod.compat.ray", "script.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = [json.loads(line.partition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("told ")]
+        draws = [0.417022, 0.720324, 0.000114, 0.302333, 0.146756, 0.092339]
+        assert rows == [[draws, [9, 9, 9, 3, 9, 9]], [draws, [3] * 6]]

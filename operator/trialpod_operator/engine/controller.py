@@ -16,7 +16,7 @@ from trialpod_operator.engine.changes import Change
 from trialpod_operator.engine.decisions import note
 from trialpod_operator.engine.outputs import Command
 from trialpod_operator.engine.results import decide
-from trialpod_operator.engine.trial import ERROR, PAUSED, TERMINATED, Trial
+from trialpod_operator.engine.trial import PAUSED, TERMINATED, Trial
 
 if TYPE_CHECKING:
     from trialpod_operator.engine.engine import Engine
@@ -59,6 +59,20 @@ class Controller:
         """Return one trial."""
         return self._engine.state.trials.get(trial_id)
 
+    def get_live_trials(self) -> list[Trial]:
+        """Return the trials that have not ended, in order of creation."""
+        return [trial for trial in self._engine.state.get_trials() if not trial.ended]
+
+    def has_resources_for_trial(self, trial: TrialView) -> bool:
+        """Return whether a trial could start now: that is so for those that wait when the scheduler is asked."""
+        known = self._trial(trial)
+        return known.trial_id in self._engine.state.pending or known.trial_id in self._engine.state.paused
+
+    @property
+    def trial_executor(self) -> Controller:
+        """What older schedulers ask for free resources."""
+        return self
+
     def pending_trials(self) -> Iterable[Trial]:
         """Return the trials that may start now, first come first."""
         return iter(self._engine.state.pending.values())
@@ -70,10 +84,6 @@ class Controller:
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation."""
         return self._engine.state.running_trials()
-
-    def get_live_trials(self) -> set[Trial]:
-        """Return the trials that have not ended, as Ray Tune's schedulers ask for them."""
-        return {trial for trial in self.get_trials() if trial.status not in (TERMINATED, ERROR)}
 
     @property
     def _resource_updater(self) -> TotalResources:

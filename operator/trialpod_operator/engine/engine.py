@@ -107,6 +107,8 @@ class Engine:
         """Suggestions come later, as `SuggestionReady`: `search` has `request` and `answered` (see `starts`)."""
         self.keeps_one_pending = self.scheduler.time_slicing
         """The scheduler gives a trial's place to another one that waits, so there must always be one."""
+        self.wanted_pending = 0 if self.defers else self.scheduler.pending_trials
+        """How many trials the scheduler is to know of before they start."""
         # Hooks that only some stoppers have.
         self._observe_time: Callable[..., None] | None = getattr(stopper, "observe", None)
         self.on_attempt_start: Callable[[str], None] | None = getattr(stopper, "on_attempt_start", None)

@@ -45,10 +45,12 @@ def fill(engine: Engine, now: float) -> None:
             _create(engine, now)
             if flags.asked and not engine.state.pending:
                 break
+        _create_wanted(engine, now)
         trial = _choose(engine, now)
         if trial is None:
             break
         _start(engine, trial, now)
+    _create_wanted(engine, now)
     if engine.keeps_one_pending and not engine.state.waiting:
         _create(engine, now)
     if recorded is not None:
@@ -62,6 +64,16 @@ def fill(engine: Engine, now: float) -> None:
         if engine.limits is None and recorded.asked and not engine.outputs.asked:
             engine.outputs.asked = recorded.asked
             request(engine)
+
+
+def _create_wanted(engine: Engine, now: float) -> None:
+    """Create the trials that the scheduler is to know of before they start."""
+    pending = engine.state.pending
+    while 0 < len(pending) < engine.wanted_pending:
+        before = len(pending)
+        _create(engine, now)
+        if len(pending) == before:
+            break
 
 
 def _choose(engine: Engine, now: float) -> Trial | None:

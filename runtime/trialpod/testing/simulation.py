@@ -98,6 +98,14 @@ class SimulatedExperiment:
         """Return one trial."""
         return next((trial for trial in self.trials if trial.trial_id == trial_id), None)
 
+    def get_live_trials(self) -> Sequence[TrialView]:
+        """Return the trials that have not ended."""
+        return [trial for trial in self.get_trials() if trial.status in ("PENDING", "RUNNING", "PAUSED")]
+
+    def has_resources_for_trial(self, trial: TrialView) -> bool:
+        """Return whether a trial could start now."""
+        return trial.status in ("PENDING", "PAUSED")
+
     def pending_trials(self) -> Iterable[TrialView]:
         """Return the trials that could start now."""
         return iter(self._with_status("PENDING"))

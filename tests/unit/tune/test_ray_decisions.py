@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.tune.described import arguments_of
 from trialpod.tune.schedulers import (
     DistributeResources,
     DistributeResourcesToTopJob,
@@ -249,6 +251,72 @@ def test_pbt_lets_the_same_trials_copy_the_same_ones(case: dict[str, Any]) -> No
             trial.status = {"C": "RUNNING", "P": "PAUSED"}[expected]
         now = controller.start(scheduler, case["slots"])
         assert now == started, f"{where}, ours: {now}"
+
+
+@pytest.mark.parametrize("case", cases("median"))
+def test_median_decides_alike_when_compatible(case: dict[str, Any]) -> None:
+    arguments = {"metric": "score", "compatible": True, **case["arguments"]}
+    comparison = Comparison(create_scheduler("median_stopping_rule", **arguments), case)
+    comparison.play()
+    other = create_scheduler("median_stopping_rule", **arguments)
+    other.set_state(json.loads(json.dumps(comparison.scheduler.get_state())))
+    assert other.get_state() == comparison.scheduler.get_state()
+
+
+@pytest.mark.parametrize("row", DATA["explorations"], ids=str)
+def test_pbt_explores_alike_when_compatible(row: list[Any]) -> None:
+    domain, old, which, theirs = row
+
+    class Directed(random.Random):
+        def random(self) -> float:
+            return 1.0
+
+        def choice(self, options: Any) -> Any:
+            return options[which]
+
+        def randrange(self, *_: Any) -> int:
+            return which
+
+    mutations = compiled_mutations({"x": domain})
+    (ours,) = explore({"x": old}, mutations, 0.0, (1.2, 0.8), Directed(), compatible=True)[0].values()
+    assert ours == theirs
+    assert type(ours) is type(theirs)
+
+
+class TestFollowingRay:
+    def test_alias_sets_the_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And the scheduler says so where it is made again, as in a cluster."""
+        from trialpod.compat import ray as alias
+
+        monkeypatch.setattr(alias, "installed", lambda: True)
+        for name in ("hyperband", "hb_bohb", "median_stopping_rule"):
+            assert arguments_of(create_scheduler(name, metric="m", mode="min")) == {
+                "metric": "m",
+                "mode": "min",
+                "compatible": True,
+            }
+            made = create_scheduler(name, metric="m", mode="min", compatible=False)
+            assert "ray" not in made.get_state()
+        assert arguments_of(create_scheduler("pb2", hyperparam_bounds={"x": [0, 1]})) == {
+            "hyperparam_bounds": {"x": [0, 1]}
+        }
+
+    def test_state_of_other_rules_is_refused(self) -> None:
+        for name in ("hyperband", "median_stopping_rule"):
+            ours, theirs = (create_scheduler(name, metric="m", mode="min", compatible=flag) for flag in (False, True))
+            with pytest.raises(InvalidInputError, match="compatible=True"):
+                ours.set_state(theirs.get_state())
+
+    def test_choice_is_multiplied(self) -> None:
+        """As in Ray; by our rules it moves to a neighbour."""
+        mutations = compiled_mutations({"x": {"choice": [10, 20]}, "flag": {"choice": [True, False]}})
+        for compatible, expected in ((True, {12, 8}), (False, {10, 20})):
+            found = set()
+            for seed in range(20):
+                rng = random.Random(seed)
+                new, _ = explore({"x": 10, "flag": True}, mutations, 0, (1.2, 0.8), rng, compatible=compatible)
+                found.add(new["x"])
+            assert found == expected
 
 
 @pytest.mark.parametrize("row", DATA["explorations"], ids=str)

@@ -17,6 +17,7 @@ from ray_spaces import CONSTANT, POINTS, spaces
 
 from trialpod import tune
 from trialpod.tune.search import BasicVariantGenerator
+from trialpod.tune.search.variant_generator import format_vars, generate_variants
 
 DATA = json.loads((Path(__file__).parents[2] / "data" / "ray_variants.json").read_text())
 NAMES = sorted(DATA["cases"])
@@ -73,6 +74,14 @@ class TestDraws:
             == several
         )
         assert json.loads(json.dumps(domain.sample(random_state=4))) == one
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_generate_variants(self, name: str) -> None:
+        found = list(generate_variants(spaces(tune)[name], random_state=7))
+        known = DATA["cases"][name]["seed"][: len(found)]
+        configs = json.loads(json.dumps([config for _, config in found]))
+        assert configs == [config for config, _ in known]
+        assert [format_vars(resolved) for resolved, _ in found] == [tag.partition("_")[2] for _, tag in known]
 
 
 class TestResume:

@@ -24,9 +24,11 @@ from trialpod.tune.schedulers.hyperband_bracket import LEFT, READY, RUNNING, WAI
 from trialpod.tune.schedulers.hyperband_compatible import RUNNING as HYPERBAND_RUNNING
 from trialpod.tune.schedulers.hyperband_compatible import RayHyperBand
 from trialpod.tune.schedulers.metric_scheduler import (
+    RAY_PENDING_TRIALS,
     MetricScheduler,
     check_above,
     check_flag,
+    check_same_rules,
     decides_as_ray,
     encoded,
 )
@@ -76,6 +78,7 @@ class HyperBandScheduler(MetricScheduler):
             self._ray = RayHyperBand(
                 max_t, reduction_factor, stop_last=stop_last_trials, largest_first=self.LARGEST_FIRST
             )
+            self.pending_trials = RAY_PENDING_TRIALS
         self._max_t = max_t
         self._eta = reduction_factor
         self._stop_last_trials = stop_last_trials
@@ -213,11 +216,7 @@ class HyperBandScheduler(MetricScheduler):
         """
         self._check_saved(state, max_t=self._max_t, reduction_factor=self._eta)
         self.metric, self.mode = state["metric"], state["mode"]
-        if (self._ray is not None) != ("ray" in state):
-            raise InvalidInputError(
-                f"the saved state of the {self.NAME} scheduler is one with compatible={'ray' in state}; resume with "
-                "the parameters that the experiment was started with"
-            )
+        check_same_rules(self.NAME, self._ray, state)
         if self._ray is not None:
             self._ray.set_state(state["ray"])
         self._num_stopped = state["stopped"]

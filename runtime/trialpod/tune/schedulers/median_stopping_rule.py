@@ -21,10 +21,13 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
+from trialpod.tune.schedulers.median_compatible import RayMedian
 from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
     check_at_least,
     check_flag,
+    check_same_rules,
+    decides_as_ray,
     decoded,
     encoded,
 )
@@ -46,6 +49,8 @@ class MedianStoppingRule(MetricScheduler):
         min_samples_required: int = 3,
         min_time_slice: float = 0,
         hard_stop: bool = True,
+        *,
+        compatible: bool | None = None,
     ) -> None:
         """Make a scheduler.
 
@@ -58,6 +63,8 @@ class MedianStoppingRule(MetricScheduler):
             min_time_slice: as long as it does not apply, a trial runs at least this long before it makes room for a
                 waiting one, in units of `time_attr`.
             hard_stop: False pauses a trial instead of stopping it; it goes on when no other waits.
+            compatible: decide as Ray Tune does (`median_compatible`); None is True in scripts whose ``ray`` is
+                trialpod.
 
         Raises:
             InvalidInputError: a value cannot be used.
@@ -77,10 +84,15 @@ class MedianStoppingRule(MetricScheduler):
         self._min_time_slice = min_time_slice
         self._hard_stop = hard_stop
         self._records: dict[str, _Record] = {}
+        self._ray: RayMedian | None = None
+        if decides_as_ray(self, compatible):
+            self._ray = RayMedian(grace_period, min_samples_required, min_time_slice, hard_stop=hard_stop)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         """Return STOP (PAUSE without `hard_stop`) below the median, PAUSE to share time, else CONTINUE."""
         time, value = self._read(result)
+        if self._ray is not None:
+            return self._as_ray(self._ray, tune_controller, trial, time, value)
         record = self._records.setdefault(trial.trial_id, _Record())
         if time is None or value is None or record.judged:
             return self.CONTINUE
@@ -118,6 +130,10 @@ class MedianStoppingRule(MetricScheduler):
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
         """Record the last value, unless it was recorded when it was reported."""
         time, value = self._read(result)
+        if self._ray is not None:
+            if time is not None and value is not None:
+                self._ray.add(trial.trial_id, time, value)
+            return
         record = self._records.setdefault(trial.trial_id, _Record())
         if time is None or value is None or time < self._grace_period:
             return
@@ -128,6 +144,9 @@ class MedianStoppingRule(MetricScheduler):
         """Return the first pending trial, else the first paused one, those below the median last."""
         for trial in tune_controller.pending_trials():
             return trial
+        if self._ray is not None:
+            paused = {trial.trial_id for trial in tune_controller.paused_trials()}
+            return next((trial for trial in tune_controller.get_trials() if trial.trial_id in paused), None)
         last = None
         for trial in tune_controller.paused_trials():
             record = self._records.get(trial.trial_id)
@@ -141,10 +160,14 @@ class MedianStoppingRule(MetricScheduler):
         record = self._records.get(trial.trial_id)
         if record is not None and record.judged:
             return []
+        if self._ray is not None and trial.trial_id in self._ray.below:
+            return []
         return [Horizon(self.time_attr, float(self._grace_period))]
 
     def debug_string(self) -> str:
         """Return how many trials fell below the median."""
+        if self._ray is not None:
+            return f"median_stopping_rule: {len(self._ray.below)} trials below it"
         return f"median_stopping_rule: {sum(record.judged for record in self._records.values())} trials below it"
 
     def get_state(self) -> dict[str, Any]:
@@ -164,10 +187,14 @@ class MedianStoppingRule(MetricScheduler):
                 ]
                 for trial_id, record in self._records.items()
             },
+            **({} if self._ray is None else {"ray": self._ray.get_state()}),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what each trial reported."""
+        check_same_rules(self.NAME, self._ray, state)
+        if self._ray is not None:
+            self._ray.set_state(state["ray"])
         self.metric, self.mode = state["metric"], state["mode"]
         self._records = {}
         for trial_id, (times, values, judged, last_pause, loses_progress, early) in state["trials"].items():
@@ -176,6 +203,18 @@ class MedianStoppingRule(MetricScheduler):
                 record.add(time, decoded(value))
             record.judged, record.last_pause, record.loses_progress = judged, last_pause, loses_progress
             record.early_best = None if early is None else decoded(early)
+
+    def _as_ray(
+        self, ray: RayMedian, controller: ControllerView, trial: TrialView, time: float | None, value: float | None
+    ) -> str:
+        if time is None or value is None:
+            return self.CONTINUE
+        waits = any(True for each in (controller.pending_trials(), controller.paused_trials()) for _ in each)
+        decision, evidence = ray.report(trial.trial_id, time, value, maximize=self.mode == "max", others_wait=waits)
+        if decision != self.CONTINUE:
+            rule = evidence.pop("rule")
+            self._explain(rule, time, value, **evidence)
+        return decision
 
     def _share(
         self, tune_controller: ControllerView, record: _Record, time: float, value: float, compared: int

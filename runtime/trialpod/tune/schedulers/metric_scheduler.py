@@ -19,6 +19,9 @@ from trialpod.protocol.values import real_number
 from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
 
+RAY_PENDING_TRIALS = 200
+"""So many trials wait at least in Ray, where there are as many; brackets are filled with them."""
+
 
 class MetricScheduler(TrialScheduler):
     """A scheduler that reads a time and a metric from each result; starts trials first come, first served."""
@@ -143,6 +146,19 @@ def decides_as_ray(scheduler: Any, compatible: bool | None) -> bool:
     arguments, named = scheduler._made_with  # noqa: SLF001  # of the base of all of them
     scheduler._made_with = (arguments, {**named, "compatible": True})  # noqa: SLF001
     return True
+
+
+def check_same_rules(name: str, ray: object, state: Mapping[str, Any]) -> None:
+    """Refuse a state that was saved under the other rules.
+
+    Raises:
+        InvalidInputError: only one of the scheduler and the state follows Ray's rules.
+    """
+    if (ray is not None) != ("ray" in state):
+        raise InvalidInputError(
+            f"the saved state of the {name} scheduler is one with compatible={'ray' in state}; resume with the "
+            "parameters that the experiment was started with"
+        )
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -84,6 +84,7 @@ class PB2(PopulationBasedTraining):
             require_attrs=require_attrs,
             synch=synch,
             seed=seed,
+            compatible=False,  # nothing that it draws leaves its bounds
         )
         self._rows: list[Row] = []
         self._batch: list[list[float]] = []  # chosen for the latest time

@@ -29,6 +29,7 @@ from trialpod.tune.schedulers.metric_scheduler import (
     check_between,
     check_flag,
     comparable,
+    decides_as_ray,
     decoded,
     encoded,
 )
@@ -65,6 +66,8 @@ class PopulationBasedTraining(MetricScheduler):
         require_attrs: bool = True,
         synch: bool = False,
         seed: int = 0,
+        *,
+        compatible: bool | None = None,
     ) -> None:
         """Make a scheduler.
 
@@ -83,11 +86,15 @@ class PopulationBasedTraining(MetricScheduler):
             require_attrs: whether a result without metric or time is an error.
             synch: whether all trials wait for each other before they are ranked.
             seed: for the choice of sources and all exploration.
+            compatible: explore as Ray Tune does: a number may leave its domain, one of a ``tune.choice`` is
+                multiplied, missing parameters are drawn whatever their names, and a score of NaN is left out; None is
+                True in scripts whose ``ray`` is trialpod.
 
         Raises:
             InvalidInputError: a value cannot be used.
         """
         super().__init__(time_attr, metric, mode, seed)
+        self._compatible = decides_as_ray(self, compatible)
         check_above("perturbation_interval", perturbation_interval, 0)
         check_at_least("burn_in_period", burn_in_period, 0)
         check_between("quantile_fraction", quantile_fraction, 0, 0.5)
@@ -134,7 +141,8 @@ class PopulationBasedTraining(MetricScheduler):
     def _check_keys(self, config: Mapping[str, Any]) -> list[str]:
         """Return which mutated parameters a config lacks."""
         missing = missing_keys(config, self._mutations)
-        if missing and (guess := nearest(missing[0], [key for key in config if key not in self._mutations])):
+        guess = nearest(missing[0], [key for key in config if key not in self._mutations]) if missing else None
+        if guess and not self._compatible:
             raise InvalidInputError(
                 f"{self.NAME} mutates {missing[0]!r}, which the search space does not have. Did you mean "
                 f"{guess!r}? If not, put {missing[0]!r} into the search space too"
@@ -293,7 +301,14 @@ class PopulationBasedTraining(MetricScheduler):
         self, trial: TrialView, source: TrialView, rng: random.Random
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the config to go on with, and what was done to each parameter of the source's."""
-        return explore(source.config, self._mutations, self._resample_probability, self._factors, rng)
+        return explore(
+            source.config,
+            self._mutations,
+            self._resample_probability,
+            self._factors,
+            rng,
+            compatible=self._compatible,
+        )
 
     def _filled(self, config: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         """Return the config with values for the mutated parameters that it lacks."""
@@ -351,6 +366,8 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _ranked(self) -> list[str]:
         scored = (trial_id for trial_id, member in self._members.items() if member.live and member.score is not None)
+        if self._compatible:
+            scored = (trial_id for trial_id in list(scored) if not math.isnan(self._score(trial_id)))
         return sorted(scored, key=lambda trial_id: comparable(self._score(trial_id)))
 
     def _score(self, trial_id: str) -> float:

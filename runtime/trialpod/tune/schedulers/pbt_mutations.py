@@ -86,6 +86,8 @@ def explore(
     resample_probability: float,
     perturbation_factors: Sequence[float],
     rng: random.Random,
+    *,
+    compatible: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a perturbed copy of the config, and what was done to each parameter.
 
@@ -95,16 +97,21 @@ def explore(
         resample_probability: how often a parameter is drawn anew.
         perturbation_factors: what a number is multiplied by otherwise, one of them at random.
         rng: the source of randomness.
+        compatible: a number is multiplied as in Ray, also out of its domain or of its ``tune.choice``.
     """
     result, operations = copy.deepcopy(dict(config)), dict[str, Any]()
     for key, mutation in mutations.items():
         old = result.get(key)
         if isinstance(mutation, dict):
             inner = old if isinstance(old, Mapping) else {}
-            result[key], operations[key] = explore(inner, mutation, resample_probability, perturbation_factors, rng)
+            result[key], operations[key] = explore(
+                inner, mutation, resample_probability, perturbation_factors, rng, compatible=compatible
+            )
         elif rng.random() < resample_probability or key not in result:
             result[key], operations[key] = _draw(mutation, rng), "resample"
-        elif isinstance(mutation, Categorical):
+        elif isinstance(mutation, Categorical) and not (
+            compatible and not isinstance(mutation, _Listed) and _multiplies(old)
+        ):
             result[key], operations[key] = _shifted(old, mutation, rng)
         elif isinstance(old, bool):
             operations[key] = "unchanged"  # a flag has no neighbours; drawing it anew is what flips it
@@ -113,6 +120,10 @@ def explore(
         else:
             factor = perturbation_factors[rng.randrange(len(perturbation_factors))]
             scaled = number * factor
+            if compatible:
+                result[key] = round(scaled) if isinstance(number, int) else scaled
+                operations[key] = f"* {factor}"
+                continue
             inside = _inside(round(scaled) if isinstance(number, int) else scaled, mutation)
             result[key] = inside
             clipped = not isinstance(number, int) and inside != scaled
@@ -133,6 +144,14 @@ def picked(config: Mapping[str, Any], mutations: Mapping[str, Any]) -> dict[tupl
     return found
 
 
+class _Listed(Categorical):
+    """A list of values; `Categorical` itself is a ``tune.choice``."""
+
+
+def _multiplies(value: Any) -> bool:
+    return not isinstance(value, bool) and real_number(value) is not None
+
+
 def _checked_key(key: Any, path: str) -> str:
     if not isinstance(key, str) or not key:
         raise InvalidInputError(f"{path}: names of parameters are strings, got {key!r}")
@@ -147,7 +166,7 @@ def _compiled(value: Any, path: str) -> Any:
     if isinstance(value, (list, tuple)):
         if not value:
             raise InvalidInputError(f"{path} needs at least one value")
-        return Categorical(value)
+        return _Listed(value)
     if isinstance(value, Mapping):
         return _compiled_mapping(value, path)
     if callable(value):

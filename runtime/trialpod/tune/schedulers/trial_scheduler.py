@@ -96,6 +96,14 @@ class ControllerView(Protocol):
         """Return one trial."""
         ...
 
+    def get_live_trials(self) -> Sequence[TrialView]:
+        """Return the trials that have not ended, in order of creation."""
+        ...
+
+    def has_resources_for_trial(self, trial: TrialView) -> bool:
+        """Return whether a trial could start now."""
+        ...
+
     def pending_trials(self) -> Iterable[TrialView]:
         """Return the trials that could start now, first come first."""
         ...
@@ -172,6 +180,9 @@ class TrialScheduler(PlugIn):
 
     time_slicing: bool = False
     """True when the scheduler pauses trials in favour of waiting ones: the engine then always keeps one waiting."""
+
+    pending_trials: int = 0
+    """How many trials are to be made before there is a place for them, if their search algorithm takes no time."""
 
     changes_configs: bool = False
     """True when trials go on with other parameters than the search algorithm proposed."""

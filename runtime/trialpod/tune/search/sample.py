@@ -43,6 +43,10 @@ class Sampler:
         return type(self).__name__
 
 
+class BaseSampler(Sampler):
+    """How the values of a function are drawn."""
+
+
 class Uniform(Sampler):
     """Each value equally likely."""
 
@@ -480,6 +484,10 @@ class Function(Domain):
     def is_function(self) -> bool:
         """Return True."""
         return True
+
+    def get_sampler(self) -> Sampler:
+        """Return how values are drawn, as an object."""
+        return BaseSampler()
 
     def is_valid(self, value: Any) -> bool:
         """Return True: nothing is known of a function's values."""

@@ -428,3 +428,29 @@ def _assigned(node: Any, path: Path, value: Any) -> Any:
     if changed is not node[part]:
         node[part] = changed
     return node
+
+
+def generate_variants(
+    unresolved_spec: dict[str, Any], constant_grid_search: bool = False, random_state: Any = None
+) -> Iterator[tuple[dict[Path, Any], dict[str, Any]]]:
+    """Yield the variants of a space, each with the values of its variables by path, for scripts that ask as in Ray.
+
+    Args:
+        unresolved_spec: the space.
+        constant_grid_search: draw once, and keep the values over all grid points.
+        random_state: a seed or a generator; None as for `Domain.sample`.
+    """
+    from trialpod.tune.search.numpy_draws import generator_of
+    from trialpod.tune.search.variant_stream import VariantStream
+
+    stream = VariantStream([], unresolved_spec, generator_of(random_state), constant=constant_grid_search)
+    while (variant := stream.draw(1)) is not None:
+        yield variant.resolved, variant.config
+
+
+def format_vars(resolved_vars: dict[Path, Any]) -> str:
+    """Return the values of variables as the readable part of an experiment tag."""
+    from trialpod.tune.search.basic_variant import format_tag
+
+    left_out = {("run",), ("env",), ("resources_per_trial",)}
+    return format_tag({path: value for path, value in resolved_vars.items() if path not in left_out})
