@@ -186,6 +186,10 @@ _NAMES = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset({"logger", "registry", "result", "schedulers", "search", "session", "stopper", "track", "utils"})
 
 
+_OF_TRIALS = (None, "session", "checkpoint", "trainable.trainable")
+"""What code in a trial uses; everything else is for scripts, whose refusals are shown as sentences."""
+
+
 def __getattr__(name: str) -> Any:
     if name == "TuneError":
         from trialpod.errors import TrialpodError
@@ -203,6 +207,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     from importlib import import_module
 
+    if home not in _OF_TRIALS:
+        from trialpod.tune.script_errors import install
+
+        install()
     module = import_module(f"{__name__}.{home or name}")
     value = getattr(module, name) if home is not None else module
     globals()[name] = value

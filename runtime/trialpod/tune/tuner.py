@@ -24,6 +24,7 @@ from trialpod.errors import InvalidInputError, NotPicklableError, refuse_stand_i
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
+from trialpod.tune import script_errors
 from trialpod.tune.arguments import names_nearest
 from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend, prepare_storage
 from trialpod.tune.callback_list import CallbackError
@@ -292,6 +293,9 @@ class Tuner:
             outcome = backend.run(request)
         except CallbackError as error:
             raise error.original() from None
+        except KeyboardInterrupt as error:
+            script_errors.mark_handled(error)
+            raise
         except InvalidInputError:
             if resume is None and new and kept_at(place.directory) is None:
                 shutil.rmtree(place.directory, ignore_errors=True)  # nothing of an experiment is in it
