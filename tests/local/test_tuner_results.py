@@ -181,3 +181,28 @@ told(stored=xs(Tuner.restore(moved, resume_errored=True)),
             "without": [11, None],
             "can": [True, False],
         }
+
+
+class TestTimeBudget:
+    @pytest.mark.slow
+    def test_a_trial_that_does_not_report_is_ended_in_its_grace_period(self, shell: Shell) -> None:
+        shell.write(
+            "script.py",
+            """
+            import time
+            from trialpod import tune
+
+            def f(config):
+                time.sleep(60)
+
+            begun = time.monotonic()
+            tune.Tuner(f, tune_config=tune.TuneConfig(time_budget_s=1),
+                       run_config=tune.RunConfig(name="e", storage_path="storage")).fit()
+            print("took", time.monotonic() - begun)
+            """,
+        )
+        done = shell.python("script.py", timeout_s=60)
+        assert done.returncode == 0, done.stderr
+        assert "the time budget of 1 s is used up; waiting for 1 trial to report" in done.stdout
+        took = next(line for line in done.stdout.splitlines() if line.startswith("took"))
+        assert float(took.split()[1]) < 1 + 10 + 5

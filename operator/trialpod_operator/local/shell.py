@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -56,6 +57,7 @@ from trialpod_operator.engine.events import (
     TimerFired,
 )
 from trialpod_operator.engine.outcome import FAILED
+from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.mirror import FencedError, Mirror
@@ -86,6 +88,8 @@ TICK_S = 60.0
 """While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
 _SERVICE_NAME = "experiment"
 """What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
+WAITING_S = 1.0
+"""How long an experiment that is being ended waits for its trials before it says so."""
 MIRROR_TIMEOUT_S = 300.0
 """How long the end of a run waits for the copy in the storage to be complete."""
 
@@ -152,6 +156,7 @@ class LocalShell:
         self._callbacks = callbacks
         self._output = output
         self._details = TrialDetails(display, str(directory), self._trial_name) if display.detail > 0 else None
+        self._stopping_since: float | None = None
         self._service = ReportService(self)
         self._interrupts = 0
         self._early_interrupts = 0
@@ -620,6 +625,25 @@ class LocalShell:
                 self._output.poll()
         if self._details is not None:
             self._details.poll(last=last)
+        if not last:
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Say what is waited for when the experiment is being ended and trials do not hear of it."""
+        engine = self._host.engine
+        stopping = engine.state.flags.stopping
+        if not stopping or engine.finished:
+            self._stopping_since = None
+            return
+        now = time.monotonic()
+        if self._stopping_since is None:
+            self._stopping_since = now
+        elif now - self._stopping_since >= WAITING_S:
+            self._stopping_since = math.inf  # once
+            why = explain(stopping) or "the experiment is being ended"
+            message = f"{why}; waiting for {plural(len(engine.state.running), 'trial')} to report"
+            remedy = f"what does not report within the grace period of {self._plan.grace_s:g} s is ended"
+            self._display.event(events.warning(message, remedy))
 
     def _trial_name(self, trial: Trial) -> str:
         return self._host.trial_name(trial)

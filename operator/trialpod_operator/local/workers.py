@@ -28,6 +28,8 @@ from trialpod_operator.local.exits import describe_exit
 from trialpod_operator.local.processes import ExitInfo, ProcessPool
 from trialpod_operator.local.slots import Slots, given
 
+BUDGET_DELAY_S = 1.0
+"""How long an attempt may take to report once a budget of the experiment is used up, before it gets SIGTERM."""
 CLEANUP_GRACES = 2
 """A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
 RETURN_S = 0.5
@@ -142,11 +144,17 @@ class Workers:
         worker = self._worker_of(trial, attempt)
         if worker is not None:
             # One that hangs is not told by an answer: it asks for none.
-            self._force(worker, 0.0 if trial.overdue else self._plan.grace_s)
+            self._force(worker, 0.0 if trial.overdue else self._stop_delay_s(trial))
             return
         end = AttemptEnd(cause="stopped" if trial.decision == "stop" else "paused")
         event = AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)
         self._shell.soon(lambda: self._shell.apply(event))
+
+    def _stop_delay_s(self, trial: Trial) -> float:
+        """Return how long an attempt may take to hear of a decision, before it gets SIGTERM."""
+        if trial.decision_reason.get("source") in ("time_budget", "budget"):
+            return min(BUDGET_DELAY_S, self._plan.grace_s)
+        return self._plan.grace_s
 
     def stays(self, trial_id: str, attempt: int) -> None:
         """The attempt ends, and its process asks for the next one of the same trial."""
