@@ -114,6 +114,16 @@ class TestScript:
         assert shell.python("script.py").returncode == 0
         assert (shell.folder / "runs/exp.1").is_dir()
 
+    def test_unedited_script_is_never_refused(self, shell: Shell) -> None:
+        shell.write("script.py", "import time, uuid\n" + SCRIPT)
+        edit(
+            shell, ('"x": tune.uniform(0, 1)', '"x": tune.uniform(0, 1), "at": time.time(), "id": str(uuid.uuid4())')
+        )
+        first, again = (shell.run("run", "script.py") for _ in range(2))
+        assert (first.returncode, again.returncode) == (0, 0), again.stderr
+        edit(shell, ("num_samples=2", "num_samples=2, seed=3"))
+        assert "param_space.at: " in shell.run("run", "script.py").stderr
+
     def test_failed_start_keeps_no_name(self, shell: Shell) -> None:
         shell.write("script.py", SCRIPT)
         broken = """

@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trialpod.tune.backends import ExperimentRequest
@@ -19,6 +20,7 @@ from trialpod.tune.described import arguments_of
 from trialpod.tune.search import SearchGenerator
 from trialpod.tune.search.sample import Categorical, Domain, Function
 from trialpod_operator.api.cel import BUDGET_FIELDS
+from trialpod_operator.api.search_space import varies
 
 CHANGEABLE = BUDGET_FIELDS | {"stop", "checkpoint"}
 """Parts of a spec that may change between two runs on one machine."""
@@ -46,9 +48,12 @@ class Difference:
 def describe(request: ExperimentRequest) -> dict[str, Any]:
     """Return the definition of what a `Tuner` was given, as JSON has it."""
     search = request.search_alg.searcher if isinstance(request.search_alg, SearchGenerator) else request.search_alg
+    space = _flat(request.param_space)
     return {
+        "script": _script(),
+        "constants": [name for name, (_, constant) in space.items() if constant],
         "trainable": request.trainable_name,
-        "param_space": _flat(request.param_space),
+        "param_space": {name: text for name, (text, _) in space.items()},
         "metric": request.metric,
         "mode": request.mode,
         "scheduler": None if request.scheduler is None else _text(request.scheduler),
@@ -73,11 +78,18 @@ def differences(stored: Mapping[str, Any], document: Mapping[str, Any]) -> list[
 
 def _of_definitions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
     found: list[Difference] = []
+    # Of a script that was not edited, constants may be others: a date, a temporary folder.
+    same_script = now.get("script") is not None and before.get("script") == now.get("script")
+    ignored = {*now.get("constants", ())} & {*before.get("constants", ())} if same_script else set()
     for key, new in now.items():
         old = before.get(key)
+        if key in ("script", "constants"):
+            continue
         if isinstance(new, dict):
             old = old if isinstance(old, dict) else {}
             for name in [*old, *(name for name in new if name not in old)]:
+                if key == "param_space" and name in ignored:
+                    continue
                 found += _compared(f"{key}.{name}", old.get(name), new.get(name))
         else:
             found += _compared(key, old, new)
@@ -112,13 +124,24 @@ def _compare(field: str, old: Any, new: Any, found: list[Difference]) -> None:
         found.append(Difference(field, None if old is None else _text(old), None if new is None else _text(new)))
 
 
-def _flat(space: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
+def _script() -> str | None:
+    """Return a digest of the script that runs and its arguments; None when there is none, as in a notebook."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        text = Path(file).read_bytes() if file else None
+    except OSError:
+        text = None
+    return None if text is None else hashlib.sha256(text + "\0".join(sys.argv[1:]).encode()).hexdigest()[:16]
+
+
+def _flat(space: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[str, bool]]:
+    """Return the text of each parameter, and whether it is a constant."""
+    flat: dict[str, tuple[str, bool]] = {}
     for key, value in space.items():
         if isinstance(value, Mapping) and value and set(value) != {"grid_search"}:
             flat |= _flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = _text(value)
+            flat[f"{prefix}{key}"] = _text(value), not varies({"x": value})
     return flat
 
 

@@ -76,8 +76,18 @@ class TestDefinition:
             ),
         ],
     )
-    def test_compares(self, before: dict[str, Any], now: dict[str, Any], reported: list[str]) -> None:
+    def test_compares(
+        self, before: dict[str, Any], now: dict[str, Any], reported: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("trialpod_operator.experiment.definition._script", lambda: None)
         assert changed(before, now) == reported
+
+    def test_constants_of_an_unedited_script_may_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before, now = {"param_space": {"x": tune.uniform(0, 1), "at": 1}}, {"param_space": {"x": 3, "at": 2}}
+        monkeypatch.setattr("trialpod_operator.experiment.definition._script", lambda: "a")
+        assert changed(before, now) == ["param_space.x: uniform(0.0, 1.0) -> 3"]
+        monkeypatch.setattr("trialpod_operator.experiment.definition._script", lambda: None)
+        assert changed(before, now) == ["param_space.x: uniform(0.0, 1.0) -> 3", "param_space.at: 1 -> 2"]
 
     def test_other_python_is_no_change(self) -> None:
         document = {"definition": {"param_space": {"x": "sample_from(f [py3.11:00000000])"}}}
