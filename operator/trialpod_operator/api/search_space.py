@@ -188,7 +188,7 @@ class _Compiler:
     def _packed(self, node: dict[Any, Any], path: str) -> Any:
         try:
             return Constant(opaque_decoder.decode(base64.b64decode(node[VALUE], validate=True)))
-        except (binascii.Error, TypeError, ValueError, msgspec.DecodeError):
+        except (binascii.Error, TypeError, ValueError, msgspec.DecodeError, RecursionError):
             self._report(f"{path}.{VALUE}", "is not a value that a script has written; write the value itself")
             return None
 

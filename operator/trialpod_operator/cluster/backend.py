@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import ParamsEncoder
 from trialpod.storage import routes
 from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.endpoints import endpoint_of
@@ -27,8 +28,8 @@ from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3 import parse_uri
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
 from trialpod.tune.callback_list import CallbackError
-from trialpod.tune.shipping import stored_objects
-from trialpod.tune.stored_objects import FOLDER
+from trialpod.tune.shipping import own_modules, stored_objects
+from trialpod.tune.stored_objects import FOLDER, ValueFiles
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.cluster.client import ApiError, Experiments
@@ -264,11 +265,19 @@ class KubernetesBackend:
             namespace = Experiments.connect(self._namespace, context=self._context).namespace
         except InvalidInputError:
             namespace = self._namespace or "default"
-        return build_manifest(request, self._settings(namespace, request), _code_uri(request))
+        return self._manifest(request, namespace)[0]
+
+    def _manifest(self, request: ExperimentRequest, namespace: str) -> tuple[Json, ValueFiles]:
+        """Return the manifest, and the large values that it refers to."""
+        store = ValueFiles(Path(request.directory, TRIALPOD_DIR))
+        with own_modules():
+            store.keep(request.param_space)
+            settings = self._settings(namespace, request)
+            return build_manifest(request, settings, _code_uri(request), ParamsEncoder(store)), store
 
     def _start(self, api: Experiments, request: ExperimentRequest, code: bytes, state: bytes) -> Json:
         file = _code_uri(request).removeprefix(f"{request.storage_uri}/")
-        manifest = build_manifest(request, self._settings(api.namespace, request), _code_uri(request))
+        manifest, values = self._manifest(request, api.namespace)
         for difference in ignored(request):
             logger.warning("%s", difference)
         item = api.find(request.name)
@@ -282,7 +291,7 @@ class KubernetesBackend:
         storage = open_storage(request.storage_uri)
         if storage.exists(EXPERIMENT_KEY):
             manifest["spec"]["trainable"] = _stored_trainable(storage) or manifest["spec"]["trainable"]
-        _put_objects(storage, Path(request.trainable.pickle or ""))
+        _put_objects(storage, Path(request.trainable.pickle or ""), values.files)
         storage.write(file, code)
         if state and not storage.exists(_TUNER_FILE):
             storage.write(_TUNER_FILE, state)
@@ -394,8 +403,22 @@ def _comparable(item: Mapping[str, Any]) -> Json:
     checked = check_document(Document(own))
     spec: Json = known if checked.experiment is None else msgspec.to_builtins(checked.experiment.spec)
     kept = {key: value for key, value in spec.items() if key in _BUDGET or key not in BUDGET_FIELDS}
+    kept["searchSpace"] = _without_data(kept.get("searchSpace"))
     kept["storage"] = {"uri": (spec.get("storage") or {}).get("uri")}
     return kept
+
+
+def _without_data(space: Any) -> Any:
+    """Return a search space with only the readable forms of Python values: pickles of equal values may differ."""
+    from trialpod_operator.api.search_space import READABLE, VALUE
+
+    if isinstance(space, list):
+        return [_without_data(item) for item in space]
+    if not isinstance(space, dict):
+        return space
+    if VALUE in space:
+        return {READABLE: space.get(READABLE)}
+    return {key: _without_data(item) for key, item in space.items()}
 
 
 def _stored_trainable(storage: Storage) -> Json | None:
@@ -407,12 +430,13 @@ def _stored_trainable(storage: Storage) -> Json | None:
     return found
 
 
-def _put_objects(storage: Storage, trainable: Path) -> None:
-    """Copy the objects that a Trainable refers to into the storage, except those that are there."""
-    for digest in stored_objects(trainable):
-        key = f"{TRIALPOD_DIR}/{FOLDER}/{digest}"
+def _put_objects(storage: Storage, trainable: Path, values: Mapping[str, Path]) -> None:
+    """Copy the objects that a Trainable and configs refer to into the storage, except those that are there."""
+    objects = {digest: trainable.parent / FOLDER / digest for digest in stored_objects(trainable)}
+    for name, file in {**objects, **values}.items():
+        key = f"{TRIALPOD_DIR}/{FOLDER}/{name}"
         if not storage.exists(key):
-            storage.put_file(trainable.parent / FOLDER / digest, key)
+            storage.put_file(file, key)
 
 
 def _parting_words(api: Experiments, request: ExperimentRequest) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.values import params_encoder, readable
+from trialpod.protocol.value_packing import LARGE
+from trialpod.protocol.values import ParamsEncoder, opaque_decoder, params_encoder, readable
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.described import arguments_of
 from trialpod.tune.schedulers import scheduler_name
@@ -37,6 +38,7 @@ from trialpod_operator.cluster.json_values import json_safe
 Json = dict[str, Any]
 
 MAX_INT = 2**63 - 1
+_MANY = 4096  # items of a list from which on it may be stored beside the Trainable
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _HERE = "run it on this machine (backend='local')"
@@ -71,10 +73,11 @@ MAX_VALUE_BYTES = 64 * 1024
 
 
 class _Refusals:
-    """Collects what cannot be said in a manifest."""
+    """Collects what cannot be said in a manifest, and encodes what YAML has no form for."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoder: ParamsEncoder) -> None:
         self.found: list[str] = []
+        self.encoder = encoder
 
     def add(self, message: str) -> None:
         self.found.append(message)
@@ -86,18 +89,21 @@ def resource_name(text: str) -> str:
     return name[: names.MAX_EXPERIMENT_NAME].rstrip("-") or "experiment"
 
 
-def build_manifest(request: ExperimentRequest, settings: ClusterSettings, pickle_uri: str) -> Json:
+def build_manifest(
+    request: ExperimentRequest, settings: ClusterSettings, pickle_uri: str, encoder: ParamsEncoder = params_encoder
+) -> Json:
     """Return the TuneExperiment for a request.
 
     Args:
         request: what to run.
         settings: of this cluster.
         pickle_uri: where the Trainable will be.
+        encoder: encodes the values of the search space that YAML has no form for.
 
     Raises:
         InvalidInputError: something in it cannot be run in a cluster.
     """
-    refused = _Refusals()
+    refused = _Refusals(encoder)
     _refuse_what_stays_here(request, refused)
     spec: Json = {
         "trainable": {"pickle": _pickle(request, pickle_uri)},
@@ -236,6 +242,10 @@ def _space(value: Any, where: str, refused: _Refusals) -> Any:
         return {"literal": value}
     if isinstance(value, list):
         return [_space(item, f"{where}[{index}]", refused) for index, item in enumerate(value)]
+    if isinstance(value, tuple):
+        kind = type(value).__name__
+        refused.add(f"{where}: a {kind} with distributions in it has no form in a manifest; use a list")
+        return None
     return plain(value, where, refused.found)
 
 
@@ -245,21 +255,23 @@ def _is_plain(value: Any) -> bool:
     Whole floats do not: the API server makes integers of them.
     """
     kind = type(value)
-    if value is None or kind in (bool, str):
+    if value is None or kind is bool:
         return True
+    if kind is str:
+        return len(value) < LARGE
     if kind is int:
         return bool(abs(value) <= MAX_INT)
     if kind is float:
         return math.isfinite(value) and not value.is_integer()
     if kind is list:
-        return all(_is_plain(item) for item in value)
+        return len(value) < _MANY and all(_is_plain(item) for item in value)
     return kind is dict and all(type(key) is str and _is_plain(item) for key, item in value.items())
 
 
 def _typed(value: Any, where: str, refused: _Refusals) -> Json | None:
     """Return a value with its type, and a readable form of it beside that."""
     try:
-        data = params_encoder.encode(value, where)
+        data = refused.encoder.encode_value(value, where)
     except InvalidInputError as error:
         refused.add(str(error))
         return None
@@ -269,7 +281,7 @@ def _typed(value: Any, where: str, refused: _Refusals) -> Json | None:
             "stores it once in the bucket"
         )
         return None
-    return {VALUE: base64.b64encode(data).decode(), READABLE: json_safe(readable(value))}
+    return {VALUE: base64.b64encode(data).decode(), READABLE: json_safe(readable(opaque_decoder.decode(data)))}
 
 
 def _reads_as_distribution(key: Any, value: Any) -> bool:
@@ -282,7 +294,7 @@ def _has_domain(value: Any) -> bool:
         return True
     if isinstance(value, Mapping):
         return set(value) == {"grid_search"} or any(_has_domain(item) for item in value.values())
-    return isinstance(value, list) and any(_has_domain(item) for item in value)
+    return isinstance(value, (list, tuple)) and any(_has_domain(item) for item in value)
 
 
 def _domain(domain: Domain, where: str, refused: _Refusals) -> Any:

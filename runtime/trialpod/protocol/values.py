@@ -88,6 +88,13 @@ class ParamsEncoder:
         except UnpicklableError as error:
             error.complain(name)
 
+    def encode_value(self, value: Any, name: str) -> bytes:
+        """Return one value as MessagePack, as `encode` does; it may be stored apart as a whole."""
+        try:
+            return encode_packed(Packer(self._store).pack(value))
+        except UnpicklableError as error:
+            error.complain(name)
+
 
 class MetricsEncoder:
     """Encodes one flat result."""

@@ -61,7 +61,7 @@ def pickled(
     from trialpod.protocol.pickling import dumps
 
     try:
-        with _own_modules() if own_code else contextlib.nullcontext(), _by_value(obj), collecting(objects):
+        with own_modules() if own_code else contextlib.nullcontext(), _by_value(obj), collecting(objects):
             return dumps(obj, by_name=not travels)
     except Exception as error:
         culprits = diagnose(obj.func if isinstance(obj, Shipped) else obj, name)
@@ -225,7 +225,7 @@ def _by_value(obj: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_modules() -> Iterator[None]:
+def own_modules() -> Iterator[None]:
     """Make cloudpickle take along the code of every imported module that is the user's own: not installed."""
     import cloudpickle
 

@@ -129,6 +129,8 @@ class ValueFiles:
     def __init__(self, directory: Path, upload: Callable[[Path, str], None] | None = None) -> None:
         self._folder = directory / FOLDER
         self._upload = upload
+        self.files: dict[str, Path] = {}
+        """All that were stored, by their names."""
         self._known: dict[int, tuple[Any, bytes | None]] = {}  # id -> object, which keeps the id taken
 
     def keep(self, space: Any) -> None:
@@ -176,6 +178,7 @@ class ValueFiles:
             from trialpod.storage.base import storage_error
 
             raise storage_error(error, "cannot write", self._folder / name) from error
+        self.files[name] = self._folder / name
         if new and self._upload is not None:
             self._upload(self._folder / name, name)
         import pickle

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import enum
 import json
+import random
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,14 +15,18 @@ from hypothesis import strategies as st
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, TrainableRef
-from trialpod.protocol.values import params_decoder, params_encoder
+from trialpod.protocol.values import ParamsEncoder, params_decoder, params_encoder
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import Domain
+from trialpod.tune.search.variant_generator import VariantSpace
 from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
+from trialpod.tune.stored_objects import ValueFiles, read_values_from
 from trialpod_operator.api.search_space import compile_search_space
+from trialpod_operator.cluster.json_values import bounded
 from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, ignored, resource_name
+from trialpod_operator.engine.trial import Trial
 
 SETTINGS = ClusterSettings(namespace="team", endpoint="http://minio:9000", credentials_secret="minio", image="i:1")
 URI = "s3://tune/runs/climb/.trialpod/trainable-00.pkl"
@@ -186,6 +191,7 @@ class FileLoggers(tune.Callback):
     [
         ({"stop": lambda trial_id, result: True}, r"RunConfig\(stop=...\): the function .*use a dict"),
         ({"param_space": {"a": tune.sample_from(lambda: 1)}}, r"param_space\['a'\]: tune.sample_from"),
+        ({"param_space": {"a": {"b": (1, tune.uniform(0, 1))}}}, r"\['a'\]\['b'\]: a tuple with distrib.*list"),
         ({"param_space": {"a": "x", "b": threading.Lock()}}, r"param_space\['b'\]"),
         ({"param_space": {"a": b"x" * 100_000}}, r"100,0\d\d bytes are too many .* tune.with_parameters"),
         ({"scheduler": OwnScheduler()}, "OwnScheduler is a class of your own"),
@@ -229,6 +235,15 @@ def test_workers_that_differ_are_refused_with_what_to_do() -> None:
 
 class Colour(enum.Enum):
     RED = 1
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return explode, ()
+
+
+def explode() -> None:
+    raise AssertionError("a pickle was opened")
 
 
 class TestTypes:
@@ -280,6 +295,30 @@ class TestTypes:
     def test_others_have_a_readable_form_beside_them(self) -> None:
         found = spec(param_space={"x": Path("/data")})["searchSpace"]["x"]
         assert found["readable"] == "/data"
+
+    def test_operator_opens_no_pickle(self) -> None:
+        stored = json.loads(json.dumps(spec(param_space={"x": {"deep": (Bomb(), {"a": 1})}})["searchSpace"]))
+        compiled, problems = compile_search_space(stored)
+        assert not problems
+        params = params_encoder.encode(VariantSpace(compiled).variant(0, random.Random(1)).config)
+        trial = Trial(trial_id="a", index=0, tag="", params=params, created_at=0.0)
+        assert bounded(trial.shown_config, 4096) == {"x": {"deep": ["<Bomb>", {"a": 1}]}}
+        with pytest.raises(AssertionError, match="a pickle was opened"):
+            params_decoder.decode(params)
+
+    def test_large_values_are_stored_beside_the_trainable(self, tmp_path: Path) -> None:
+        store = ValueFiles(tmp_path)
+        space = {"x": np.arange(50_000.0), "many": [float(n) for n in range(20_000)], "text": "x" * 100_000}
+        made = build_manifest(request(param_space=space), SETTINGS, URI, ParamsEncoder(store))["spec"]
+        assert len(json.dumps(made["searchSpace"])) < 2000
+        assert len(store.files) == 3
+        compiled, problems = compile_search_space(made["searchSpace"])
+        assert not problems
+        params = params_encoder.encode(VariantSpace(compiled).variant(0, random.Random(1)).config)
+        read_values_from(str(tmp_path))
+        found = params_decoder.decode(params)
+        assert found["x"].tolist() == space["x"].tolist()
+        assert (found["many"], found["text"]) == (space["many"], space["text"])
 
     def test_what_nobody_has_written_is_refused(self) -> None:
         _, problems = compile_search_space({"x": {"trialpod.dev/value": "???"}})
