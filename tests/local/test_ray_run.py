@@ -55,6 +55,14 @@ print("restored function", on["n"], on["training_iteration"])
 both = tune.run([count, Steps], stop={"n": 1}, metric="n", mode="max", **shown)
 print("both", [trial.trainable_name for trial in both.trials])
 best = tune.run(anonymous, mode="max", **shown)
+class NoSuper(tune.Trainable):
+    def __init__(self, config, logger_creator=None):
+        self.n = 0
+    def step(self):
+        return {"n": 1}
+
+failed = tune.run(NoSuper, raise_on_failed_trial=False, **shown).trials[0]
+print("failed", str(failed.error).partition("TrainableError: ")[2].partition(": call")[0])
 print("anonymous", best.default_metric, best.best_result["_metric"], best.best_trial.last_result["_metric"])
 """
 
@@ -70,6 +78,7 @@ class TestOlderArguments:
             "restored class 5 5 2",
             "restored function 2 1",
             "both ['count', 'Steps']",
+            "failed NoSuper.__init__() does not call super().__init__(config)",
             "anonymous _metric 0.3 0.3",
         ]
 
@@ -135,6 +144,9 @@ class TestNumPyMetrics:
         shell.write(
             "script.py",
             """
+            import json
+            import os
+
             import numpy as np
             from ray import tune
             from ray.tune.schedulers import ASHAScheduler
@@ -150,9 +162,11 @@ class TestNumPyMetrics:
                 run_config=tune.RunConfig(verbose=0, storage_path="results"),
             ).fit()
             best = grid.get_best_result().metrics["loss"]
+            rows = [open(os.path.join(result.path, "result.json")).read().splitlines()[-1] for result in grid]
+            print("done", {json.loads(row)["done"] for row in rows})
             print("best", best, type(best).__name__)
             """,
         )
         done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.splitlines()[-1] == "best 0.25 float64"
+        assert done.stdout.splitlines()[-2:] == ["done {True}", "best 0.25 float64"]

@@ -115,7 +115,7 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now:
             trial.result = bytes(event.results[number])
             _judge(engine, trial, result, done, now)
             if trial.decision == "stop" and "done" in result:
-                result["done"] = True  # in the trial's files, and for callbacks
+                result["done"] = shown["done"] = True  # in the trial's files, and for callbacks
         elif engine.search_listens and not done:
             engine.tell(engine.search.on_trial_result, trial.trial_id, result)
         if done:

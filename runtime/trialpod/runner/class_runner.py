@@ -85,6 +85,11 @@ class ClassRunner:
                 return self.trainable
             self.discard()
         self.trainable = cls(self._config)
+        if not hasattr(self.trainable, "_iteration"):
+            raise TrainableError(
+                f"{cls.__name__}.__init__() does not call super().__init__(config): call it, or write setup(config) "
+                "instead"
+            )
         return self.trainable
 
     def _loop(self, trainable: Trainable) -> Outcome:

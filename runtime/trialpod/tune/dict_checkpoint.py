@@ -167,9 +167,11 @@ def _pickled(data: dict[str, Any], what: str) -> bytes:
         except Exception as error:
             from trialpod.tune.diagnosis import diagnose
 
-            culprits = "".join(f"\n  - {culprit}" for culprit in diagnose(data, "checkpoint"))
+            culprits = [str(culprit) for culprit in diagnose(data, "checkpoint")]
+            first = culprits[0] if culprits else str(error)  # the console shows one line
+            others = "".join(f"\n  - {culprit}" for culprit in culprits[1:])
             raise InvalidInputError(
-                f"{what} cannot be pickled:{culprits or f' {error}'}\nPut what it is made from into the dict, "
+                f"{what} cannot be pickled: {first}{others}\nPut what it is made from into the dict, "
                 "or write files into a directory."
             ) from error
         return by_value

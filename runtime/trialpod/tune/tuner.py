@@ -237,10 +237,15 @@ class Tuner:
         """
         overrides = Overrides.read()
         place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
-        if not must and not open_backend(self._backend).can_restore(str(place)):
-            return
+        if not open_backend(self._backend).can_restore(str(place)):
+            if not must:
+                return
+            raise InvalidInputError(
+                f"tune.run(resume=True): there is no experiment to resume at {place}; leave resume out, or give "
+                "resume='AUTO', which starts one where there is none"
+            )
         prepare_storage(open_backend(self._backend), str(place))
-        saved = _saved(place, "resume", self._facts.name)
+        saved = _saved(place, "tune.run", self._facts.name)
         check_same_keys(saved["param_space"], self._param_space)
         self._resume = _Resume(place, unfinished, errored, restart)
 

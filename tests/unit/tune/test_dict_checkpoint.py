@@ -119,3 +119,10 @@ class TestOlderArguments:
         assert Checkpoint(data_dict={}).uri is None
         assert Checkpoint(tmp_path).uri == f"file://{tmp_path}"
         assert Checkpoint("s3://bucket/x").uri == "s3://bucket/x"
+
+
+class TestWhatCannotBePickled:
+    def test_is_named_in_the_first_line(self) -> None:
+        with pytest.raises(InvalidInputError) as raised:
+            Checkpoint.from_dict({"a": {"lock": threading.Lock()}}).to_bytes()
+        assert "lock" in str(raised.value).splitlines()[0].partition("cannot be pickled: ")[2]

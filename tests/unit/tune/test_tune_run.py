@@ -141,7 +141,7 @@ def test_resume_goes_on_with_the_experiment_of_the_name(
 
 
 def test_resume_without_an_experiment_is_refused_but_auto_starts_one(used: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"no tuner\.pkl there"):
+    with pytest.raises(InvalidInputError, match=r"tune\.run\(resume=True\): there is no experiment"):
         tune.run(train, name="exp", storage_path=tmp_path, resume=True)
     tune.run(train, name="exp", storage_path=tmp_path, resume_config=ResumeConfig(errored="resume"))  # type: ignore[arg-type]
     tune.run(train, name="exp", storage_path=tmp_path, resume_config=ResumeConfig(errored="resume"))  # type: ignore[arg-type]
