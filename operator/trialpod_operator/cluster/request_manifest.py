@@ -22,6 +22,7 @@ from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
 from trialpod.tune.search.search_generator import SearchGenerator
+from trialpod.tune.search.variant_generator import grid_values
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.search_space import (
@@ -213,6 +214,8 @@ def _pickle(request: ExperimentRequest, uri: str) -> Json:
 
 def _space(value: Any, where: str, refused: _Refusals) -> Any:
     """Return a value of the search space in the manifest's form."""
+    if isinstance(value, Domain) and value.is_grid():
+        value = {"grid_search": grid_values(value)}
     if isinstance(value, Domain):
         return _domain(value, where, refused)
     if not (_has_domain(value) or _is_plain(value)):

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search import sample
+from trialpod.tune.search import BasicVariantGenerator, sample
 from trialpod.tune.search.sample import Domain, SearchSpaceError
+from trialpod.tune.search.variant_generator import same_space
 
 seeds = st.integers(0, 2**32)
 
@@ -133,3 +134,47 @@ def test_wrong_arguments_are_refused_with_their_name(make: Any, argument: str, m
         make()
     assert error.value.argument == argument
     assert isinstance(error.value, InvalidInputError)
+
+
+class TestDomainsOfRay:
+    """The classes of ``ray.tune.search.sample``, as scripts and converters use them."""
+
+    def test_methods_make_the_domains_of_the_functions(self) -> None:
+        pairs = [
+            (sample.Float(0, 2).uniform(), sample.uniform(0, 2)),
+            (sample.Float(1e-3, 1).loguniform(), sample.loguniform(1e-3, 1)),
+            (sample.Float(None, None).normal(1, 2), sample.randn(1, 2)),
+            (sample.Float(0, 2).uniform().quantized(0.5), sample.quniform(0, 2, 0.5)),
+            (sample.Integer(1, 9).uniform(), sample.randint(1, 9)),
+            (sample.Integer(1, 9).loguniform(), sample.lograndint(1, 9)),
+            (sample.Integer(1, 9).quantized(2), sample.qrandint(1, 9, 2)),
+            (sample.Categorical([1, 2]).uniform(), sample.choice([1, 2])),
+        ]
+        for made, known in pairs:
+            assert same_space(made, known), (made, known)
+
+    def test_samplers(self) -> None:
+        sampler = sample.qloguniform(1, 100, 1).get_sampler()
+        assert isinstance(sampler, sample.Quantized)
+        assert (sampler.q, type(sampler.get_sampler())) == (1, sample.LogUniform)
+        normal = sample.randn(1, 2).get_sampler()
+        assert isinstance(normal, sample.Normal)
+        assert (normal.mean, normal.sd) == (1, 2)
+        assert sample.sample_from(lambda: 1).is_function()
+        assert (sample.uniform(0, 1).cast("3"), sample.randint(0, 3).cast(2.7)) == (3.0, 2)
+
+    def test_grid_of_a_choice(self) -> None:
+        space = {"a": sample.Categorical([1, 2]).grid(), "b": 3}
+        search = BasicVariantGenerator(seed=1)
+        search.configure(space)
+        found = [search.next_suggestion(), search.next_suggestion()]
+        assert [each and each.config for each in found] == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
+        assert search.finished
+
+    def test_bounds_are_needed_to_draw(self) -> None:
+        with pytest.raises(SearchSpaceError, match="lower must be a number"):
+            sample.Float(None, 3).uniform()
+        with pytest.raises(SearchSpaceError, match="normal distribution"):
+            sample.Float(1, 3).normal()
+        with pytest.raises(SearchSpaceError, match="the config or nothing"):
+            sample.sample_from(lambda one, two: one)

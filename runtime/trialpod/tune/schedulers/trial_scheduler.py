@@ -197,6 +197,11 @@ class TrialScheduler(PlugIn):
             cls.horizons = TrialScheduler.horizons  # type: ignore[method-assign]
 
     @property
+    def supports_buffered_results(self) -> bool:
+        """True: results may arrive in batches, as late as `horizons` allow."""
+        return True
+
+    @property
     def _metric(self) -> str | None:
         """The metric, by the name that schedulers written for Ray use."""
         return self.metric
