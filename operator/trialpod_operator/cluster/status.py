@@ -154,7 +154,10 @@ def trial_status(
     node = node_name or (before.get("nodeName") if pod == before.get("podName") else None)
     message = cut(_trial_message(trial, waiting))
     checkpoint = trial.checkpoint
-    started = before.get("startTime") or (format_time(trial.started_at) if trial.started_at else None)
+    begun = trial.attempt > 1 or trial.ended or not is_starting(trial)
+    started = before.get("startTime") or (
+        format_time(trial.began_at or trial.started_at) if trial.started_at and begun else None
+    )
     status = TuneTrialStatus(
         observed_generation=generation,
         state=PENDING if is_starting(trial) else trial.status,  # type: ignore[arg-type]  # one of trial.STATUSES

@@ -17,7 +17,7 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
-from trialpod_operator.cluster.conditions import Problem, cut
+from trialpod_operator.cluster.conditions import Problem, cut, is_starting
 from trialpod_operator.cluster.endings import Ending
 from trialpod_operator.cluster.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
 from trialpod_operator.cluster.hosted import HostedExperiment
@@ -50,6 +50,9 @@ PROGRESS_AT_ONCE = 16
 
 SETTLE_S = 4.0
 """A trial that goes from state to state is written down when it has stayed in one for so long, or has ended."""
+
+STARTING_S = 10.0
+"""A trial whose pod starts as usual is written down when it runs; the time of most starts."""
 
 COMMIT_S = 5.0
 """So long a status waits for what it says to be committed; then it is written another time."""
@@ -333,7 +336,8 @@ class StatusWriter:
             if item is None:
                 continue  # it is made first
             moving = not trial.ended and trial_id not in waits
-            if moving and now - self._moving.setdefault(trial_id, now) < SETTLE_S:
+            settle_s = STARTING_S if is_starting(trial) else SETTLE_S
+            if moving and now - self._moving.setdefault(trial_id, now) < settle_s:
                 continue
             since = self._moving.pop(trial_id, now)
             runs.changed.discard(trial_id)

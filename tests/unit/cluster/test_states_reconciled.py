@@ -21,6 +21,7 @@ class TestRunning:
             counts = world.status["trials"]
             assert (counts["running"], counts.get("starting", 0), counts["pending"]) == (0, 2, 2)
             assert world.condition("Ready")["status"] == "False"
+            assert not any("startTime" in trial["status"] for trial in world.trials())
             world.pods.behaviour.starts = True
             await world.until_running(2)
             await until(lambda: world.states() == ["RUNNING", "RUNNING"], 6.0, "they are RUNNING within seconds")
