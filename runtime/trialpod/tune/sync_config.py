@@ -21,7 +21,8 @@ class SyncConfig:
     Args:
         sync_period: seconds from one copy to the next; without effect.
         sync_timeout: seconds for one copy; without effect, a copy is tried until it works.
-        sync_artifacts: copy what else trials write into their directories; not supported.
+        sync_artifacts: keep what else trials write into their directories. In a folder it is there anyway; for a
+            bucket `Tuner.fit` refuses it.
         sync_artifacts_on_checkpoint: without effect unless `sync_artifacts` is set.
         upload_dir: what older scripts call ``RunConfig(storage_path=...)``.
         syncer: not supported.
@@ -29,7 +30,7 @@ class SyncConfig:
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
-        NotSupportedError: `sync_artifacts` or a `syncer` of one's own.
+        NotSupportedError: a `syncer` of one's own.
     """
 
     sync_period: float = 300
@@ -43,17 +44,20 @@ class SyncConfig:
     def __post_init__(self) -> None:
         self.validate()
 
+    def check_place(self, uri: str) -> None:
+        """Raise NotSupportedError when trials' own files are to be copied to a storage elsewhere."""
+        if self.sync_artifacts and uri:
+            raise NotSupportedError(
+                f"SyncConfig(sync_artifacts=True): files that trials write into their directories are not copied to "
+                f"{uri}; put what must survive into a checkpoint, or give storage_path a folder"
+            )
+
     def validate(self) -> None:
         """Raise an error for a value that cannot work."""
         for argument in ("sync_period", "sync_timeout"):
             value = getattr(self, argument)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise InvalidInputError(f"SyncConfig({argument}={value!r}): must be a positive number of seconds")
-        if self.sync_artifacts:
-            raise NotSupportedError(
-                "SyncConfig(sync_artifacts=True): files that trials write into their directories are not copied to "
-                "a storage elsewhere; put what must survive into a checkpoint"
-            )
         if self.syncer not in ("auto", None):
             raise NotSupportedError(
                 f"SyncConfig(syncer={self.syncer!r}): another way of copying cannot be plugged in; give "

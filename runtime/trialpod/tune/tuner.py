@@ -269,6 +269,8 @@ class Tuner:
         code = packed_trainable(self._trainable, name=self._facts.name, own_code=own_code, objects=objects)
         state = self._state()
         place, resume = self._place(overrides, backend)
+        if self._run_config.sync_config is not None:
+            self._run_config.sync_config.check_place(place.uri)
         place.check_directory()
         request = self._request(place, overrides)
         if resume is not None and not self._continues(request, backend, overrides):

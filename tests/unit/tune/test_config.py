@@ -106,7 +106,6 @@ def test_two_places_to_store_are_refused() -> None:
     [
         ({"sync_period": 0}, InvalidInputError),
         ({"sync_timeout": "long"}, InvalidInputError),
-        ({"sync_artifacts": True}, NotSupportedError),
         ({"syncer": object()}, NotSupportedError),
     ],
 )
@@ -173,3 +172,12 @@ def test_a_change_after_construction_is_checked_by_validate() -> None:
     config.num_samples = -5
     with pytest.raises(InvalidInputError, match="num_samples"):
         config.validate()
+
+
+class TestArtifacts:
+    def test_a_folder_has_them_anyway(self) -> None:
+        SyncConfig(sync_artifacts=True).check_place("")
+
+    def test_a_bucket_does_not_get_them(self) -> None:
+        with pytest.raises(NotSupportedError, match="not copied to s3://ml/runs; put what must survive"):
+            SyncConfig(sync_artifacts=True).check_place("s3://ml/runs")
