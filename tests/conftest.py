@@ -9,7 +9,10 @@ Tests in tests/cluster need a real cluster, so they run only when they are asked
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,17 @@ def cluster_tests_asked_for(config: pytest.Config) -> bool:
     """Whether this run names tests/cluster, or anything in it."""
     named = (Path(config.invocation_params.dir, str(each).partition("::")[0]).resolve() for each in config.args)
     return any(path == CLUSTER_TESTS or CLUSTER_TESTS in path.parents for path in named)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_folder() -> Iterator[None]:
+    """What tests, and processes that they start, leave in the folder for temporary files goes with the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tempfile.mkdtemp(prefix="trialpod-tests-")  # short: Unix sockets are below it
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

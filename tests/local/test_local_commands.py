@@ -112,6 +112,14 @@ class TestEnded:
         trial = json.loads(shell.run("results", "trialpod-results/climb", "--json").stdout)["trials"][1]["trial_id"]
         assert shell.run("logs", trial).stdout.endswith("after\n")
 
+    def test_a_trial_that_printed_nothing(self, shell: Shell) -> None:
+        shell.write("train.py", "def train(config):\n    return {'x': 1.0}\n")
+        shell.manifest("climb", numSamples=1, seed=1)
+        assert shell.run("run", "experiment.yaml").returncode == 0
+        logs = shell.run("logs", "climb", "0")
+        assert (logs.returncode, logs.stdout) == (1, "")
+        assert logs.stderr.endswith("_00000: it printed nothing\n")
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -49,6 +49,8 @@ def run(place: str, trial: str, options: argparse.Namespace) -> int:
     if options.follow:
         return follow(log, sys.stdout.buffer, lambda: _is_over(place, trial_id))
     try:
+        if not log.stat().st_size:
+            raise _nothing(trial_id, ended=ended)
         with log.open("rb") as lines:
             return write(lines, sys.stdout.buffer, options.tail)
     except FileNotFoundError:
