@@ -126,7 +126,7 @@ def climb(namespace: Cluster, steps: int, number: int) -> str:
 def test_an_experiment_from_its_manifest_to_its_deletion(
     desk: Desk, namespace: Cluster, request: pytest.FixtureRequest
 ) -> None:
-    (desk.folder / "climb.yaml").write_text(climb(namespace, 60, 2))
+    (desk.folder / "climb.yaml").write_text(climb(namespace, 300, 2))
     assert yaml.safe_load(desk.trialpod("submit", "climb.yaml", "--dry-run"))["metadata"]["name"] == "climb"
     assert "experiment climb submitted" in desk.trialpod("submit", "climb.yaml")
     assert "was there already" in desk.trialpod("submit", "climb.yaml")
