@@ -327,11 +327,12 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Ending:
     number = code - 128
     if number in signal.valid_signals():
         hint = _SIGNAL_HINTS.get(signal.Signals(number))
+        printed = f"; the last line that it printed{words}" if words else ""
         probe = " (or its liveness probe failed)" if "livenessProbe" in trial_container(pod) else ""
         return _failure(
             "ContainerFailed",
-            f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}{words}"
-            f"{_beside(pod)}",
+            f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}"
+            f"{printed}{_beside(pod)}",
             exit_code=code,
         )
     return _failure(

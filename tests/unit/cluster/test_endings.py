@@ -453,3 +453,10 @@ def test_a_pod_in_deletion_on_a_dead_node_is_given_up_after_its_grace_period() -
     assert ending is not None
     assert (ending.cause, ending.reason) == ("lost", "NodeUnreachable")
     assert "node-1" in ending.message
+
+
+def test_last_line_of_a_killed_process_is_not_called_its_cause() -> None:
+    ended = terminated(137, message="STEP iteration=55 done=55\n")
+    ending = read_ending(live_pod(phase="Failed", state=ended))
+    assert ending is not None
+    assert ending.message.endswith("; the last line that it printed: STEP iteration=55 done=55")
