@@ -244,6 +244,7 @@ class TestRegistry:
         assert registry.registry_get_input("imports_reader") is dict
         tune.register_env("imports_env", dict)
         assert registry._global_registry.get(registry.ENV_CREATOR, "imports_env") is dict
+        assert not registry._Registry(prefix="mine").contains(registry.RLLIB_INPUT, "imports_reader")
 
     @pytest.mark.parametrize("wrong", [5, object(), "a name", int])
     def test_refuses_other_types_as_type_errors(self, wrong: Any) -> None:

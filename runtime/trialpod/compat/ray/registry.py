@@ -75,9 +75,13 @@ def _as_class(trainable: Any) -> Any:
 
 
 class _Registry:
-    """Everything that is registered, by category and name."""
+    """Everything that is registered, by category and name.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: accepted for compatibility, unused.
+    """
+
+    def __init__(self, prefix: str | None = None) -> None:
         self._others: dict[tuple[str, str], Any] = {}
 
     def register(self, category: str, key: str, value: Any) -> None:
