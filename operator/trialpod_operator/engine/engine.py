@@ -142,7 +142,7 @@ class Engine:
             InvalidInputError: new settings change more than the budget fields, or contradict the scheduler's.
             msgspec.ValidationError: a result is not a MessagePack map.
         """
-        fresh: list[results.NewResult] = []
+        fresh = results.NewResults([], [])
         if isinstance(event, ResultsReceived):
             fresh = results.decode_new(self, event)
         elif isinstance(event, SettingsObserved):
@@ -160,7 +160,7 @@ class Engine:
         if not isinstance(event, Recovered):
             self._tell_time(now)
         if isinstance(event, ResultsReceived):
-            if fresh:
+            if fresh.shown:
                 results.receive(self, event, fresh, now)
         else:
             self._dispatch(event, now)

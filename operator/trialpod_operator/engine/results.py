@@ -15,8 +15,8 @@ import msgspec
 
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo, DecisionKind
+from trialpod.protocol.values import ResultReader, open_leniently
 from trialpod.protocol.values import number as number_of
-from trialpod.protocol.values import open_leniently
 from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits, progress
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
@@ -32,14 +32,17 @@ _PLAIN = frozenset({float, int, str, bool, type(None)})
 _MAX_DEPTH = 64
 
 
-class NewResult(NamedTuple):
-    """One result: as the engine reads it, and as algorithms see it. The same object if all of it is plain data."""
+class NewResults(NamedTuple):
+    """New results of a batch: as the engine reads them, and as algorithms see them.
 
-    shown: dict[str, Any]
-    opened: dict[str, Any]
+    Both are one list if all of them are plain data.
+    """
+
+    shown: list[dict[str, Any]]
+    opened: list[dict[str, Any]]
 
 
-def decode_new(engine: Engine, event: ResultsReceived) -> list[NewResult]:
+def decode_new(engine: Engine, event: ResultsReceived) -> NewResults:
     """Return the results of a batch that are not known yet; none when there is a gap before them.
 
     A gap needs no error: the answer's `received` makes the attempt send what is missing.
@@ -49,17 +52,21 @@ def decode_new(engine: Engine, event: ResultsReceived) -> list[NewResult]:
     """
     trial = engine.state.trials.get(event.trial_id)
     if trial is None or trial.attempt != event.attempt or not trial.running:
-        return []
+        return NewResults([], [])
     known = trial.received + 1 - event.first
     if known < 0:
-        return []
-    return [_decoded(engine, raw) for raw in event.results[known:]]
-
-
-def _decoded(engine: Engine, raw: msgspec.Raw) -> NewResult:
+        return NewResults([], [])
     reader = engine.result_reader
+    reader.typed = False
+    new = event.results[known:]
+    shown = [_decoded(reader, raw) for raw in new]
+    opens = reader.typed and engine.opens_values
+    return NewResults(shown, [open_leniently(raw) for raw in new] if opens else shown)
+
+
+def _decoded(reader: ResultReader, raw: msgspec.Raw) -> dict[str, Any]:
     try:
-        result = reader.read(raw)
+        result = reader.decode(raw)
     except UnicodeDecodeError as error:
         raise msgspec.ValidationError("a text in a result is not UTF-8") from error
     except RecursionError as error:
@@ -71,7 +78,7 @@ def _decoded(engine: Engine, raw: msgspec.Raw) -> NewResult:
             raise msgspec.ValidationError(f"the keys of a result must be text (str), not {key!r:.60}")
         if value.__class__ not in _PLAIN:
             _check(value, key, _MAX_DEPTH)
-    return NewResult(result, open_leniently(raw) if reader.typed and engine.opens_values else result)
+    return result
 
 
 def _check(value: Any, key: str, depth: int) -> None:
@@ -91,7 +98,7 @@ def _check(value: Any, key: str, depth: int) -> None:
             _check(item, key, depth - 1)
 
 
-def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now: float) -> None:
+def receive(engine: Engine, event: ResultsReceived, fresh: NewResults, now: float) -> None:
     """Apply the new results of a batch, which are its last ones."""
     trial = engine.state.trials[event.trial_id]
     metric = engine.settings.metric
@@ -100,12 +107,13 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now:
     silent = engine.silent and (recorded is None or not (recorded.verdicts or recorded.commands or recorded.stop_all))
     if event.committed:
         keep_checkpoints(engine, trial, event.committed)
-    offset = len(event.results) - len(fresh)
-    for number, (shown, result) in enumerate(fresh, offset):
+    shown, opened = fresh
+    offset = len(event.results) - len(shown)
+    for number, result in enumerate(opened, offset):
         trial.received += 1
         trial.results += 1
         if metric is not None:
-            _measure(engine, trial, shown, metric)
+            _measure(engine, trial, shown[number - offset], metric)
         if trial.completion_told or (trial.decision is not None and not suspending(trial)):
             continue
         done = bool(result.get("done"))
@@ -115,13 +123,13 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now:
             trial.result = bytes(event.results[number])
             _judge(engine, trial, result, done, now)
             if trial.decision == "stop" and "done" in result:
-                result["done"] = shown["done"] = True  # in the trial's files, and for callbacks
+                result["done"] = shown[number - offset]["done"] = True  # in the trial's files, and for callbacks
         elif engine.search_listens and not done:
             engine.tell(engine.search.on_trial_result, trial.trial_id, result)
         if done:
             tell_completion(engine, trial, result)
     progress.note(engine, trial)
-    last = fresh[-1].shown
+    last = shown[-1]
     trial.result = bytes(event.results[-1])
     iteration = last.get("training_iteration")
     if type(iteration) is int:
@@ -129,8 +137,8 @@ def receive(engine: Engine, event: ResultsReceived, fresh: list[NewResult], now:
         advance(trial, iteration)
     flags = engine.state.flags
     flags.sound = True
-    flags.results += len(fresh)
-    engine.do(ResultsApplied(trial, event.attempt, [new.shown for new in fresh], [new.opened for new in fresh]))
+    flags.results += len(shown)
+    engine.do(ResultsApplied(trial, event.attempt, shown, opened))
 
 
 def keep_checkpoints(engine: Engine, trial: Trial, committed: list[CheckpointInfo]) -> None:
@@ -200,7 +208,9 @@ def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was
 
 
 def _measure(engine: Engine, trial: Trial, result: dict[str, Any], metric: str) -> None:
-    value = number_of(result.get(metric))
+    value = result.get(metric)
+    if value.__class__ is not float:
+        value = number_of(value)
     if value is not None:
         try:
             number = float(value)

@@ -165,17 +165,13 @@ class ResultReader:
     """Decodes results as `results_decoder` does, and remembers whether one was more than plain data.
 
     Attributes:
-        typed: the latest result had an extension value.
+        typed: a result had an extension value since this was set to False.
+        decode: returns a result.
     """
 
     def __init__(self) -> None:
         self.typed = False
-        self._decode = msgspec.msgpack.Decoder(ext_hook=self._hook).decode
-
-    def read(self, data: Any) -> Any:
-        """Return a result."""
-        self.typed = False
-        return self._decode(data)
+        self.decode = msgspec.msgpack.Decoder(ext_hook=self._hook).decode
 
     def _hook(self, code: int, data: memoryview) -> Any:
         self.typed = True

@@ -228,7 +228,7 @@ class TestRoundTrip:
 class TestOperator:
     def test_opens_no_pickle(self) -> None:
         data = params_encoder.encode({"bomb": Bomb(), "nested": [({"deep": Bomb()},)]})
-        for closed in (opaque_decoder.decode(data), results_decoder.decode(data), ResultReader().read(data)):
+        for closed in (opaque_decoder.decode(data), results_decoder.decode(data), ResultReader().decode(data)):
             assert isinstance(closed["bomb"], OpaqueValue)
             assert repr(closed) == "{'bomb': <Bomb>, 'nested': [({'deep': <Bomb>},)]}"
             assert readable(closed) == {"bomb": "<Bomb>", "nested": [[{"deep": "<Bomb>"}]]}
