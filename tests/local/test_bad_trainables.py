@@ -200,7 +200,7 @@ SAID = {
     "never_stops_swallowing": "",
     "misspells_the_metric": "the metric 'score' was never reported; reported were: scoer; did you mean 'scoer'?",
     "reports_text_as_metric": "the metric 'score' is not a number but 'good'",
-    "reports_an_object": "the metric 'model' of type object cannot be reported",
+    "reports_an_object": "",  # its text is kept
     "reports_a_list": "tune.report needs a dict of metrics, as in tune.report({'loss': 0.1}); it got list",
     "raises": "RuntimeError: the loss exploded (bad.py:",
     "raises_an_interrupt": "KeyboardInterrupt (bad.py:",
