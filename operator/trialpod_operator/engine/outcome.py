@@ -107,11 +107,12 @@ def reopen(engine: Engine, changed: bool, now: float) -> None:
             _open(engine, now)  # more time came before the last trial had heard of the end
         return
     recorded = engine.recorded
-    begun = recorded is not None and (recorded.created or recorded.asked)
-    exhausted = not begun and starts.exhausted(engine)
+    # A changed search algorithm may know of more suggestions, or of fewer, than that of the time.
+    exhausted = starts.exhausted(engine) if recorded is None else not recorded.reopened
     if exhausted or not budget_left(engine, now):
         return
     if changed or stopped_by in (None, "user", "time_budget", "budget", "broken"):
+        engine.outputs.reopened = True
         _open(engine, now)
 
 

@@ -55,10 +55,11 @@ class Outputs(msgspec.Struct, omit_defaults=True):
     passes: list[tuple[int, int]] = []  # trials created and started before each paused one that was then given up
     stop_all: dict[str, Any] | None = None  # a stopper ended the experiment, with this reason
     stop_all_at: int = 0  # at this result of the attempt
+    reopened: bool = False  # an edit reopened the experiment, which had ended: the search has more to suggest
     breakdown: dict[str, Any] | None = None  # an algorithm raised an error, which ended the experiment
 
     @property
     def empty(self) -> bool:
         """True when nothing was chosen."""
         trials = self.verdicts or self.created or self.commands or self.started
-        return not (trials or self.asked or self.stop_all or self.breakdown)
+        return not (trials or self.asked or self.stop_all or self.reopened or self.breakdown)

@@ -14,6 +14,7 @@ from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod_operator.engine.actions import StopAttempt, Warned
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.events import ResumeRequested, SuspendRequested
 
 
 def asha() -> AsyncHyperBandScheduler:
@@ -296,3 +297,27 @@ class TestOtherAlgorithms:
         snapshot["kinds"], snapshot["scheduler"] = None, {"version": 1}
         with pytest.raises(InvalidInputError, match="the stored state does not fit AsyncHyperBandScheduler"):
             Engine(ListSearch(2), asha()).restore(msgspec.msgpack.encode(snapshot))
+
+
+class SpentSearch(ListSearch):
+    """Always says that it has no further suggestion."""
+
+    @property
+    def finished(self) -> bool:
+        return True
+
+
+class TestReplayOfReopening:
+    def test_does_not_ask_a_changed_search(self) -> None:
+        shell = Shell(1)
+        shell.results("t0", result(1))
+        shell.end("t0", "completed")
+        assert shell.engine.finished
+        shell.apply(SuspendRequested())
+        shell.edit(num_samples=2)  # no trial is created yet, so only the reopening is recorded
+        shell.apply(ResumeRequested())
+        assert "t1" in shell.engine.state.running
+        for search in (ListSearch(1), SpentSearch(1)):
+            again = shell.replay(Engine(search))
+            assert stored(list(again.state.trials.values())) == stored(list(shell.engine.state.trials.values()))
+            assert not again.finished
