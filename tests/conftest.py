@@ -26,6 +26,13 @@ settings.register_profile("trialpod", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "trialpod"))
 
+
+@pytest.fixture(autouse=True)
+def _closed_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins as an operator does: a `Tuner` allows its process to open pickled states."""
+    monkeypatch.setattr("trialpod.tune.plug_in_state._allowed", False)
+
+
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
 
 

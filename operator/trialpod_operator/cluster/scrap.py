@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -37,5 +38,6 @@ def scrap(folder: Path) -> None:
 
 
 def _remove_all(parent: Path) -> None:
-    for path in parent.glob(f"{_PREFIX}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):  # the parent may be removed meanwhile, and then all is removed
+        for path in parent.glob(f"{_PREFIX}*"):
+            shutil.rmtree(path, ignore_errors=True)

@@ -227,7 +227,7 @@ def _verdict(engine: Engine, now: float) -> tuple[str, str]:
         case "time_budget":
             return STOPPED, f"the time budget of {stopping.get('seconds'):g} s is used up"
         case "budget":
-            kind, field = str(stopping.get("of")), stopping.get("budget")
+            kind, field = str(stopping.get("of")), engine.settings.vocabulary.field(str(stopping.get("budget")))
             used = f"{accounting.hours_used(engine, kind, now):.4g} were used"
             limit = f"the budget of {stopping.get('hours'):g} {kind} hours is used up"
             return STOPPED, f"{limit}: {used}; to go on, raise {field}"
