@@ -87,15 +87,16 @@ grid = Tuner(
     param_space={"x": tune.choice([5])},
     tune_config=TuneConfig(metric="score", mode="max", num_samples=2),
     run_config=RunConfig(name="exp", storage_path=STORAGE, verbose=0, stop={"training_iteration": 4},
-        checkpoint_config=CheckpointConfig(checkpoint_frequency=2, num_to_keep=1, checkpoint_at_end=True)),
+        checkpoint_config=CheckpointConfig(checkpoint_frequency=2, num_to_keep=1, checkpoint_at_end=True,
+            checkpoint_score_attribute="score", checkpoint_score_order="min")),
 ).fit()
 best = grid.get_best_result()
 with best.checkpoint.as_directory() as folder:
     told(metrics=[r.metrics["score"] for r in grid], data=best.metrics["data"], cpu=best.metrics["cpu"],
-         n=pathlib.Path(folder, "n").read_text(), kept=len(best.best_checkpoints))
+         n=pathlib.Path(folder, "n").read_text(), kept=[metrics["score"] for _, metrics in best.best_checkpoints])
 """,
     )
-    assert facts == {"metrics": [20, 20], "data": 6, "cpu": 2, "n": "4", "kept": 1}
+    assert facts == {"metrics": [20, 20], "data": 6, "cpu": 2, "n": "4", "kept": [10]}
 
 
 def test_a_failed_function_goes_on_from_its_checkpoint(shell: Shell) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from trialpod.errors import InvalidInputError
 from trialpod.missing import PLAIN, install_command
+from trialpod.protocol.messages import CheckpointRules
 from trialpod.protocol.values import ParamsEncoder, open_leniently
 from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
@@ -158,6 +159,7 @@ class LocalBackend:
                         traceback=trial.traceback,
                         checkpoints=trial.checkpoints,
                         checkpoint_uri=experiment.checkpoint_uri(trial),
+                        checkpoint_rules=settings.checkpoint_rules if settings else CheckpointRules(),
                         experiment_tag=trial.tag,
                         trainable_name=settings.trainable_name if settings else "",
                         failures=trial.failures,

@@ -99,6 +99,7 @@ class TrialOutcome:
     traceback: str = ""
     checkpoints: list[CheckpointInfo] = field(default_factory=list)  # committed and still there, oldest first
     checkpoint_uri: str = ""  # where they are when that is not `path`
+    checkpoint_rules: CheckpointRules = field(default_factory=CheckpointRules)  # rank them from worst to best
     experiment_tag: str = ""
     trainable_name: str = ""
     failures: int = 0

@@ -18,7 +18,7 @@ from trialpod.tune.result_rows import number, read_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trialpod.protocol.messages import CheckpointInfo
+    from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
     from trialpod.storage.base import Storage
     from trialpod.tune.backends import TrialOutcome
     from trialpod.tune.checkpoint import Checkpoint
@@ -103,7 +103,9 @@ class Result:
         checkpoint: its newest checkpoint, or None. One in a bucket is downloaded when it is used first.
         error: why it failed, or None.
         path: its directory; its URI when it was read from a bucket.
-        best_checkpoints: every checkpoint still there, with the metrics of its result, oldest first.
+        best_checkpoints: its checkpoints with the metrics of their results, from worst to best by the experiment's
+            checkpoint score; oldest first where it has none. With ``num_to_keep`` only so many: a newest checkpoint
+            that is not among the best is only in `checkpoint`.
     """
 
     def __init__(
@@ -130,10 +132,9 @@ class Result:
         error = None
         if trial.status == "ERROR" or trial.error:
             error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
-        saved = checkpoints_in(trial.checkpoint_uri or trial.path, trial.checkpoints)
-        newest = saved[-1][0] if saved else None
+        newest, best = newest_and_best(trial.checkpoint_uri or trial.path, trial.checkpoints, trial.checkpoint_rules)
         metrics = trial.last_result or facts_of(trial)
-        return cls(metrics, newest, error, trial.path, saved, config=trial.config)
+        return cls(metrics, newest, error, trial.path, best, config=trial.config)
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str]) -> Result:
@@ -305,6 +306,28 @@ def import_pandas() -> Any:
             "pip install pandas"
         ) from error
     return pd
+
+
+def newest_and_best(
+    place: str, infos: Sequence[CheckpointInfo], rules: CheckpointRules
+) -> tuple[Checkpoint | None, list[tuple[Checkpoint, dict[str, Any]]]]:
+    """Return the newest of a trial's checkpoints, and the best ones that the rules keep, from worst to best.
+
+    Args:
+        place: the trial's directory or URI.
+        infos: its checkpoints, oldest first.
+        rules: the experiment's.
+    """
+    from trialpod.storage.retention import ranked
+
+    infos = sorted(infos, key=lambda info: info.index)
+    saved = {info.index: entry for info, entry in zip(infos, checkpoints_in(place, infos), strict=True)}
+    try:
+        order = ranked(infos, rules)
+    except InvalidInputError:  # a score that is not a number: the trial has failed of it
+        order = list(infos)
+    best = [saved[info.index] for info in order][-(rules.num_to_keep or 0) :]
+    return (saved[infos[-1].index][0] if infos else None), best
 
 
 def checkpoints_in(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Checkpoint, dict[str, Any]]]:

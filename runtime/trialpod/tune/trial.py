@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialpod.protocol.messages import CheckpointRules
 from trialpod.tune.flattened import flattened
-from trialpod.tune.result import Metrics, Result, TrialFailedError, checkpoints_in
+from trialpod.tune.result import Metrics, Result, TrialFailedError, checkpoints_in, newest_and_best
 from trialpod.tune.result_rows import number, read_rows, score
 from trialpod.tune.trial_details import TrialDetails
 
@@ -194,9 +195,9 @@ class Trial(TrialDetails):
 
     def as_result(self) -> Result:
         """Return it as `ResultGrid` would."""
-        saved = self.checkpoints
-        newest = saved[-1][0] if saved else None
-        return Result(self.last_result or None, newest, self.get_error(), self.path, saved, config=self.config)
+        rules = getattr(self._facts, "checkpoint_rules", None) or CheckpointRules()
+        newest, best = newest_and_best(self.checkpoint_place, self.checkpoint_infos, rules)
+        return Result(self.last_result or None, newest, self.get_error(), self.path, best, config=self.config)
 
     def __str__(self) -> str:
         return self.name

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.tune import Result
 from trialpod.tune.backends import TrialOutcome
 from trialpod.tune.result import NoResultError, TrialFailedError
 from trialpod.tune.result_rows import read_rows, score, without_superseded
+from trialpod.tune.trial import Trial
 
 
 def write_results(directory: Path, rows: list[dict[str, Any]], tail: str = "") -> None:
@@ -122,6 +123,33 @@ def test_the_newest_checkpoint_and_the_best_one(tmp_path: Path) -> None:
         best = result.get_best_checkpoint("loss", mode)
         assert best is not None
         assert best.path.endswith(f"checkpoint_00000{index}")
+
+
+class TestBestCheckpoints:
+    INFOS = [saved(0, loss=2.0), saved(1, loss=1.0), saved(2, loss=math.nan), saved(3, loss=3.0)]
+
+    @pytest.mark.parametrize(
+        ("rules", "expected"),
+        [
+            (CheckpointRules(score_attribute="loss", score_order="min"), "2301"),
+            (CheckpointRules(score_attribute="loss", score_order="min", num_to_keep=2), "01"),
+            (CheckpointRules(score_attribute="loss"), "2103"),
+            (CheckpointRules(num_to_keep=2), "23"),
+            (CheckpointRules(num_to_keep=1), "3"),
+            (CheckpointRules(), "0123"),
+        ],
+    )
+    def test_are_ordered_from_worst_to_best(self, tmp_path: Path, rules: CheckpointRules, expected: str) -> None:
+        trial = outcome(tmp_path, checkpoints=self.INFOS, checkpoint_rules=rules)
+        for result in (Result.from_trial(trial), Trial(trial).as_result()):
+            assert "".join(checkpoint.path[-1] for checkpoint, _ in result.best_checkpoints) == expected
+            assert result.checkpoint is not None
+            assert result.checkpoint.path[-1] == "3"
+
+    def test_score_that_is_no_number(self, tmp_path: Path) -> None:
+        rules = CheckpointRules(score_attribute="loss")
+        trial = outcome(tmp_path, checkpoints=[saved(0, loss="x"), saved(1, loss=1.0)], checkpoint_rules=rules)
+        assert len(Result.from_trial(trial).best_checkpoints) == 2
 
 
 def test_a_best_checkpoint_that_cannot_be_found_is_an_error(tmp_path: Path) -> None:
