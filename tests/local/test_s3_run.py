@@ -376,7 +376,8 @@ tuner = Tuner(train, param_space={{"x": tune.grid_search([1.0, 2.0])}},
 best = tuner.fit().get_best_result()
 with best.checkpoint.as_directory() as folder:
     state = json.load(open(os.path.join(folder, "state.json")))
-told(state=state, repr=repr(best.checkpoint), path=best.path, there=Tuner.can_restore({uri + "/exp"!r}),
+told(state=state, repr=repr(best.checkpoint), path=best.path, local=best.local_path,
+     rows=len(best.metrics_dataframe), there=Tuner.can_restore({uri + "/exp"!r}),
      nowhere=Tuner.can_restore({uri + "/other"!r}), saved=len(best.best_checkpoints),
      copy=os.listdir(best.best_checkpoints[0][0].to_directory("copy")))
 """,
@@ -386,7 +387,9 @@ told(state=state, repr=repr(best.checkpoint), path=best.path, there=Tuner.can_re
     facts = json.loads(done.stdout.partition("told ")[2])
     assert facts["state"] == [6, 12.0]
     assert facts["repr"].startswith(f"Checkpoint(uri='{uri}/exp/train_")
-    assert facts["path"].startswith(str(work.folder / "home" / "trialpod-results" / "exp"))
+    assert facts["path"].startswith(f"{uri}/exp/train_")
+    assert facts["local"].startswith(str(work.folder / "home" / "trialpod-results" / "exp"))
+    assert facts["rows"] == 6
     assert (facts["there"], facts["nowhere"], facts["saved"], facts["copy"]) == (True, False, 6, ["state.json"])
     complete(server.storage(f"{uri}/exp"), 2)
 
@@ -405,7 +408,8 @@ tuner = Tuner.restore({uri + "/exp"!r}, train)
 before = tuner.get_results()
 grid = tuner.fit()
 told(path=before.get_best_result().path, rows=len(before.get_best_result("score", "max", "all").metrics_dataframe),
-     score=before.get_best_result().metrics["score"], ended=grid.num_terminated, place=grid.experiment_path)
+     score=before.get_best_result().metrics["score"], ended=grid.num_terminated, place=grid.experiment_path,
+     local=grid.local_path)
 """,
     )
     done = work.python("restored.py")
@@ -413,7 +417,7 @@ told(path=before.get_best_result().path, rows=len(before.get_best_result("score"
     facts = json.loads(done.stdout.partition("told ")[2])
     assert facts["path"].startswith(f"{uri}/exp/train_")
     assert (facts["rows"], facts["score"], facts["ended"]) == (6, 12.0, 2)
-    assert facts["place"] == str(work.folder / "elsewhere" / "exp")
+    assert (facts["place"], facts["local"]) == (f"{uri}/exp", str(work.folder / "elsewhere" / "exp"))
     assert starts(work) == [0, 0]
     work.assert_whole(f"{uri}/exp")
 

@@ -142,6 +142,7 @@ class LocalBackend:
             return ExperimentOutcome(
                 name=experiment.name,
                 path=experiment.place,
+                uri=experiment.storage_uri,
                 state=state.flags.state,
                 message=state.flags.message,
                 metric=settings.metric if settings else None,

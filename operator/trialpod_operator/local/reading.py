@@ -47,8 +47,9 @@ class ReadExperiment:
         self.directory = directory
         self.place = uri or str(directory)
         self.name: str = stored.get("name", directory.name)
+        # Where it is stored when that is not `directory`.
         # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
-        self._storage_uri: str = uri or stored.get("storage", "")
+        self.storage_uri: str = uri or stored.get("storage", "")
         self.engine = Engine(RecordedSearch(stored.get("total")), FIFOScheduler())
         self._names: dict[str, str] = {}
         dirnames: dict[str, str] = {}
@@ -78,7 +79,7 @@ class ReadExperiment:
 
     def checkpoint_uri(self, trial: Trial) -> str:
         """Return where the trial's checkpoints are, when that is not its directory; else ""."""
-        return f"{self._storage_uri}/{self._files.path(trial).name}" if self._storage_uri else ""
+        return f"{self.storage_uri}/{self._files.path(trial).name}" if self.storage_uri else ""
 
     def trial_name(self, trial: Trial) -> str:
         """Return the readable name of a trial."""

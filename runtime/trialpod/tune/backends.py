@@ -112,11 +112,12 @@ class ExperimentOutcome:
     """An experiment when it ended, or as it is found in storage."""
 
     name: str
-    path: str
+    path: str  # its directory, or its URI when it was read from a storage elsewhere
     state: str  # Running, Suspended, Succeeded, Failed, Stopped
     message: str = ""  # one sentence about `state`; may be empty
     metric: str | None = None
     mode: Literal["max", "min"] | None = None
+    uri: str = ""  # where it is stored when that is not only `path`
     broken: str = ""  # why it could not go on as an experiment: a metric that nobody reported, an algorithm's error
     trials: Sequence[TrialOutcome] = field(default_factory=list)  # in order of creation
 

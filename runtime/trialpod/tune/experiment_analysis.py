@@ -118,13 +118,13 @@ class ExperimentAnalysis:
 
     @property
     def experiment_path(self) -> str:
-        """The experiment's directory."""
-        return self._outcome.path
+        """Where the experiment is stored: its directory, or its URI in a bucket."""
+        return self._outcome.uri or self._outcome.path
 
     @property
     def path(self) -> str:
         """Another name of `experiment_path`."""
-        return self._outcome.path
+        return self.experiment_path
 
     @property
     def trials(self) -> list[Trial]:
@@ -378,7 +378,7 @@ class ExperimentAnalysis:
             return trial.as_result()
         wanted = os.fspath(trial).rstrip("/")
         for known in self.trials:
-            if wanted in (known.path, known.trial_id, known.name):
+            if wanted in (known.path, known.remote_path, known.trial_id, known.name):
                 return known.as_result()
         raise InvalidInputError(
             f"{trial!r} is no trial of the experiment in {self.experiment_path}; pass one of .trials, or its path"

@@ -102,7 +102,8 @@ class Result:
             flattened ("loss/train"), and ``metrics["loss"]["train"]`` works too.
         checkpoint: its newest checkpoint, or None. One in a bucket is downloaded when it is used first.
         error: why it failed, or None.
-        path: its directory; its URI when it was read from a bucket.
+        path: where it is stored: its directory, or its URI in a bucket.
+        local_path: its directory on this machine, also when it is stored in a bucket; `path` when there is none here.
         best_checkpoints: its checkpoints with the metrics of their results, from worst to best by the experiment's
             checkpoint score; oldest first where it has none. With ``num_to_keep`` only so many: a newest checkpoint
             that is not among the best is only in `checkpoint`.
@@ -117,11 +118,13 @@ class Result:
         best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] | None = None,
         *,
         config: dict[str, Any] | None = None,
+        local_path: str = "",
     ) -> None:
         self.metrics = Metrics(metrics or {})
         self.checkpoint = checkpoint
         self.error = error
         self.path = path
+        self.local_path = local_path or path
         self.best_checkpoints = best_checkpoints if best_checkpoints is not None else []
         self._config = config
         self._frame: pd.DataFrame | None = None
@@ -134,19 +137,29 @@ class Result:
             error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
         newest, best = newest_and_best(trial.checkpoint_uri or trial.path, trial.checkpoints, trial.checkpoint_rules)
         metrics = trial.last_result or facts_of(trial)
-        return cls(metrics, newest, error, trial.path, best, config=trial.config)
+        path = trial.checkpoint_uri or trial.path
+        return cls(metrics, newest, error, path, best, config=trial.config, local_path=trial.path)
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str]) -> Result:
+    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
         """Return the Result of the trial in a directory or at a URI, from its files alone.
+
+        Args:
+            path: the directory or URI.
+            storage_filesystem: as for RunConfig; `path` is in it.
 
         Raises:
             InvalidInputError: the directory is not a trial's.
+            NotSupportedError: `storage_filesystem` is neither S3 nor this machine.
             TrialpodError: a file in it is damaged, or the storage cannot be read.
         """
         from trialpod.storage.checkpoints import CheckpointStore
         from trialpod.tune.places import resolve
 
+        if storage_filesystem is not None:
+            from trialpod.tune.filesystems import uri_of
+
+            path = uri_of("Result.from_path(storage_filesystem=...)", path, storage_filesystem)
         place = resolve(path)
         directory = str(place)
         storage = place.storage()
@@ -175,8 +188,8 @@ class Result:
 
     @property
     def log_dir(self) -> str:
-        """The name that older scripts use for `path`."""
-        return self.path
+        """The name that older scripts use for `local_path`."""
+        return self.local_path
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -198,7 +211,7 @@ class Result:
             StorageError: ``result.json`` is damaged.
         """
         if self._frame is None:
-            self._frame = frame_of(read_rows(self.path))
+            self._frame = frame_of(read_rows(self.local_path))
         return self._frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:

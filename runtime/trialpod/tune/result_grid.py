@@ -58,7 +58,12 @@ class ResultGrid(Sequence[Result]):
 
     @property
     def experiment_path(self) -> str:
-        """The experiment's directory."""
+        """Where the experiment is stored: its directory, or its URI in a bucket."""
+        return self._outcome.uri or self._outcome.path
+
+    @property
+    def local_path(self) -> str:
+        """The experiment's directory on this machine, also when it is stored in a bucket."""
         return self._outcome.path
 
     @property

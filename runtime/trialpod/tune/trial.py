@@ -197,7 +197,9 @@ class Trial(TrialDetails):
         """Return it as `ResultGrid` would."""
         rules = getattr(self._facts, "checkpoint_rules", None) or CheckpointRules()
         newest, best = newest_and_best(self.checkpoint_place, self.checkpoint_infos, rules)
-        return Result(self.last_result or None, newest, self.get_error(), self.path, best, config=self.config)
+        metrics, error = self.last_result or None, self.get_error()
+        path = self.checkpoint_place
+        return Result(metrics, newest, error, path, best, config=self.config, local_path=self.path)
 
     def __str__(self) -> str:
         return self.name

@@ -126,7 +126,7 @@ def test_the_newest_checkpoint_and_the_best_one(tmp_path: Path) -> None:
 
 
 class TestBestCheckpoints:
-    INFOS = [saved(0, loss=2.0), saved(1, loss=1.0), saved(2, loss=math.nan), saved(3, loss=3.0)]
+    INFOS = (saved(0, loss=2.0), saved(1, loss=1.0), saved(2, loss=math.nan), saved(3, loss=3.0))
 
     @pytest.mark.parametrize(
         ("rules", "expected"),
@@ -150,6 +150,23 @@ class TestBestCheckpoints:
         rules = CheckpointRules(score_attribute="loss")
         trial = outcome(tmp_path, checkpoints=[saved(0, loss="x"), saved(1, loss=1.0)], checkpoint_rules=rules)
         assert len(Result.from_trial(trial).best_checkpoints) == 2
+
+
+class TestResultInBucket:
+    def test_path_is_the_uri_and_rows_are_read_locally(self, tmp_path: Path) -> None:
+        write_results(tmp_path, [row(1, 1, 0.5)])
+        trial = outcome(tmp_path, checkpoint_uri="s3://bucket/exp/trial")
+        for result in (Result.from_trial(trial), Trial(trial).as_result()):
+            assert result.path == "s3://bucket/exp/trial"
+            assert result.local_path == result.log_dir == str(tmp_path)
+            assert list(result.metrics_dataframe["loss"]) == [0.5]
+
+    def test_from_path_takes_a_file_system(self, tmp_path: Path) -> None:
+        class LocalFileSystem: ...  # known by its name, as that of pyarrow
+
+        write_results(tmp_path, [row(1, 1, 0.5)])
+        result = Result.from_path(str(tmp_path), storage_filesystem=LocalFileSystem())
+        assert (result.metrics["loss"], result.path) == (0.5, str(tmp_path))
 
 
 def test_a_best_checkpoint_that_cannot_be_found_is_an_error(tmp_path: Path) -> None:

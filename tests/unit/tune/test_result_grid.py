@@ -64,6 +64,11 @@ def test_a_grid_is_a_sequence_of_results(tmp_path: Path) -> None:
     assert "3 trials: 2 terminated, 1 failed" in repr(results)
 
 
+def test_path_of_an_experiment_in_a_bucket() -> None:
+    results = ResultGrid(ExperimentOutcome(name="e", path="/work/e", uri="s3://bucket/e", state="Succeeded"))
+    assert (results.experiment_path, results.local_path) == ("s3://bucket/e", "/work/e")
+
+
 def test_the_best_is_that_of_the_last_results_in_the_experiments_mode(tmp_path: Path) -> None:
     results = grid(tmp_path, [[0.1, 3.0], [5.0, 2.0], [4.0, 4.0]])
     assert best(results) == 1
