@@ -362,7 +362,7 @@ def test_code_that_cannot_be_started_ends_the_experiment_early(
     if "os._exit" not in source:
         assert len(results["trials"]) < 10
         assert results["state"] == "Failed"
-        assert "the first 3 trials could not be started" in done.stdout
+        assert "the first 3 trials failed before their first result" in done.stdout
 
 
 HOOKS = {

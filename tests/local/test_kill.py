@@ -246,7 +246,7 @@ def test_a_resume_after_a_kill_is_told_in_one_line_and_clears_away_what_was_left
     assert len(told) == 1, told
     shell.assert_whole()
     assert (
-        "going on after an interruption: 2 trials were running and will start again, 2 from the beginning" in told[0]
+        "resuming after an interruption: 2 trials were running and will be restarted, 2 from the beginning" in told[0]
     )
 
 

@@ -226,6 +226,7 @@ def test_more_samples_extend_an_experiment_without_running_finished_trials_again
     before = {trial["trial_id"]: trial for trial in shell.results()["trials"]}
     done = shell.run("run", "experiment.yaml", "--set", "spec.numSamples=5")
     assert done.returncode == 0, done.stdout
+    assert re.search(r"\] spec\.numSamples was raised from \d to 5$", done.stdout, re.MULTILINE), done.stdout
     after = {trial["trial_id"]: trial for trial in shell.results()["trials"]}
     assert len(after) == 5
     assert {key: after[key] for key in before} == before
@@ -290,6 +291,13 @@ def test_failed_trials_make_the_status_1_and_can_be_retried(shell: Shell) -> Non
     [
         (["run", "nowhere.yaml"], "nowhere.yaml"),
         (["run", "nowhere.py"], "nowhere.py does not exist"),
+        (["run", "experiment"], "did you mean experiment.yaml?"),
+        (["validate", "train"], "did you mean train.py?"),
+        (["validate", "train.py"], "train.py is a script, not a manifest"),
+        (
+            ["run", "experiment.yaml", "--set", "spec.resources.limits={cpu: 1}"],
+            "each amount is the request and the limit",
+        ),
         (["run", "experiment.yaml", "--set", "spec.numSample=3"], "numSamples"),
         (["run", "experiment.yaml", "--set", "spec.numSamples=0"], "spec.numSamples"),
         (["run", "experiment.yaml", "--set", "spec.storage.uri=ftp://tune/x"], "spec.storage.uri"),

@@ -6,6 +6,7 @@ TuneExperiment is a problem.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -108,7 +109,9 @@ def read_text(path: str) -> str:
         raise InvalidInputError(f"{display_name(path)}: line {line} is not UTF-8; save the file as UTF-8") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidInputError(f"{display_name(path)}: cannot be read: {reason}") from error
+        found = [name for suffix in (".yaml", ".yml", ".py") if os.path.isfile(name := path + suffix)]
+        hint = f"; did you mean {found[0]}?" if found else ""
+        raise InvalidInputError(f"{display_name(path)}: cannot be read: {reason}{hint}") from error
 
 
 def _is_foreign(document: Document) -> bool:

@@ -449,7 +449,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         dict[ResourceName, Quantity],
         Meta(
             max_length=32,
-            description="Requests and limits of the trial's container, such as cpu, memory and nvidia.com/gpu.",
+            description="Requests and limits of the trial's container, both the same, such as {cpu: 2, memory: 4Gi}; "
+            "also nvidia.com/gpu.",
             extra={"keys": "resources"},
         ),
     ] = {}

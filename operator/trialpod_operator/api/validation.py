@@ -237,7 +237,7 @@ class Walker:
             advice = f'did you mean "{guess}"?'
         else:
             advice = ""
-        return " ".join(filter(None, ["unknown field;", advice, f"Allowed here: {', '.join(fields)}"]))
+        return f"unknown field{f'; {advice}' if advice else '.'} Allowed here: {', '.join(fields)}"
 
     @staticmethod
     def _missing(each: inspect.Field) -> str:
@@ -306,6 +306,10 @@ class Walker:
         if isinstance(value, float):
             self._report(path, f'{value} is not allowed here; write it in quotes: "{value}"')
         elif not isinstance(value, int | str) or isinstance(value, bool):
+            if isinstance(value, dict) and path[-1] in ("requests", "limits"):
+                message = "each amount is the request and the limit: write it without this level, such as {cpu: 2}"
+                self._report(path, f"{message}; what differs belongs in spec.template.spec.containers")
+                return
             self._wrong_type(value, path, extra["expected"])
         else:
             try:

@@ -147,7 +147,7 @@ def _complete(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None
         trial.stopped = True
     if end.cause == "failed":
         when = "while it was being stopped" if trial.decision == "stop" else "after its last result"
-        engine.do(Warned(f"trial {trial.trial_id} failed {when}: {end.error}", trial))
+        engine.do(Warned(f"the trial failed {when}: {end.error}", trial))
     elif end.cause == "completed":
         engine.state.flags.sound = True
     metric = engine.settings.metric

@@ -241,7 +241,8 @@ def _verdict(engine: Engine, now: float) -> tuple[str, str]:
         case "metric" | "algorithm":
             return FAILED, str(stopping.get("message"))
         case "broken":
-            return FAILED, f"the first {attempts.BROKEN_LIMIT} trials could not be started: {stopping.get('message')}"
+            failed_early = f"the first {attempts.BROKEN_LIMIT} trials failed before their first result"
+            return FAILED, f"{failed_early}: {stopping.get('message')}"
         case "stopper":
             return SUCCEEDED, f"the stopper {stopping.get('stopper', '')} ended the experiment"
     if trials and not counts.get(TERMINATED):

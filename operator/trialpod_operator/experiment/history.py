@@ -184,9 +184,9 @@ class _Account:
         self._check_state()
         self.findings.note(
             "snapshot",
-            f"a snapshot stands for the first {self.history.first - 1:,} records, which are gone: order of results "
-            "and attempts, verdicts and ends could be checked only since then; counters, the number of results and "
-            "checkpoints of the time before as the snapshot has them",
+            f"a snapshot has replaced the first {self.history.first - 1:,} records: the order of results and "
+            "attempts, and the decisions, are checked from there on; for the time before, the counters, results and "
+            "checkpoints that the snapshot lists are checked",
         )
         return True
 

@@ -505,11 +505,14 @@ class LocalShell:
             self._compare_budget(before.num_samples)
 
     def _compare_budget(self, before: int) -> None:
-        """Say what a budget that was not raised leaves undone."""
+        """Say that more trials follow, or what a budget that was not raised leaves undone."""
         engine, now = self._host.engine, self._plan.settings.num_samples
         count = len(engine.state.trials)
         name = self._plan.settings.vocabulary.field("numSamples")
-        if 0 < now < before:
+        if 0 < before < now or now == -1 != before:
+            message = f"{name} was raised from {before:,} to {f'{now:,}' if now > 0 else 'no limit'}"
+            self._display.event(events.Event("extended", message=message, data={"from": before, "to": now}))
+        elif 0 < now < before:
             message = f"{name} is {now} and was {before}: no trial is added, and the {plural(count, 'trial')} that "
             message += "exist are kept" if count > 1 else "exists is kept"
             self._display.event(events.warning(message, f"for a new experiment: {self._ways.fresh}"))
@@ -528,7 +531,7 @@ class LocalShell:
             starts = [f"{kept:,} from the latest checkpoint"] if kept else []
             starts += [f"{len(trials) - kept:,} from the beginning"] if kept < len(trials) else []
             were = f"{plural(len(trials), 'trial')} {'were' if len(trials) > 1 else 'was'} running"
-            message = f"going on after an interruption: {were} and will start again, {', '.join(starts)}"
+            message = f"resuming after an interruption: {were} and will be restarted, {', '.join(starts)}"
             data = {"trials": [trial.trial_id for trial in trials], "with_checkpoint": kept}
             self._display.event(events.Event("recovered", message=message, data=data))
 

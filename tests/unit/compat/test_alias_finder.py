@@ -83,7 +83,7 @@ def test_an_unknown_name_or_module_suggests_the_nearest() -> None:
     tune = importlib.import_module("ray.tune")
     with pytest.raises(AttributeError, match="did you mean 'Tuner'"):
         _ = tune.Tunner
-    with pytest.raises(ModuleNotFoundError, match=r"did you mean 'ray\.tune\.schedulers'"):
+    with pytest.raises(ModuleNotFoundError, match=r"did you mean 'ray\.tune\.schedulers'\? docs/"):
         importlib.import_module("ray.tune.schedulerz")
     assert not hasattr(tune, "__wrapped__")
 

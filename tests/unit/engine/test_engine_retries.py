@@ -103,7 +103,7 @@ def test_three_trials_that_could_not_be_started_end_an_experiment_that_never_ran
     for trial_id in ("t0", "t1", "t2"):
         shell.end(trial_id, "failed", "no module named train", retry=False)
     shell.end("t3", "failed", "no module named train", retry=False)
-    assert shell.outcome() == ("Failed", "the first 3 trials could not be started: no module named train")
+    assert shell.outcome() == ("Failed", "the first 3 trials failed before their first result: no module named train")
     assert len(shell.engine.state.trials) == 4
 
 

@@ -85,6 +85,10 @@ def _run(arguments: Namespace) -> int:
     status = 0
     for path in arguments.files:
         try:
+            if path.endswith(".py"):
+                raise InvalidInputError(
+                    f"{path} is a script, not a manifest; a script is checked when it runs: trialpod run {path}"
+                )
             report = check_text(read_text(path), display_name(path), arguments.overrides)
         except InvalidInputError as error:
             print(f"trialpod: {error}", file=sys.stderr)

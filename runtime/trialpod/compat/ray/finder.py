@@ -36,8 +36,8 @@ class AliasFinder:
         # Without `name`: an error with it would be replaced by one that suggests nothing, in `from ray import x`.
         raise ModuleNotFoundError(
             f"No module or name {fullname!r} among trialpod's aliases for Ray"
-            + (f"; did you mean {guess!r}?" if guess else "")
-            + ". docs/coming-from-ray.md lists what there is"
+            + (f"; did you mean {guess!r}?" if guess else ".")
+            + " docs/coming-from-ray.md lists what there is"
         )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
