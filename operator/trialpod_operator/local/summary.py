@@ -172,10 +172,20 @@ def reported_keys(rows: Iterable[TrialRow]) -> list[str]:
     return sorted(key for key in keys if key not in _NOT_METRICS and not key.startswith("config/"))
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def no_best(view: ExperimentView, metric: str | None) -> str:
     """Return why there is no best trial by `metric`, and what to do about it."""
     if metric is None:
-        key = next(iter(reported_keys(view.rows)), "KEY")
+        keys = reported_keys(view.rows)
+        numbers = [key for key in keys if any(_is_number(row.last_result.get(key)) for row in view.rows)]
+        if keys and not numbers:
+            return (
+                f"no best trial: nothing that was reported is a number: {', '.join(map(one_line, keys[:MOST_KEYS]))}"
+            )
+        key = next(iter(numbers), "KEY")
         if not view.vocabulary.yaml:
             return f"no best trial: the experiment names no metric; {view.vocabulary.metric(one_line(key))}"
         return (

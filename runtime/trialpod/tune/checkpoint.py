@@ -84,7 +84,7 @@ class Checkpoint:
         return self.path
 
     def __repr__(self) -> str:
-        return f"Checkpoint(path={self.path!r})"
+        return f"Checkpoint(filesystem={'s3' if self._is_remote else 'local'}, path={self.path})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Checkpoint) and os.path.abspath(self.path) == os.path.abspath(other.path)

@@ -385,7 +385,13 @@ class ExperimentAnalysis:
         )
 
     def _defaults(self, where: str, metric: str | None, mode: str | None) -> tuple[str, str]:
+        from trialpod.compat import ray
+
+        given = metric
         metric, mode = metric or self.default_metric, mode or self.default_mode
+        if given and not mode and ray.installed():
+            mode = "max"  # the default of Ray 0.8, of whose time such a script is
+            logger.warning("ExperimentAnalysis.%s(metric=%r): no mode; the best is taken to be the max", where, given)
         for name, value in (("metric", metric), ("mode", mode)):
             if not value:
                 raise InvalidInputError(

@@ -242,16 +242,20 @@ class Result:
         return max(scored, key=lambda entry: -math.inf if entry[0] != entry[0] else sign * entry[0])[1]
 
     def __repr__(self) -> str:
-        shown = {
-            name: value
-            for name, value in self.metrics.items()
-            if isinstance(value, (int, float, str)) and name not in _UNINTERESTING
-        }
-        error = f", error={str(self.error.args[0])!r}" if self.error is not None else ""
-        return (
-            f"Result(metrics={shown!r}, config={self.config!r}, checkpoint={self.checkpoint!r}{error}, "
-            f"path={self.path!r})"
-        )
+        return self.described()
+
+    def described(self, indent: int = 0) -> str:
+        """Return its `repr`, in lines that are indented by `indent` spaces."""
+        shown = {name: value for name, value in self.metrics.items() if name not in _AUTOMATIC}
+        lines = [f"error={str(self.error.args[0] if self.error.args else self.error)!r}"] if self.error else []
+        lines += [
+            f"metrics={shown!r}",
+            f"path={self.path!r}",
+            f"filesystem={'s3' if self.path.startswith('s3://') else 'local'!r}",
+            f"checkpoint={self.checkpoint!r}",
+        ]
+        margin = " " * indent
+        return f"{margin}Result(\n{margin}  " + f",\n{margin}  ".join(lines) + f"\n{margin})"
 
 
 def facts_of(trial: TrialOutcome) -> dict[str, Any]:
@@ -287,6 +291,13 @@ _UNINTERESTING = frozenset(
         "checkpoint_dir_name",
     }
 )
+_AUTOMATIC = _UNINTERESTING | {
+    "episodes_total",
+    "should_checkpoint",
+    "timesteps_since_restore",
+    "timesteps_total",
+    "training_iteration",
+}
 
 
 def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:

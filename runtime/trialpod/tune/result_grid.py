@@ -188,5 +188,4 @@ class ResultGrid(Sequence[Result]):
         return InvalidInputError(f"{where}: {unknown_metric(metric, reported)}")
 
     def __repr__(self) -> str:
-        ended = f"{self.num_terminated} terminated, {self.num_errors} failed"
-        return f"ResultGrid({len(self)} trials: {ended}; experiment_path={self.experiment_path!r})"
+        return "ResultGrid<[\n" + ",\n".join(result.described(indent=2) for result in self) + "\n]>"

@@ -35,3 +35,41 @@ class TestErrors:
         assert run(tmp_path, "raise SystemExit(3)").returncode == 3
         assert run(tmp_path, "raise KeyboardInterrupt").returncode == 130
         assert run(tmp_path, "").returncode == 0
+
+
+class TestModules:
+    def test_run_as_python_runs_them(self, tmp_path: Path) -> None:
+        package = tmp_path / "package"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "helper.py").write_text("def f():\n    raise ValueError('of helper')\n")
+        (package / "tuned.py").write_text(
+            "import sys\nfrom ray import tune\nfrom package.helper import f\n"
+            "print(__name__, __package__, tune.__name__, *sys.argv[1:], sys.path[0] in ('', sys.argv[1]))\nf()\n"
+        )
+        (package / "__main__.py").write_text("print('all of it')\n")
+        done = run_module(tmp_path, "package.tuned", str(tmp_path), "-m")
+        assert done.returncode == 1
+        assert done.stdout == f"__main__ package ray.tune {tmp_path} -m True\n"
+        lines = done.stderr.splitlines()
+        assert lines[:2] == [
+            "Traceback (most recent call last):",
+            f'  File "{package}/tuned.py", line 5, in <module>',
+        ]
+        assert lines[-1] == "ValueError: of helper"
+        assert run_module(tmp_path, "package").stdout == "all of it\n"
+
+    def test_that_do_not_exist_are_named(self, tmp_path: Path) -> None:
+        for name in ("missing", "missing.part"):
+            done = run_module(tmp_path, name)
+            assert done.returncode == 2
+            assert f"there is no module {name} that can be run" in done.stderr
+
+
+def run_module(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trialpod.compat.ray", "--replace", "-m", *args],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )

@@ -118,6 +118,13 @@ def test_what_the_trials_took_is_told_when_not_all_of_it_was_useful() -> None:
     assert "trial time" not in summarize(experiment([trial(0)], resources={"trial": useful}))
 
 
+def test_the_proposed_metric_is_a_number() -> None:
+    text = summarize(experiment([trial(0, last_result={"a_name": "m", "score": 1.0})], metric=None, best=None))
+    assert "--metric score --mode max" in text
+    text = summarize(experiment([trial(0, last_result={"a_name": "m"})], metric=None, best=None))
+    assert "no best trial: nothing that was reported is a number: a_name" in text
+
+
 def test_an_experiment_without_a_metric_says_so() -> None:
     view = experiment([trial(0)], metric=None, best=None)
     assert "no best trial: the experiment names no metric; name one here: trialpod best" in summarize(view)

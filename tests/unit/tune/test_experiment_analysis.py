@@ -110,6 +110,20 @@ def test_nothing_that_fits_is_none_with_a_warning(
     assert "is NaN or infinite" in caplog.text
 
 
+def test_rays_name_takes_max_without_a_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bare = ExperimentAnalysis(outcome(tmp_path / "b", [[1.0], [3.0], [2.0]]))
+    monkeypatch.setattr("trialpod.compat.ray.installed", lambda: True)
+    with caplog.at_level(logging.WARNING):
+        best = bare.get_best_trial("score")
+    assert best is bare.trials[1]
+    assert bare.get_best_config("score") == bare.trials[1].config
+    assert "no mode; the best is taken to be the max" in caplog.text
+    with pytest.raises(InvalidInputError, match="no metric"):
+        _ = bare.best_config
+
+
 def test_what_is_missing_or_unknown_is_said(analysis: ExperimentAnalysis, tmp_path: Path) -> None:
     bare = ExperimentAnalysis(outcome(tmp_path / "b", [[1.0]]))
     with pytest.raises(InvalidInputError, match=r"best_trial: no metric; pass metric=\.\.\."):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune import ResultGrid
+from trialpod.tune import Checkpoint, ResultGrid
 from trialpod.tune.backends import ExperimentOutcome, TrialOutcome
-from trialpod.tune.result import NoResultError
+from trialpod.tune.result import NoResultError, Result, TrialFailedError
 
 
 def grid(
@@ -61,7 +61,29 @@ def test_a_grid_is_a_sequence_of_results(tmp_path: Path) -> None:
     assert (results.num_errors, results.num_terminated) == (1, 2)
     assert [str(error) for error in results.errors] == ["trial t_1: ValueError: no"]
     assert results.experiment_path == str(tmp_path)
-    assert "3 trials: 2 terminated, 1 failed" in repr(results)
+
+
+def test_what_is_printed_has_the_form_that_ray_prints() -> None:
+    values = {"score": "m", "other": [1], "config": {"a": 1}, "training_iteration": 1, "pid": 3}
+    done = Result(values, Checkpoint("/r/t/checkpoint_000000"), None, "/r/t", config={"a": 1})
+    assert repr(done) == (
+        "Result(\n  metrics={'score': 'm', 'other': [1]},\n  path='/r/t',\n  filesystem='local',\n"
+        "  checkpoint=Checkpoint(filesystem=local, path=/r/t/checkpoint_000000)\n)"
+    )
+    failed = Result(None, None, TrialFailedError("ValueError: no", "t"), "s3://b/t")
+    assert repr(failed) == (
+        "Result(\n  error='ValueError: no',\n  metrics={},\n  path='s3://b/t',\n  filesystem='s3',\n"
+        "  checkpoint=None\n)"
+    )
+
+
+def test_a_printed_grid_shows_each_result(tmp_path: Path) -> None:
+    lines = repr(grid(tmp_path, [[1.0], [2.0]], failed=(1,))).splitlines()
+    assert lines[0] == "ResultGrid<["
+    assert lines[1] == "  Result("
+    assert lines.count("  Result(") == 2
+    assert "    error='ValueError: no'," in lines
+    assert lines[-2:] == ["  )", "]>"]
 
 
 def test_path_of_an_experiment_in_a_bucket() -> None:

@@ -1,8 +1,9 @@
-"""``python -m trialpod.compat.ray SCRIPT [ARGS]``: runs a script that was written for Ray Tune."""
+"""``python -m trialpod.compat.ray SCRIPT [ARGS]`` or ``-m MODULE [ARGS]``: runs what was written for Ray Tune."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import runpy
 import sys
@@ -15,16 +16,18 @@ _INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the script as `python SCRIPT` would; return the exit status."""
+    """Run the script as `python SCRIPT` would, a module as `python -m MODULE` would; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trialpod.compat.ray",
         description="Run a script written for Ray Tune: `import ray` means trialpod in it and in its trials.",
+        usage="%(prog)s [-h] [--replace] (SCRIPT | -m MODULE) [ARGS ...]",
     )
     parser.add_argument("--replace", action="store_true", help="hide a real Ray that is installed")
-    parser.add_argument("script", help="the script (.py)")
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module: `-m package.tune`")
+    parser.add_argument("script", help="the script (.py), or with -m the module")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args(argv)
-    if not os.path.isfile(options.script):
+    if not options.module and not os.path.isfile(options.script):
         parser.error(f"{options.script} does not exist")
     try:
         install(replace=options.replace)
@@ -32,9 +35,16 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(str(error))
     sys.argv = [options.script, *options.args]
     # As Python does; the folder of this module's caller ("" for -m) makes room for the script's.
-    sys.path[0] = os.path.dirname(os.path.abspath(options.script))
+    sys.path[0] = os.getcwd() if options.module else os.path.dirname(os.path.abspath(options.script))
     try:
-        runpy.run_path(options.script, run_name="__main__")
+        if options.module:
+            file = _file_of(options.script)
+            if file is None:
+                parser.error(f"there is no module {options.script} that can be run")
+            options.script = file
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(options.script, run_name="__main__")
     except SystemExit:
         raise
     # Whatever the script raises is shown as by `python SCRIPT`.
@@ -44,6 +54,19 @@ def main(argv: list[str] | None = None) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _file_of(module: str) -> str | None:
+    """Return the file that `python -m MODULE` runs, or None when there is no such module."""
+    try:
+        found = importlib.util.find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{module}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a package imports something that is missing
+        return None
+    return found.origin if found is not None else None
 
 
 def _of_script(trace: TracebackType | None, script: str) -> TracebackType | None:
