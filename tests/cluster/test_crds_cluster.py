@@ -212,7 +212,19 @@ def test_the_budget_can_change_at_any_time(started: str, field: str) -> None:
 
 @pytest.mark.parametrize("field", sorted(set(OTHERS) - cel.BUDGET_FIELDS))
 def test_what_an_experiment_is_made_of_cannot_change_once_it_has_started(started: str, field: str) -> None:
-    assert f"spec.{field} cannot change once the experiment has started" in patch(started, {field: OTHERS[field]})
+    since = "a trial has reported" if field in cel.CORRECTABLE_FIELDS else "the experiment has started"
+    assert f"spec.{field} cannot change once {since}" in patch(started, {field: OTHERS[field]})
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_trainable_can_change_until_a_trial_has_reported(fixed: bool) -> None:
+    name = f"correctable-{fixed}".lower()
+    done("apply", "-n", NAMESPACE, "-f", "-", given=changed({"metadata.name": name}))
+    status = {"observedGeneration": 1, "startTime": "2026-01-01T00:00:00Z", "trainableFixed": fixed}
+    told = json.dumps({"status": status})
+    done("patch", "te", name, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", told)
+    assert ("spec.trainable cannot change" in patch(name, {"trainable": OTHERS["trainable"]})) == fixed
+    assert "spec.metric cannot change" in patch(name, {"metric": OTHERS["metric"]})
 
 
 @pytest.mark.parametrize("field", ["metric", "searchSpace"])

@@ -4,9 +4,10 @@ A rule here never refuses what `rules.py` accepts: the API server gives the firs
 So search spaces, the parameters of algorithms and most of the pod template are judged by the operator alone.
 
 What an experiment is made of cannot change once it has started, that is, once the operator has set status.startTime.
-Before, an experiment that turned out to be invalid can be put right and applied again. The API server compares free
-forms (searchSpace, parameters) key by key of the new one, and so does not see that one key took the place of another;
-the operator, which compares with what it stored at the start, does.
+Before, an experiment that turned out to be invalid can be put right and applied again. The Trainable can be corrected
+until a trial has reported something; a status may be late, so the operator judges that again. The API server compares
+free forms (searchSpace, parameters) key by key of the new one, and so does not see that one key took the place of
+another; the operator, which compares with what it stored at the start, does.
 
 Expressions use what Kubernetes 1.30 has. `self` is the value that a rule is attached to, `oldSelf` its former state.
 """
@@ -44,6 +45,9 @@ BUDGET_FIELDS = frozenset(
     }
 )
 """Parts of a TuneExperiment's spec that can change at any time; of storage, only what says not where the data is."""
+
+CORRECTABLE_FIELDS = frozenset({"trainable"})
+"""Parts of a TuneExperiment's spec that can change until a trial has reported a result or saved a checkpoint."""
 
 FIXED_STORAGE = ("uri", "endpoint", "scopedCredentials")
 
@@ -90,7 +94,18 @@ def _fixed_once_started() -> list[Rule]:
     rules = [
         Rule(f"{not_started} || ({_unchanged(f'spec.{name}')})", f"spec.{name} {advice}", f".spec.{name}")
         for name in spec_fields()
-        if name not in BUDGET_FIELDS
+        if name not in BUDGET_FIELDS | CORRECTABLE_FIELDS
+    ]
+    # Nothing is known of what an older operator has started: it did not say whether anything was reported.
+    nothing_reported = "(has(oldSelf.status.trainableFixed) && !oldSelf.status.trainableFixed)"
+    rules += [
+        Rule(
+            f"{not_started} || {nothing_reported} || ({_unchanged(f'spec.{name}')})",
+            f"spec.{name} cannot change once a trial has reported a result or saved a checkpoint; change it back, or "
+            "start another experiment under a new name",
+            f".spec.{name}",
+        )
+        for name in sorted(CORRECTABLE_FIELDS)
     ]
     rules.append(
         Rule(

@@ -151,7 +151,9 @@ def _root(whole: type[TuneExperiment | TuneTrial], spec: type[Any], status: type
     spec_schema, status_schema = schema_of(spec), schema_of(status)
     if whole is TuneExperiment:
         for name, field in spec_schema["properties"].items():
-            if name not in cel.BUDGET_FIELDS:
+            if name in cel.CORRECTABLE_FIELDS:
+                field["description"] += " Cannot change once a trial has reported a result or saved a checkpoint."
+            elif name not in cel.BUDGET_FIELDS:
                 field["description"] += " Cannot change once the experiment has started."
     status_schema["default"] = {"observedGeneration": NEVER_OBSERVED}
     if whole is TuneTrial:

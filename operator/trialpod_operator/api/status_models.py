@@ -156,7 +156,17 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     ] = None
     start_time: Annotated[
         Time | None,
-        Meta(description="When the operator took it up. From then on only the budget fields of spec can change."),
+        Meta(
+            description="When the operator took it up. From then on only the budget fields of spec can change, and "
+            "spec.trainable while `trainableFixed` is false."
+        ),
+    ] = None
+    trainable_fixed: Annotated[
+        bool | None,
+        Meta(
+            description="Whether spec.trainable cannot change any more, because a trial has reported a result or "
+            "saved a checkpoint. False while spec.trainable is not what trials run, so that it can be changed back."
+        ),
     ] = None
     completion_time: Annotated[Time | None, Meta(description="When it ended.")] = None
     seed: Annotated[Count | None, Meta(description="The seed in use: spec.seed, or the one chosen at the start.")] = (

@@ -27,7 +27,7 @@ from trialpod.protocol.messages import (
     TrainableRef,
 )
 from trialpod.storage.base import StorageDeniedError, StorageKeysError, StorageUnavailableError, open_storage
-from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
@@ -60,10 +60,11 @@ from trialpod_operator.engine.events import (
     SuspendRequested,
 )
 from trialpod_operator.engine.trial import ERROR
+from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.mirror import FencedError
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.plans import plan_from_manifest
-from trialpod_operator.experiment.stored import fixed_changes
+from trialpod_operator.experiment.stored import fixed_changes, replace_stored
 from trialpod_operator.reports.service import Caller, NotReadyError
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ SECRET_EVERY_S = 60.0
 SETTLE_WITHIN_S = 5.0
 """So long a look at an experiment waits for the storage to take what was decided."""
 
+CHANGE_PENDING = "ChangePending"
+
 RETRY_S = 10.0
 """When to look again at what somebody else has to put right, and no watch will tell of."""
 
@@ -89,6 +92,10 @@ OPENINGS = 5
 
 class StorageEmptiedError(StorageError):
     """What the storage held of an experiment that has begun is not there any more."""
+
+
+TRAINABLE_NAME = "trainable_name"
+"""Key of the document under which the name in the directories of trials is kept, once the Trainable was corrected."""
 
 
 class ExperimentController:
@@ -107,6 +114,9 @@ class ExperimentController:
         self._namespace, self._name = key.split("/")
         self._generation = -1  # that was checked last
         self._experiment: TuneExperiment | None = None  # the latest valid manifest, with its storage
+        self._wanted: TuneExperiment | None = None  # the same, where trials do not run the Trainable that it names
+        self._held_back: Problem | None = None  # why they do not
+        self._corrected = False  # the Trainable, and failed trials were not tried again yet
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
         self._hosted: HostedExperiment | None = None
         self._runs: Runs | None = None
@@ -268,6 +278,8 @@ class ExperimentController:
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
         if problem is None and self._issuer is not None and self.open:
             problem = self._issuer.problem
+        if problem is None and self.open:
+            problem = self._held_back
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem, refused=refused)
         return _soonest(again, next_write, self._time_to_live(item))
@@ -287,7 +299,7 @@ class ExperimentController:
             return
         self._generation = generation
         checked = check_stored(item)
-        self._refused = None
+        self._refused = self._held_back = None
         if checked.experiment is None:
             listed = "; ".join(str(problem) for problem in checked.problems[:5])
             more = f" (and {len(checked.problems) - 5} more)" if len(checked.problems) > 5 else ""
@@ -297,6 +309,7 @@ class ExperimentController:
             self._experiment = storage_access.with_storage(
                 checked.experiment, self._namespace, self._services.options.storage_rules
             )
+            self._wanted = self._experiment
         except storage_access.StorageProblemError as error:
             self._refused = Problem(reason=error.reason, message=str(error), stalled=True)
 
@@ -318,17 +331,24 @@ class ExperimentController:
         elif self._applied != self._generation:
             await self._finalizer(item, experiment)  # the policy may be another one now
         await self._refresh_secret(experiment)
+        experiment = await self._follow_trainable(experiment)
         await self._look_at_code(experiment)
         hosted, runs = self._ready()
         begins = self._applied == -1
         if self._applied != self._generation:
             self._apply_spec(item, experiment, hosted)
+        if self._corrected:
+            self._corrected = False
+            if not stop_is_asked(item["metadata"]):
+                hosted.apply(RetryRequested(from_scratch=True, cut_short=True))
         self._retry_on_request(item, hosted)
         self._stop_on_request(item, hosted)
         if begins:
             await hosted.settled(SETTLE_WITHIN_S)  # so that the first pods are made in this look, before any status
         again = await runs.reconcile()
         if hosted.host.engine.finished and not runs.under_way:
+            if self._held_back is not None:
+                return 0.0  # nothing runs now: the next look decides on the Trainable
             # Whatever ends the experiment is committed and written down before its memory is given up.
             if not await hosted.settled(SETTLE_WITHIN_S):
                 return 1.0
@@ -345,6 +365,73 @@ class ExperimentController:
                 return None
             return 1.0
         return again
+
+    # -- a corrected Trainable --
+
+    async def _follow_trainable(self, experiment: TuneExperiment) -> TuneExperiment:
+        """Have trials run the Trainable that the spec names, if it is not the one of the start.
+
+        That is possible until a trial has reported something, while none runs. Else trials keep the one that they
+        have, and the status says why.
+
+        Returns:
+            The experiment, with the Trainable that its trials run.
+
+        Raises:
+            InvalidInputError: the experiment is over, and has results of the other Trainable.
+        """
+        hosted, _ = self._ready()
+        wanted = self._wanted or experiment
+        running = _pinned(wanted, hosted.plan.document)
+        self._held_back, self._writer.trainable_differs = None, running is not wanted
+        if running is wanted:
+            return wanted
+        self._experiment = running
+        self._refuse_other(running, hosted.plan.document)
+        if not await hosted.settled(SETTLE_WITHIN_S):
+            self._held_back = Problem(
+                reason=CHANGE_PENDING, message="spec.trainable was changed; waiting for the storage"
+            )
+            return running
+        state = hosted.host.engine.state
+        if state.reported:
+            message = _refused_change(running, wanted)
+            self._held_back = Problem(reason="Refused", message=message, stalled=True)
+            if hosted.host.engine.finished:
+                raise InvalidInputError(message)
+            return running
+        if state.running:
+            self._held_back = Problem(
+                reason=CHANGE_PENDING,
+                message="spec.trainable was changed; trials run the new one when the attempts that run have ended "
+                f"without a result. To end them: trialpod suspend {self._name} -n {self._namespace}; then resume it",
+            )
+            return running
+        await self._correct_trainable(wanted, hosted)
+        return wanted
+
+    async def _correct_trainable(self, wanted: TuneExperiment, hosted: HostedExperiment) -> None:
+        """Put the Trainable into the stored document, and open the experiment with it.
+
+        The storage has it before any trial can start with it.
+        """
+        known = {key: value for key, value in hosted.plan.document.items() if key != CODE}
+        known["manifest"] = msgspec.to_builtins(wanted)
+        known.setdefault(TRAINABLE_NAME, hosted.plan.settings.trainable_name)
+        await self._code.read(self._services.kube, self._namespace, wanted.spec.trainable)
+        place = self._place(wanted)
+        document = self._plan(wanted, place, known).document
+        await self.close()
+        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
+
+        def replace() -> None:
+            replace_stored(open_storage(place.uri, patient), document)
+
+        await asyncio.get_running_loop().run_in_executor(None, replace)
+        logger.info("%s: spec.trainable was corrected", self.key)
+        self._experiment = wanted
+        self._corrected = True
+        await self._open(wanted)
 
     def _pods_of_before(self) -> list[Object]:
         """Return the pods that a finished experiment has left, because the operator was away in that moment."""
@@ -403,7 +490,8 @@ class ExperimentController:
                 raise StorageError(f"{place.uri} holds no experiment any more")
             if stored is None and begun:
                 raise self._emptied(place.uri)
-            return self._plan(experiment, place, stored)
+            # What an object that was deleted has left is continued only by one that is the same.
+            return self._plan(_pinned(experiment, stored or {}) if begun else experiment, place, stored)
 
         def opening() -> HostedExperiment:
             scrap(directory)  # the storage has all that counts
@@ -420,6 +508,9 @@ class ExperimentController:
         except BaseException:
             await hosted.close(complete=False)
             raise
+        wanted = self._wanted or experiment
+        self._experiment = experiment = _pinned(wanted, hosted.plan.document)
+        self._writer.trainable_differs = experiment is not wanted
         hosted.start(self._perform, self._on_broken, lambda: services.add_soon(self.key))
         owner = ObjectRef(namespace=self._namespace, name=self._name, uid=self.uid)
 
@@ -463,10 +554,15 @@ class ExperimentController:
         code = self._code.pinned(experiment.spec.trainable, stored)
         plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code))
         document = {**plan.document, "storage": place.uri, "namespace": self._namespace}
+        settings = plan.settings
+        if stored is not None and isinstance(name := stored.get(TRAINABLE_NAME), str):
+            document[TRAINABLE_NAME] = name
+            settings = msgspec.structs.replace(settings, trainable_name=name)
         if code is not None:
             document[CODE] = code
         return dataclasses.replace(
             plan,
+            settings=settings,
             remote=RemoteStorage(uri=place.uri, options=place.pods),
             grace_s=grace_seconds(experiment.spec),
             document=document,
@@ -649,6 +745,27 @@ def queue_of(experiment: TuneExperiment) -> str:
     """Return the queue that an experiment's pods wait in, "" when there is none."""
     given = (experiment.spec.template.get("metadata") or {}).get("labels") or {}
     return str(given.get(QUEUE_LABEL) or (experiment.metadata.labels or {}).get(QUEUE_LABEL) or "")
+
+
+def _pinned(experiment: TuneExperiment, document: Mapping[str, Any]) -> TuneExperiment:
+    """Return an experiment with the Trainable of its stored document; the same object where that is no other one."""
+    stored = ((document.get("manifest") or {}).get("spec") or {}).get("trainable")
+    try:
+        trainable = msgspec.convert(stored, TrainableSpec)
+    except msgspec.ValidationError:
+        return experiment  # of another version; whether it is the same one is judged by all fields
+    if trainable == experiment.spec.trainable:
+        return experiment
+    return msgspec.structs.replace(experiment, spec=msgspec.structs.replace(experiment.spec, trainable=trainable))
+
+
+def _refused_change(before: TuneExperiment, now: TuneExperiment) -> str:
+    documents = [{"manifest": msgspec.to_builtins(each)} for each in (before, now)]
+    found = "; ".join(map(str, differences(*documents))) or "spec.trainable.source: other code"
+    return (
+        f"{found}: trials have reported results or saved checkpoints with the former one, and keep it; change it "
+        "back, or run the new one under another metadata.name"
+    )
 
 
 def _trainable(spec: TuneExperimentSpec, code: str | None) -> TrainableRef:

@@ -66,6 +66,7 @@ def experiment_status(
     storage_uri: str | None = None,
     seed: int | None = None,
     uri_of: Callable[[Trial], str] | None = None,
+    differs: bool = False,
 ) -> Json:
     """Return the status of an experiment, as plain data.
 
@@ -81,6 +82,7 @@ def experiment_status(
         storage_uri: where it is kept.
         seed: the one in use.
         uri_of: returns where a trial's checkpoints are.
+        differs: trials do not run the Trainable that the spec names.
     """
     before = _readable(previous)
     waiting = _brief(waiting)
@@ -112,6 +114,7 @@ def experiment_status(
         resources=_resources(engine) if engine is not None else {},
         waiting=waiting,
         start_time=before.get("startTime") or (_start(trials, now) if engine is not None else None),
+        trainable_fixed=engine.state.reported and not differs if engine is not None else before.get("trainableFixed"),
         completion_time=_completion(before, trials, now) if flags is not None and flags.finished else None,
         seed=seed,
         storage_uri=storage_uri or None,

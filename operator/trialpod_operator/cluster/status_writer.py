@@ -76,6 +76,7 @@ class StatusWriter:
     """
 
     def __init__(self, key: str, services: Services) -> None:
+        self.trainable_differs = False  # from the one that trials run
         self._key = key
         self._namespace, self._name = key.split("/")
         self._services = services
@@ -255,6 +256,7 @@ class StatusWriter:
             storage_uri=remote.uri if remote is not None else self._status.get("storageUri"),
             seed=hosted.plan.document.get("seed") if hosted is not None else self._status.get("seed"),
             uri_of=hosted.host.checkpoint_uri if hosted is not None else None,
+            differs=self.trainable_differs,
         )
         if hosted is not None and not same_status(self._status, status) and not await hosted.settled(COMMIT_S):
             if problem is None:

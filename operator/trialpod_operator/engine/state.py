@@ -92,6 +92,11 @@ class State:
         self._ordered: list[Trial] = []
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
 
+    @property
+    def reported(self) -> bool:
+        """Whether a trial has reported a result or saved a checkpoint: code that had no effect may be corrected."""
+        return self.flags.results > 0 or any(trial.next_checkpoint_index for trial in self._ordered)
+
     def get_trials(self) -> Sequence[Trial]:
         """Return all trials in order of creation; not to be changed."""
         return self._ordered

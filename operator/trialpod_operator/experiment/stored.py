@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import KeyMissingError, Storage, storage_error
+from trialpod.storage.base import KeyMissingError, NoConditionsError, Storage, storage_error
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.storage.tree_copy import write_synced
 from trialpod_operator.api.cel import BUDGET_FIELDS
@@ -95,13 +95,32 @@ def write_stored(directory: Path, stored: dict[str, Any]) -> None:
     """
     folder = directory / TRIALPOD_DIR
     temporary = folder / f"{EXPERIMENT_FILE}.tmp"
-    data = (json.dumps({"version": FORMAT_VERSION, **stored}, indent=2, default=repr) + "\n").encode()
+    data = _encoded(stored)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_synced(os.fspath(temporary), data)
         os.replace(temporary, folder / EXPERIMENT_FILE)
     except OSError as error:
         raise storage_error(error, "cannot write", folder / EXPERIMENT_FILE, len(data)) from error
+
+
+def replace_stored(storage: Storage, document: dict[str, Any]) -> None:
+    """Replace the file in a storage; where it is not, the experiment was deleted, and nothing is written.
+
+    Raises:
+        KeyChangedError: somebody else has just replaced it.
+        StorageError: it is not there, or the storage takes nothing.
+    """
+    _, version = storage.read_version(EXPERIMENT_KEY)
+    data = _encoded(document)
+    try:
+        storage.write_if(EXPERIMENT_KEY, data, version)
+    except NoConditionsError:
+        storage.write(EXPERIMENT_KEY, data)
+
+
+def _encoded(document: dict[str, Any]) -> bytes:
+    return (json.dumps({"version": FORMAT_VERSION, **document}, indent=2, default=repr) + "\n").encode()
 
 
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

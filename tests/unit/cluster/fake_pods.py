@@ -25,6 +25,7 @@ from trialpod.protocol.messages import (
     EndCause,
     ReportAnswer,
     ReportRequest,
+    TrainableRef,
 )
 from trialpod.protocol.output import attempt_mark
 from trialpod_operator.cluster import names, queues
@@ -107,6 +108,8 @@ class FakePods:
         self.told: list[str] = []
         self.modules: list[dict[str, str]] = []
         """Files with code that attempts were given."""
+        self.trainables: list[TrainableRef] = []
+        """What attempts were to run, in their order."""
         self._placed: set[str] = set()
         self._met: dict[str, set[int]] = defaultdict(set)  # attempts that once had all their workers, by trial
         self._random = random
@@ -317,8 +320,9 @@ class FakePods:
         return True
 
     async def _attempt(self, pod: Object, experiment: str, work: Assignment, caller: Caller) -> bool:
-        self.modules.append(work.trainable.modules)
         """Run one attempt; return whether to ask for the next."""
+        self.modules.append(work.trainable.modules)
+        self.trainables.append(work.trainable)
         key = (work.trial_id, work.attempt)
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         terminated = self._terminated[uid]

@@ -94,6 +94,7 @@ def findings(
         "last_reports": silent,
         "deadline": (item.get("spec") or {}).get("progressDeadline"),
         "storage": status.get("storageUri") or "",
+        "trainable_fixed": status.get("trainableFixed"),
     }
 
 
@@ -145,10 +146,15 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
         first = found["failed"][0]["trials"][0]
         steps.append(f"trialpod logs {name} {first} {place} shows what it printed")
         steps.append(f"trialpod results {name} {place} --failed lists all that failed")
+        changeable, fixed = "spec.resources, spec.image and spec.template", "trainable, metric or searchSpace"
+        if found["trainable_fixed"] is False:
+            changeable, fixed = (
+                "spec.resources, spec.image, spec.template and spec.trainable",
+                "metric or searchSpace",
+            )
         steps.append(
-            f"when the cause is put right: trialpod retry {name} {place} tries them again. spec.resources, "
-            f"spec.image and spec.template can be changed for that (kubectl {where} edit te {name}); another "
-            "trainable, metric or searchSpace needs a new metadata.name"
+            f"when the cause is put right: trialpod retry {name} {place} tries them again. {changeable} can be "
+            f"changed for that (kubectl {where} edit te {name}); another {fixed} needs a new metadata.name"
         )
     if found["state"] in ("Succeeded", "Stopped"):
         steps.append(f"trialpod best {name} {place} prints the best parameters")
