@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+import enum
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import params_encoder, results_decoder
 from trialpod.testing.searchers import SearcherContract
 from trialpod.tune.search import ConcurrencyLimiter, HyperOptSearch, OptunaSearch, prepare
 from trialpod.tune.search.searcher import Searcher
 
 pytest.importorskip("optuna")
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
 
 
 def _search(limiter: Searcher) -> Any:
@@ -69,3 +78,49 @@ def test_a_limit_is_a_whole_number_of_at_least_one(most: Any) -> None:
         ConcurrencyLimiter(OptunaSearch(), max_concurrent=most)
     with pytest.raises(InvalidInputError, match="must be a Searcher object"):
         ConcurrencyLimiter(HyperOptSearch, max_concurrent=1)  # type: ignore[arg-type]
+
+
+class TestBatchState:
+    """What a batch has kept back arrives after a restart as it was reported."""
+
+    class Recorder(Searcher):
+        def __init__(self) -> None:
+            super().__init__("loss", "min")
+            self.heard: dict[str, Any] = {}
+
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"x": 1}
+
+        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            self.heard[trial_id] = result
+
+        def get_state(self) -> dict[str, Any]:
+            return {}
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            pass
+
+    def test_objects_in_results_survive(self) -> None:
+        limiter = ConcurrencyLimiter(self.Recorder(), max_concurrent=2, batch=True)
+        limiter.suggest("a"), limiter.suggest("b")
+        reported = results_decoder.decode(
+            params_encoder.encode({"loss": Level.HIGH, "shape": (2, 3), "path": Path("x"), "nan": math.nan})
+        )
+        limiter.on_trial_complete("a", reported)
+        state = json.loads(json.dumps(limiter.get_state()))
+
+        recorder = self.Recorder()
+        again = ConcurrencyLimiter(recorder, max_concurrent=2, batch=True)
+        again.set_state(state)
+        again.on_trial_complete("b", {"loss": 1})
+        heard = recorder.heard["a"]
+        assert (heard["loss"], heard["shape"], heard["path"]) == (2, (2, 3), Path("x"))
+        assert math.isnan(heard["nan"])
+        assert params_encoder.encode(heard) == params_encoder.encode(reported)
+
+    def test_state_of_older_versions_is_read(self) -> None:
+        recorder = self.Recorder()
+        limiter = ConcurrencyLimiter(recorder, max_concurrent=2, batch=True)
+        limiter.set_state({"live": ["b"], "held": [["a", "complete", {"loss": 1.0}]], "searcher": {}})
+        limiter.on_trial_complete("b", {"loss": 2.0})
+        assert recorder.heard == {"a": {"loss": 1.0}, "b": {"loss": 2.0}}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.protocol.values import params_encoder, results_decoder
 from trialpod.tune.search.searcher import Searcher, introduce
 
 
@@ -106,7 +108,7 @@ class ConcurrencyLimiter(SearcherWrapper):
             "version": 1,
             "live": list(self._live),
             "failed": list(self._failed),
-            "held": [[trial_id, *end] for trial_id, end in self._held.items()],
+            "held": packed_ends(self._held),
             "searcher": self.searcher.get_state(),
         }
 
@@ -114,7 +116,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         """Restore what `get_state` returned."""
         self._live = dict.fromkeys(state["live"])
         self._failed = dict.fromkeys(state.get("failed", ()))
-        self._held = {trial_id: [how, result] for trial_id, how, result in state["held"]}
+        self._held = unpacked_ends(state["held"])
         self.searcher.set_state(state["searcher"])
 
     def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
@@ -139,3 +141,16 @@ class ConcurrencyLimiter(SearcherWrapper):
             self.searcher.on_trial_stopped(trial_id, result=result)
         else:
             self.searcher.on_trial_complete(trial_id, result=result, error=how == "error")
+
+
+def packed_ends(ends: dict[str, list[Any]]) -> str:
+    """Return how trials ended, by their ids, as text; values keep their types, and the user's objects stay closed."""
+    return base64.b64encode(params_encoder.encode(ends)).decode()
+
+
+def unpacked_ends(saved: Any) -> dict[str, list[Any]]:
+    """Return what `packed_ends` got; older versions saved it as a dict or a list."""
+    if isinstance(saved, str):
+        ends: dict[str, list[Any]] = results_decoder.decode(base64.b64decode(saved))
+        return ends
+    return dict(saved) if isinstance(saved, dict) else {trial_id: [how, result] for trial_id, how, result in saved}

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.values import opaque_decoder, params_encoder, real_number, results_decoder
-from trialpod.tune.search.concurrency_limiter import SearcherWrapper
+from trialpod.protocol.values import opaque_decoder, params_encoder, real_number
+from trialpod.tune.search.concurrency_limiter import SearcherWrapper, packed_ends, unpacked_ends
 from trialpod.tune.search.searcher import Searcher
 
 TRIAL_INDEX = "__trial_index__"
@@ -72,7 +72,7 @@ class Repeater(SearcherWrapper):
     def get_state(self) -> dict[str, Any]:
         """Return the unfinished groups and the searcher's state."""
         groups = [
-            [first, _packed(group["config"]), group["trials"], _packed(group["ends"])]
+            [first, _packed(group["config"]), group["trials"], packed_ends(group["ends"])]
             for first, group in self._groups.items()
         ]
         return {"version": 1, "groups": groups, "current": self._current, "searcher": self.searcher.get_state()}
@@ -83,7 +83,7 @@ class Repeater(SearcherWrapper):
         self._groups = {}
         self._group_of = {}
         for first, config, trials, ends in state["groups"]:
-            self._groups[first] = {"config": _unpacked(config), "trials": list(trials), "ends": _ends(ends)}
+            self._groups[first] = {"config": _unpacked(config), "trials": list(trials), "ends": unpacked_ends(ends)}
             self._group_of.update(dict.fromkeys(trials, first))
         self.searcher.set_state(state["searcher"])
 
@@ -135,11 +135,6 @@ class Repeater(SearcherWrapper):
 def _number(value: Any) -> float | None:
     found = real_number(value)
     return None if found is None or math.isnan(found) else float(found)
-
-
-def _ends(saved: Any) -> dict[str, Any]:
-    """Return how the trials of a group ended; older versions saved that as it is."""
-    return dict(saved) if isinstance(saved, dict) else results_decoder.decode(base64.b64decode(saved))
 
 
 def _packed(config: dict[str, Any]) -> str:
