@@ -14,7 +14,9 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialOutcome
 from trialpod.tune.logger import (
     CSVLogger,
+    CSVLoggerCallback,
     JsonLogger,
+    JsonLoggerCallback,
     LegacyLoggerCallback,
     Logger,
     NoopLogger,
@@ -108,3 +110,34 @@ def test_an_experiment_has_one_for_each_trial(tmp_path: Path) -> None:
         LegacyLoggerCallback([NoopLogger({}, "")])  # type: ignore[list-item]
     with pytest.raises(NotImplementedError, match="does not define on_result"):
         Logger({}, "").on_result({})
+
+
+class TestFileCallbacksByHand:
+    class OwnTrial:
+        config: ClassVar[dict[str, Any]] = {"lr": 0.1}
+
+        def __init__(self, folder: Path) -> None:
+            self.logdir = str(folder)
+
+    def test_write_their_files_and_continue_them(self, tmp_path: Path) -> None:
+        trial: Any = self.OwnTrial(tmp_path / "t")
+        for number, result in enumerate(RESULTS):
+            for callback in (JsonLoggerCallback(), CSVLoggerCallback()):
+                callback.on_trial_result(number, [], trial, {**result, "config": trial.config})
+                callback.on_trial_complete(number, [], trial)
+        rows = [json.loads(line) for line in (tmp_path / "t" / "result.json").read_text().splitlines()]
+        assert [(row["eval"]["acc"], row["config"]) for row in rows] == [(0.25, trial.config), (1.0, trial.config)]
+        assert json.loads((tmp_path / "t" / "params.json").read_text()) == trial.config
+        table = (tmp_path / "t" / "progress.csv").read_text().split()
+        assert table == ["loss,eval/acc,n", "0.5,0.25,1", "0.25,1.0,2"]
+
+    def test_write_nothing_in_an_experiment(self, tmp_path: Path) -> None:
+        view = Trial(TrialOutcome(trial_id="a", name="t", config={}, status="RUNNING", path=str(tmp_path / "t")))
+        set_up = JsonLoggerCallback()
+        set_up.setup()
+        other: Any = self.OwnTrial(tmp_path / "t")
+        for callback, trial in ((CSVLoggerCallback(), view), (JsonLoggerCallback(), view), (set_up, other)):
+            callback.on_trial_start(0, [], trial)
+            callback.on_trial_result(1, [], trial, {"n": 1})
+            callback.on_trial_complete(2, [], trial)
+        assert not (tmp_path / "t").exists()
