@@ -173,21 +173,26 @@ def test_tasks_actors_and_objects_in_a_script_and_its_trials(shell: Shell) -> No
         big = ray.put(list(range(1000)))
 
         def train(config):
+            print("only in log.txt")
             total = Total.remote()
             for ref in [square.remote(i) for i in range(4)]:
                 total.add.remote(ref)
             return {"total": ray.get(total.add.remote(0)), "rows": len(ray.get(config["data"]))}
 
         if __name__ == "__main__":
-            ray.init(num_cpus=1)
+            ray.init(num_cpus=1, log_to_driver=False)
             grid = tune.Tuner(
                 train, param_space={"data": big},
-                run_config=tune.RunConfig(verbose=0, storage_path=os.path.abspath("s")),
+                run_config=tune.RunConfig(verbose=1, storage_path=os.path.abspath("s")),
             ).fit()
             print(grid[0].metrics["total"], grid[0].metrics["rows"])
         """,
     )
-    assert run(shell, "script.py") == ["14 1000"]
+    lines = run(shell, "script.py")
+    assert "14 1000" in lines
+    assert "only in log.txt" not in "\n".join(lines)
+    (log,) = (shell.folder / "s").glob("*/train_*/log.txt")
+    assert "only in log.txt" in log.read_text()
 
 
 def test_what_is_not_offered_says_so_in_the_script_and_in_trials(shell: Shell) -> None:

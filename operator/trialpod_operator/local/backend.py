@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,9 @@ class ScriptRun:
     statuses: list[int] = field(default_factory=list)
 
 
+OUTPUT_VARIABLE = "TRIALPOD_TRIAL_OUTPUT"
+"""Environment variable: 0 leaves what trials print in their ``log.txt``."""
+
 script_run: ScriptRun | None = None
 """Set while a script is run by `trialpod run`."""
 
@@ -92,7 +96,7 @@ class LocalBackend:
             retry_failed=request.retry_failed,
             ways=_ways(script),
             callbacks=callbacks,
-            follow=script.follow or (follow_all if verbose >= 0 and not script.json else None),
+            follow=script.follow or (follow_all if verbose >= 0 and not script.json and _shows_output() else None),
         )
         try:
             outcome = run_experiment(plan, directory, display, options)
@@ -182,6 +186,11 @@ class LocalBackend:
             stored = open_storage(path).exists(EXPERIMENT_KEY)
             return stored or experiment_place(path).begun_here
         return (folder / TRIALPOD_DIR).is_dir() and read_stored(folder) is not None
+
+
+def _shows_output() -> bool:
+    """Return whether what trials print is shown where nobody named trials to follow."""
+    return os.environ.get(OUTPUT_VARIABLE, "").strip() != "0"
 
 
 def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -143,6 +144,15 @@ def test_init_counts_cpus_and_names_what_has_no_effect(caplog: pytest.LogCapture
     assert "runtime_env=..." in caplog.text
     with pytest.raises(InvalidInputError, match="at least 0"):
         ray.init(num_cpus=-1)
+
+
+def test_init_says_whether_output_of_trials_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIALPOD_TRIAL_OUTPUT", "1")
+    with ray.init(log_to_driver=False):
+        assert os.environ["TRIALPOD_TRIAL_OUTPUT"] == "0"
+        ray.init(log_to_driver=True, ignore_reinit_error=True)
+        assert os.environ["TRIALPOD_TRIAL_OUTPUT"] == "1"
+    assert "TRIALPOD_TRIAL_OUTPUT" not in os.environ
 
 
 def test_this_machine_is_the_one_node(monkeypatch: pytest.MonkeyPatch) -> None:

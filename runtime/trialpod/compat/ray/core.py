@@ -52,7 +52,6 @@ _HARMLESS = [
     "dashboard_port",
     "logging_level",
     "logging_format",
-    "log_to_driver",
     "logging_config",
     "configure_logging",
     "local_mode",
@@ -81,6 +80,7 @@ _HARMLESS = [
     "num_redis_shards",
 ]
 _CPUS, _GPUS, _OTHERS = "TRIALPOD_CPUS", "TRIALPOD_GPUS", "TRIALPOD_RESOURCES"
+_OUTPUT = "TRIALPOD_TRIAL_OUTPUT"
 
 _initialized = False
 
@@ -114,6 +114,7 @@ def init(
     num_cpus: float | None = None,
     num_gpus: int | None = None,
     resources: dict[str, float] | None = None,
+    log_to_driver: bool | None = None,
     **others: Any,
 ) -> _Context:
     """Note that Ray has been started; nothing is.
@@ -123,6 +124,7 @@ def init(
         num_cpus: how many CPUs experiments on this machine share out to trials.
         num_gpus: the same for GPUs.
         resources: the same for resources of any other name.
+        log_to_driver: False: what trials print is only in their ``log.txt``, not on this terminal.
         **others: what is of no consequence here; the rest is named in a warning.
 
     Raises:
@@ -139,6 +141,8 @@ def init(
         if not all(isinstance(amount, (int, float)) and amount >= 0 for amount in resources.values()):
             raise InvalidInputError(f"ray.init(resources={resources!r}): must be a dict of names to numbers")
         os.environ[_OTHERS] = ",".join(f"{name}={amount:g}" for name, amount in resources.items())
+    if log_to_driver is not None:
+        os.environ[_OUTPUT] = "1" if log_to_driver else "0"
     if address not in (None, "local"):
         log.warning("ray.init(address=%r): there is no Ray cluster; trials run where the Tuner's backend runs them",
                     address)  # fmt: skip
@@ -153,6 +157,7 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
     """Note that Ray has been stopped."""
     global _initialized
     _initialized = False
+    os.environ.pop(_OUTPUT, None)
 
 
 def is_initialized() -> bool:
