@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 SLOW_S = 0.5
 """A hook that takes longer is named in the log: trials wait for it."""
 
+_FIELDS = ("errno", "strerror", "filename", "filename2", "code", "name", "path", "obj", "value")
+"""Attributes of built-in exceptions that are not in their ``__dict__``."""
+
 HOOKS = (*(name for name in vars(Callback) if name.startswith("on_")), "setup")
 
 
@@ -32,12 +35,40 @@ class CallbackError(TrialpodError):
     """
 
     def original(self) -> BaseException:
-        """Return the callback's own exception; this one where there is none."""
+        """Return the callback's own exception; this one where there is none.
+
+        Under Ray's name it is also a `TrialpodError`, which is ``TuneError`` there.
+        """
+        from trialpod.compat import ray
+
         cause = self.__cause__
         if cause is None:
             return self
         cause.add_note(str(self))
-        return cause
+        return also_trialpod_error(cause) if ray.installed() else cause
+
+
+def also_trialpod_error(error: BaseException) -> BaseException:
+    """Return a copy of an exception that is a `TrialpodError` too; `error` itself where there can be none."""
+    kind = type(error)
+    if isinstance(error, TrialpodError) or not isinstance(error, Exception):
+        return error
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    try:
+        both: Any = type(kind.__name__, (kind, TrialpodError), names)
+        made: Exception = both.__new__(both, *error.args)
+        made.args = error.args
+        made.__dict__.update(error.__dict__)
+        for name in _FIELDS:
+            if (value := getattr(error, name, None)) is not None:
+                setattr(made, name, value)
+        if str(made) != str(error):
+            return error
+    except (TypeError, ValueError, AttributeError):  # its class allows no second base, or needs other arguments
+        return error
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    return made.with_traceback(error.__traceback__)
 
 
 class CallbackList:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.tune.callback import Callback
-from trialpod.tune.callback_list import CallbackError, CallbackList
+from trialpod.tune.callback_list import CallbackError, CallbackList, also_trialpod_error
 from trialpod.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 
 
@@ -110,6 +110,7 @@ def test_a_logger_callback_follows_a_trial_from_start_to_end() -> None:
             seen.append(("end", trial, failed))
 
     hooks = CallbackList([Log(), JsonLoggerCallback()])
+    hooks.call("setup")
     about: dict[str, Any] = {"iteration": 1, "trials": [], "trial": "t"}
     for hook in ("on_trial_start", "on_trial_restore"):
         hooks.call(hook, **about)
@@ -124,3 +125,40 @@ def test_a_logger_callback_follows_a_trial_from_start_to_end() -> None:
         ("end", "t", False),
         ("end", "t", True),
     ]
+
+
+class TestExceptionUnderRaysName:
+    class OwnError(Exception):
+        def __init__(self, code: int, *, detail: str) -> None:
+            super().__init__(f"code {code}")
+            self.code, self.detail = code, detail
+
+    @pytest.mark.parametrize(
+        "error", [ValueError("no"), FileNotFoundError(2, "missing", "f"), KeyError("k"), OwnError(3, detail="d")]
+    )
+    def test_is_of_its_class_and_a_tune_error(self, error: Exception) -> None:
+        error.__cause__ = KeyError("why")
+        made = also_trialpod_error(error)
+        assert isinstance(made, type(error))
+        assert isinstance(made, TrialpodError)
+        assert (str(made), made.args, vars(made)) == (str(error), error.args, vars(error))
+        assert made.__cause__ is error.__cause__
+        assert type(made).__name__ == type(error).__name__
+
+    def test_one_that_allows_no_other_class_is_kept(self) -> None:
+        class AloneError(Exception):
+            def __init_subclass__(cls, **options: object) -> None:
+                raise TypeError("no subclasses")
+
+        error = AloneError("x")
+        assert also_trialpod_error(error) is error
+
+    def test_only_under_that_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for installed in (False, True):
+            monkeypatch.setattr("trialpod.compat.ray.installed", lambda installed=installed: installed)
+            wrapped = CallbackError("the callback X raised OSError")
+            wrapped.__cause__ = OSError("disk")
+            raised = wrapped.original()
+            assert isinstance(raised, OSError)
+            assert isinstance(raised, TrialpodError) is installed
+            assert raised.__notes__ == ["the callback X raised OSError"]

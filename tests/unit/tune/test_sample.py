@@ -178,3 +178,11 @@ class TestDomainsOfRay:
             sample.Float(1, 3).normal()
         with pytest.raises(SearchSpaceError, match="the config or nothing"):
             sample.sample_from(lambda one, two: one)
+
+
+def test_a_text_is_a_choice_of_its_characters_under_rays_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trialpod.compat.ray.installed", lambda: True)
+    assert sample.choice("abc").categories == ["a", "b", "c"]
+    for empty in ("", {}):
+        with pytest.raises(SearchSpaceError):
+            sample.choice(empty)  # type: ignore[arg-type]

@@ -564,7 +564,15 @@ def qlograndint(lower: int, upper: int, q: int, base: float = 10) -> Integer:
 
 
 def choice(categories: Sequence[Any]) -> Categorical:
-    """Draw one of the values, each equally likely. A value may itself contain distributions."""
+    """Draw one of the values, each equally likely. A value may itself contain distributions.
+
+    A text is refused as a likely mistake; under Ray's name its characters are the values, as in Ray.
+    """
+    if isinstance(categories, str) and categories:
+        from trialpod.compat import ray
+
+        if ray.installed():
+            return Categorical(categories)
     if isinstance(categories, (str, bytes, dict)) or not hasattr(categories, "__iter__"):
         raise SearchSpaceError(f"choice needs a list of values, got {categories!r}", "categories")
     return Categorical(categories)
