@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -128,6 +129,7 @@ class TestFileCallbacksByHand:
         rows = [json.loads(line) for line in (tmp_path / "t" / "result.json").read_text().splitlines()]
         assert [(row["eval"]["acc"], row["config"]) for row in rows] == [(0.25, trial.config), (1.0, trial.config)]
         assert json.loads((tmp_path / "t" / "params.json").read_text()) == trial.config
+        assert pickle.loads((tmp_path / "t" / "params.pkl").read_bytes()) == trial.config
         table = (tmp_path / "t" / "progress.csv").read_text().split()
         assert table == ["loss,eval/acc,n", "0.5,0.25,1", "0.25,1.0,2"]
 

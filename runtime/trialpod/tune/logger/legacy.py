@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from trialpod.tune.trial import Trial
 
 
+PICKLED_PARAMS_FILE = "params.pkl"
+
+
 class Logger:
     """Base class: override `on_result`, and `_init` and `close` where something has to be opened.
 
@@ -63,7 +66,7 @@ class NoopLogger(Logger):
 
 
 class JsonLogger(Logger):
-    """Writes ``params.json`` and ``result.json``: one result a line."""
+    """Writes ``params.json``, ``params.pkl`` and ``result.json``: one result a line."""
 
     def _init(self) -> None:
         self.update_config(self.config)
@@ -79,6 +82,10 @@ class JsonLogger(Logger):
         self.config = config
         with open(os.path.join(self.logdir, PARAMS_FILE), "w", encoding="utf-8") as stream:
             json.dump(config, stream, indent=2, sort_keys=True, default=_plain)
+        import cloudpickle
+
+        with open(os.path.join(self.logdir, PICKLED_PARAMS_FILE), "wb") as pickled:
+            cloudpickle.dump(config, pickled)
 
     def flush(self) -> None:
         """Write what is buffered."""
