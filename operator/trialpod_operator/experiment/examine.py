@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import InvalidInputError, JournalError, StorageError, TrialpodError
-from trialpod.protocol.messages import CheckpointInfo
+from trialpod.protocol.messages import CheckpointInfo, TrainableRef
 from trialpod.storage.base import KeyMissingError, Storage, open_storage
 from trialpod.storage.checkpoints import CheckpointStore
 from trialpod.storage.journal import Journal
@@ -214,7 +214,7 @@ class _Examiner:
             return None
         try:
             experiment = msgspec.convert(reading.stored["manifest"], TuneExperiment)
-            return plan_from_manifest(experiment, Path("/"), reading.stored)
+            return plan_from_manifest(experiment, Path("/"), reading.stored, trainable=TrainableRef())
         except (TrialpodError, msgspec.ValidationError, ImportError) as error:
             text = f"the records were replayed without the plan's algorithms, which cannot be made here: {error}"
             if all(finding.what != text for finding in self.findings.all):

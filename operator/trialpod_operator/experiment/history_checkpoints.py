@@ -17,6 +17,7 @@ from trialpod.storage.layout import STAGING_PREFIX, checkpoint_index
 from trialpod.storage.manifest import Manifest
 from trialpod_operator.experiment.findings import Findings
 
+_GIVEN_UP = "was given up by its attempt, and is marked as such"
 _ELSE = "restore it from a copy; else the trial goes on from an older one, or from the start"
 
 
@@ -134,10 +135,10 @@ def _explain(
         findings.note("garbage", what if trial.running else f"{what} when its process died", trial.trial_id, sweep)
     elif isinstance(found, Manifest):
         _explain_committed(name, found, trial, findings)
-    elif found is not None and "tombstone" not in found:
+    elif found is not None and found != _GIVEN_UP:
         findings.warning("garbage", f"{name}, which the journal does not know, {found}", trial.trial_id, sweep)
     elif found is not None:
-        findings.note("garbage", f"{name} was given up; it has a tombstone", trial.trial_id)
+        findings.note("garbage", f"{name} {_GIVEN_UP}", trial.trial_id)
     else:
         left = present.folders[name].keys() - needed
         only_claim = left <= {f"{name}/{CLAIM_FILE}"}
@@ -171,7 +172,7 @@ def _explain_committed(name: str, found: Manifest, trial: TrialCheckpoints, find
 def _manifest(name: str, data: bytes) -> Manifest | str:
     """Return the manifest, or what is wrong with it."""
     if manifests.tombstone_time(data) is not None:
-        return "was given up: it has a tombstone"
+        return _GIVEN_UP
     try:
         found = manifests.decode(data, "its manifest")
     except CheckpointError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -325,3 +326,15 @@ def test_a_damaged_journal_is_an_error_that_says_where(stand: Stand) -> None:
     ((check, _, what),) = stand.found()
     assert check == "journal"
     assert "is damaged at byte" in what
+
+
+def test_code_in_a_config_map_needs_no_file_here(stand: Stand) -> None:
+    """Records are checked with the plan's algorithms wherever they are examined."""
+    file = stand.directory / ".trialpod" / "experiment.json"
+    document = json.loads(file.read_text())
+    reference = {"name": "code", "key": "train.py", "entrypoint": "train:train"}
+    spec = {"trainable": {"configMapRef": reference}, "searchSpace": {"x": {"uniform": [0, 1]}}, "seed": 1}
+    kind = {"apiVersion": "trialpod.dev/v1alpha1", "kind": "TuneExperiment", "metadata": {"name": "digits"}}
+    document["manifest"] = {**kind, "spec": spec}
+    file.write_text(json.dumps(document))
+    assert "cannot be made here" not in str(examine(open_storage(str(stand.directory))).findings)
