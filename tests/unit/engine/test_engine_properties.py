@@ -241,7 +241,11 @@ class Experiment(RuleBasedStateMachine):
     def end(self, data: st.DataObject, cause: Any, retry: bool) -> None:
         trial_id, attempt = self.running(data)
         trial = self.engine.state.trials[trial_id]
-        decision, told = trial.decision, trial.completion_told
+        decision, told, failing = trial.decision, trial.completion_told, trial.failing
+        if failing is not None and cause in ("completed", "stopped", "paused"):
+            cause, retry = "failed", failing.retry
+        if failing is not None and cause == "failed":
+            decision, told = None, False
         if not told and decision != "stop":
             if cause == "failed":
                 self.failures[trial_id] += 1
@@ -263,11 +267,27 @@ class Experiment(RuleBasedStateMachine):
             assert trial.status == ERROR
 
     @precondition(lambda self: self.runs)
+    @rule(data=st.data(), retry=st.sampled_from((True, True, False)))
+    def see_a_process_fail(self, data: st.DataObject, retry: bool) -> None:
+        trial_id, attempt = self.running(data)
+        trial = self.engine.state.trials[trial_id]
+        counts = trial.failing is None and trial.decision is None and not trial.completion_told
+        before, error = trial.failing, f"rank {attempt} died"
+        end = AttemptEnd(cause="failed", error=error, retry=retry)
+        event = events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end)
+        for _ in range(2):
+            self.apply(event)
+        trial = self.engine.state.trials[trial_id]
+        assert trial.running
+        assert trial.failing == (end if counts else before)
+
+    @precondition(lambda self: self.runs)
     @rule(data=st.data())
     def obey(self, data: st.DataObject) -> None:
         trial_id, attempt = self.running(data)
         decision = self.engine.answer(trial_id, attempt).decision
         if decision is not None:
+            self.failures[trial_id] += self.engine.state.trials[trial_id].failing is not None
             self.apply(
                 events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=ENDS[decision]))  # type: ignore[arg-type]
             )
@@ -365,6 +385,8 @@ class Experiment(RuleBasedStateMachine):
         for trial in self.engine.state.running_trials():
             if data.draw(st.booleans()):
                 live.append((trial.trial_id, trial.attempt))
+            elif trial.failing is not None:
+                self.failures[trial.trial_id] += 1
             else:
                 self.lost.add((trial.trial_id, trial.attempt))
                 if not trial.completion_told and trial.decision is None:
@@ -506,6 +528,7 @@ class Experiment(RuleBasedStateMachine):
                 )
             )
         cause = ENDS[self.engine.answer(trial_id, attempt).decision]
+        self.failures[trial_id] += self.engine.state.trials[trial_id].failing is not None
         self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause)))  # type: ignore[arg-type]
 
 
