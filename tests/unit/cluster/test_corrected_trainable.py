@@ -7,12 +7,14 @@ import json
 from typing import Any
 
 import pytest
+from api_server import experiment_object, trial_object
 from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod_operator.api import cel
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.commands.why import findings, next_steps
 
 WRONG, RIGHT = {"entrypoint": "train:trian"}, {"entrypoint": "train:train"}
 
@@ -172,3 +174,14 @@ class TestCorrectedTrainable:
 def test_only_the_operator_opens_the_rule() -> None:
     (rule,) = (each.rule for each in cel.RULES[TuneExperiment] if each.field_path == ".spec.trainable")
     assert "has(oldSelf.status.trainableFixed) && !oldSelf.status.trainableFixed" in rule
+
+
+@pytest.mark.parametrize("fixed", [False, True, None])
+def test_why_says_what_can_be_corrected(fixed: bool | None) -> None:
+    item = experiment_object("climb", {})
+    item["status"] = {"observedGeneration": 1, "trainableFixed": fixed}
+    found = findings(item, [trial_object("climb", 0, "ERROR", message="no module named trian")], [])
+    (step,) = (each for each in next_steps(found) if "trialpod retry" in each)
+    assert ("spec.template and spec.trainable can be changed" in step) == (fixed is False)
+    assert ("another trainable" in step) == (fixed is not False)
+    assert "needs a new metadata.name" in step
