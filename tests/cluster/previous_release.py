@@ -1,6 +1,7 @@
 """The release before this one, for tests of upgrades: its chart, and its image in both nodes.
 
-It is what git has under PREVIOUS: the newest tag of a release, or, as long as there is none, a commit.
+It is the newest tag of a release, or, as long as there is none, a commit. `python previous_release.py` builds it
+before the tests: they run in the cluster's network namespace, from which no package index can be reached.
 """
 
 from __future__ import annotations
@@ -29,15 +30,21 @@ def commit() -> str:
     return _git("rev-parse", f"{tag or FIRST}^{{commit}}")
 
 
-def ensure() -> Path:
-    """Give both nodes the image of the release before and return the folder of its chart."""
+def build() -> Path:
+    """Build the image of the release before, unless it is there, and return the folder with it and its tree."""
     source = commit()
     folder = FOLDER / source
+    if not (folder / "image.tar").exists():
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        _unpack(source, folder / "tree")
+        _build(folder / "tree", folder / "image.tar")
+    return folder
+
+
+def ensure() -> Path:
+    """Give both nodes the image of the release before and return the folder of its chart."""
     with cluster.lock():
-        if not (folder / "image.tar").exists():
-            shutil.rmtree(FOLDER, ignore_errors=True)
-            _unpack(source, folder / "tree")
-            _build(folder / "tree", folder / "image.tar")
+        folder = build()
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda node: _import(node, folder / "image.tar"), layout.NODES))
     return folder / "tree/charts/trialpod"
@@ -74,3 +81,8 @@ def _build(tree: Path, archive: Path) -> None:
 def _import(node: layout.Node, archive: Path) -> None:
     if not images._present(node, IMAGE):
         nodes.ctr(node, "images", "import", archive)
+
+
+if __name__ == "__main__":
+    with cluster.lock():
+        build()

@@ -159,6 +159,7 @@ OTHERS: dict[str, Any] = {
     "maxConcurrentTrials": 3,
     "seed": 5,
     "timeBudget": "1h",
+    "progressDeadline": "10m",
     "maxTrialHours": 12.5,
     "maxGpuHours": 3,
     "searchAlgorithm": {"name": "random"},
