@@ -358,7 +358,7 @@ def _filled(kind: inspect.Type) -> Any:
         return {"cpu": _filled(kind.value_type)}
     if isinstance(kind, inspect.DictType):
         return {"lr": 0.1, "net": {"layers": [1, None], "name": "x"}, "big": 2**53 + 1}
-    return {inspect.IntType: 7, inspect.StrType: "Text"}[type(kind)]
+    return {inspect.IntType: 7, inspect.StrType: "Text", inspect.BoolType: True}[type(kind)]
 
 
 @pytest.mark.parametrize(
