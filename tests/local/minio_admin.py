@@ -9,14 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from minio_server import MinioServer
+
+from trialpod.storage.s3_client import Rejection
 
 _PBKDF2_AES_GCM = 2
 _ROUNDS = 8192
 _FRAGMENT = 16 * 1024
 _LAST = 0x80
+_START_TIMEOUT_S = 20.0
+_POLL_S = 0.2
 
 
 def encrypted(password: str, data: bytes) -> bytes:
@@ -41,7 +46,15 @@ class Admin:
         data = json.dumps({"secretKey": secret, "status": "enabled"}).encode()
         self._put("add-user", {"accessKey": access}, encrypted(self._secret, data))
         policy = {"policyName": "readwrite", "userOrGroup": access, "isGroup": "false"}
-        self._put("set-user-or-group-policy", policy)
+        # A server that has just started answers 404 until it has loaded its policies, and tells nobody when it has.
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                return self._put("set-user-or-group-policy", policy)
+            except Rejection:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
 
     def set_status(self, access: str, status: str) -> None:
         """Lock a user out ("disabled"), or in again ("enabled")."""
