@@ -185,7 +185,7 @@ told(stored=xs(Tuner.restore(moved, resume_errored=True)),
 
 class TestTimeBudget:
     @pytest.mark.slow
-    def test_a_trial_that_does_not_report_is_ended_in_its_grace_period(self, shell: Shell) -> None:
+    def test_a_silent_trial_ends_within_its_grace_period(self, shell: Shell) -> None:
         shell.write(
             "script.py",
             """

@@ -87,8 +87,8 @@ def test_a_printed_grid_shows_each_result(tmp_path: Path) -> None:
 
 
 def test_path_of_an_experiment_in_a_bucket() -> None:
-    results = ResultGrid(ExperimentOutcome(name="e", path="/work/e", uri="s3://bucket/e", state="Succeeded"))
-    assert (results.experiment_path, results.local_path) == ("s3://bucket/e", "/work/e")
+    results = ResultGrid(ExperimentOutcome(name="e", path="/runs/e", uri="s3://bucket/e", state="Succeeded"))
+    assert (results.experiment_path, results.local_path) == ("s3://bucket/e", "/runs/e")
 
 
 def test_the_best_is_that_of_the_last_results_in_the_experiments_mode(tmp_path: Path) -> None:
