@@ -267,12 +267,15 @@ class TestStudyOfTheUser:
         again = self.make(storage)
         again.set_state(state)
         again.on_trial_complete("b", {"loss": 2.0})
-        replayed = pickle.loads(made)
+        replayed = pickle.loads(made)  # with a storage of its own
         for trial_id, config in zip(("a", "b"), configs, strict=True):
             replayed.adopt(trial_id, config)
         replayed.on_trial_complete("a", {"loss": 1.0})
         trials = optuna.load_study(study_name="mine", storage=storage).trials
         assert [trial.value for trial in trials] == [7.0, 1.0, 2.0]
+        for each in (storage, replayed._user_storage):
+            each.remove_session()
+            each.engine.dispose()
 
     def test_other_directions_are_refused(self) -> None:
         optuna = pytest.importorskip("optuna")
