@@ -209,16 +209,9 @@ class LogReader:
 
     def write(self, lines: Iterable[bytes], out: IO[bytes], tail: int | None) -> int:
         """Write lines, or the last of them."""
-        from collections import deque
+        from trialpod_operator.local.commands.logs import write
 
-        last = b"\n"
-        for line in lines if tail is None else deque(lines, maxlen=tail):
-            out.write(line)
-            last = line
-        if not last.endswith(b"\n"):
-            out.write(b"\n")
-        out.flush()
-        return 0
+        return write(lines, out, tail)
 
     def _stored_soon(self) -> Iterator[bytes] | None:
         deadline = self._clock() + COPIED_S

@@ -28,6 +28,7 @@ from trialpod.tune.search.optuna_copy import StudyCopy
 from trialpod.tune.search.optuna_samplers import STATELESS, make_sampler, parse_sampler, reseed
 from trialpod.tune.search.optuna_space import StaticSpace
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
+from trialpod.tune.utils.dicts import unflatten_dict
 
 logger = logging.getLogger(__name__)
 
@@ -309,7 +310,7 @@ class OptunaSearch(LibrarySearcher):
             return super()._config(number, values)
         from optuna.trial import FixedTrial
 
-        return _nested({**values, **self._run_function(FixedTrial(values))})
+        return unflatten_dict({**values, **self._run_function(FixedTrial(values))})
 
     def _filled(self, point: dict[str, Any], number: int) -> Values:
         return super()._filled(point, number) if self._function is None else self._values_of(point)
@@ -370,18 +371,6 @@ class _NativeSpace:
 
 def _is_native(space: dict[str, Any]) -> bool:
     return bool(space) and all(type(each).__module__.startswith("optuna.") for each in space.values())
-
-
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a config in which "a/b" is b in a."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        *outer_names, last = name.split("/")
-        inside = found
-        for part in outer_names:
-            inside = inside.setdefault(part, {})
-        inside[last] = value
-    return found
 
 
 def _flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
