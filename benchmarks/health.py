@@ -109,7 +109,9 @@ def watch(kind: str, count: int, folder: Path, storage: str, env: Mapping[str, s
 
 
 def _look(shell: int, done: int, health: Health) -> None:
-    servers = [pid for pid in _children(shell) if b"trialpod.runner.zygote" in _read(f"/proc/{pid}/cmdline")]
+    servers = [
+        pid for pid in _children(shell) if b"trialpod.runner.fork_server.server" in _read(f"/proc/{pid}/cmdline")
+    ]
     runners = sorted(pid for server in servers for pid in _children(server))
     for role, pids in (("shell", [shell]), ("fork server", servers[:1]), ("runner", runners[:1])):
         for pid in pids:

@@ -19,12 +19,12 @@ from cluster_access import Cluster, KubectlError
 from cluster_plan import FREQUENCY, SAME_END, STEP_S, Plan, spec_of
 from experiments import Experiment
 
-from trialpod.storage.checkpoint_upload import CLAIM_FILE
+from trialpod.storage.checkpoints.manifest import tombstone_time
+from trialpod.storage.checkpoints.upload import CLAIM_FILE
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
-from trialpod.storage.manifest import tombstone_time
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.experiment.examine import _Examiner, examine
-from trialpod_operator.experiment.history import check_records
+from trialpod_operator.experiment.fsck.examine import _Examiner, examine
+from trialpod_operator.experiment.fsck.history import check_records
 
 SOURCE = Path(cluster_training.__file__)
 Rows = dict[str, list[dict[str, Any]]]

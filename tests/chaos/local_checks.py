@@ -21,7 +21,7 @@ from typing import Any
 from local_plan import FREQUENCY, Plan
 from local_round import ALWAYS_SAVED, Done, Round
 
-from trialpod.storage.uploads import MAX_WAITING
+from trialpod.storage.checkpoints.commit_queue import MAX_WAITING
 
 LAST_SECONDS = 5.0
 """Of what a bucket does not have when the machine is lost: "about a second" on a quiet machine."""

@@ -313,7 +313,9 @@ class Chaos:
         while time.monotonic() < deadline and self.running is not None:
             if target == "shell":
                 return self.running.pid if self.running.process.poll() is None else 0
-            servers = [pid for pid in _children(self.running.pid) if b"trialpod.runner.zygote" in _command(pid)]
+            servers = [
+                pid for pid in _children(self.running.pid) if b"trialpod.runner.fork_server.server" in _command(pid)
+            ]
             if servers and target == "zygote":
                 return servers[0]
             trials = sorted(pid for server in servers for pid in _children(server))

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from trialpod_operator.cluster.leader_label import ACTIVE_LABEL
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.standby import ACTIVE_LABEL
 
 ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "charts" / "trialpod")

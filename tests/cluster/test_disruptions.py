@@ -1,6 +1,6 @@
 """What ends an attempt, on the real cluster: the trial goes on from its checkpoint, and the right thing is counted.
 
-Each test is one row of the table in `trialpod_operator.cluster.endings`.
+Each test is one row of the table in `trialpod_operator.cluster.pods.terminated`.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Curious(Steps):
     def tries(self):
         import dataclasses, os
         import msgspec
-        from trialpod.storage.options import StorageOptions
-        from trialpod.storage.s3 import open_to_read
+        from trialpod.storage.s3.options import StorageOptions
+        from trialpod.storage.s3.storage import open_to_read
 
         endpoint, bucket, mine = self.config["endpoint"], self.config["bucket"], self.config["mine"]
         options = StorageOptions(endpoint=endpoint, credentials_from="reports", retry_s=0.0)

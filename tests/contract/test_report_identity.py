@@ -42,8 +42,8 @@ from trialpod_operator.cluster.certificates import (
     plan_rotation,
     ssl_context,
 )
-from trialpod_operator.cluster.gate import Gate
 from trialpod_operator.cluster.identity import TokenReviewer
+from trialpod_operator.cluster.report_authorization import Gate
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived
 from trialpod_operator.reports.http import Limits, ReportServer
 from trialpod_operator.reports.rate import Rate, RateLimiter

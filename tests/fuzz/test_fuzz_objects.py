@@ -23,10 +23,10 @@ import virtual_time  # noqa: E402 - the operator's world is beside its own tests
 from cluster_objects import live_pod, target, terminated  # noqa: E402
 from cluster_world import KEY, World, manifest  # noqa: E402
 
-from trialpod_operator.cluster.endings import presumed_gone, read_ending  # noqa: E402
-from trialpod_operator.cluster.pod_resources import pod_resources  # noqa: E402
+from trialpod_operator.cluster.pods.pending import why_waiting  # noqa: E402
+from trialpod_operator.cluster.pods.resources import pod_resources  # noqa: E402
+from trialpod_operator.cluster.pods.terminated import presumed_gone, read_ending  # noqa: E402
 from trialpod_operator.cluster.stored_manifest import check_stored  # noqa: E402
-from trialpod_operator.cluster.waiting import why_waiting  # noqa: E402
 
 _START = "2026-01-01T00:00:00Z"
 PODS = [

@@ -14,7 +14,7 @@ import time
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from minio_server import MinioServer
 
-from trialpod.storage.s3_client import Rejection
+from trialpod.storage.s3.client import Rejection
 
 _PBKDF2_AES_GCM = 2
 _ROUNDS = 8192

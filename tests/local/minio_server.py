@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from trialpod.storage.credentials import Credentials
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3 import S3Storage, parse_uri
-from trialpod.storage.s3_client import S3Client
+from trialpod.storage.s3.client import S3Client
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.storage import S3Storage, parse_uri
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCESS_KEY, SECRET_KEY = "trialpod-test", "trialpod-test-secret"

@@ -22,13 +22,13 @@ from s3_proxy import AnsweringProxy, CuttingProxy
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import Assignment, CheckpointInfo, CheckpointRules, TrainableRef
 from trialpod.storage.base import open_storage
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.deletion import delete_experiment
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
-from trialpod.storage.s3 import S3Storage
-from trialpod.storage.s3_client import S3Client
-from trialpod.storage.uploads import CheckpointWriter
+from trialpod.storage.s3.client import S3Client
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 
@@ -287,8 +287,8 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from trialpod.storage.base import open_storage
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 endpoint, folder = sys.argv[1:]
 options = StorageOptions(endpoint=endpoint, part_bytes=5 << 20, multipart_bytes=6 << 20)
 store = RemoteCheckpoints(open_storage("s3://trials/kill-9", options), scratch=Path(folder))

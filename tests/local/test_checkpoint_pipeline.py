@@ -20,7 +20,7 @@ from report_server import ReportServer
 
 from trialpod.protocol.messages import Assignment, CheckpointRules, StopRule, TrainableRef
 from trialpod.storage.base import open_storage
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 
 pytestmark = [pytest.mark.local, pytest.mark.slow]
 

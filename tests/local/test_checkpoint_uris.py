@@ -10,9 +10,9 @@ import pytest
 from minio_server import MinioServer, environment_keys
 
 from trialpod.errors import CheckpointError
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
-from trialpod.storage.s3 import S3Storage
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.storage import S3Storage
 from trialpod.tune import Checkpoint, Trainable
 from trialpod.tune.trainable.durable import DurableTrainable
 

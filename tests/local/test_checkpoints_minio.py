@@ -15,10 +15,10 @@ from minio_server import MinioServer, environment_keys
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import Storage
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
-from trialpod.storage.s3 import S3Storage
-from trialpod.storage.uploads import CheckpointWriter
+from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

@@ -9,9 +9,9 @@ import pytest
 from minio_server import MinioServer
 
 from trialpod.storage.base import Storage
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.mirror import FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import FencedError, Mirror
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

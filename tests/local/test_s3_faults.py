@@ -14,8 +14,8 @@ from s3_proxy import AnsweringProxy, CuttingProxy
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import KeyChangedError, KeyExistsError, NoConditionsError, StorageUnavailableError
-from trialpod.storage.s3 import S3Storage
-from trialpod.storage.s3_client import S3Client
+from trialpod.storage.s3.client import S3Client
+from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

@@ -22,7 +22,7 @@ from trialpod.storage.base import (
     StorageUnavailableError,
     open_storage,
 )
-from trialpod.storage.s3 import S3Storage
+from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 
@@ -120,7 +120,7 @@ def test_names_with_spaces_signs_and_letters_of_any_language_work(storage: S3Sto
 
 @pytest.mark.slow
 def test_more_than_one_page_is_listed_and_removed(storage: S3Storage) -> None:
-    from trialpod.storage.s3_transfer import parallel
+    from trialpod.storage.s3.transfer import parallel
 
     keys = [f"k/{index:04}" for index in range(1003)]
     parallel(8, keys, lambda key: storage.write(key, b"x"))
@@ -336,7 +336,7 @@ def test_memory_does_not_grow_with_the_file(server: MinioServer, tmp_path: Path)
 import resource, sys
 from pathlib import Path
 from trialpod.storage.base import open_storage
-from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3.options import StorageOptions
 storage = open_storage("s3://memory", StorageOptions(endpoint={server.endpoint!r}, create_bucket=True))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 storage.put_file(Path({str(path)!r}), "large")
@@ -353,7 +353,7 @@ def test_a_program_that_keeps_its_files_in_a_folder_does_not_load_the_client(tmp
 import sys
 from trialpod.storage.base import open_storage
 open_storage({str(tmp_path)!r}).write("a", b"")
-print([name for name in sys.modules if "s3" in name or name in ("ssl", "trialpod.storage.credentials")])
+print([name for name in sys.modules if name == "ssl" or "s3.storage" in name or "s3.cred" in name])
 """
     printed = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert printed.strip() == "[]"

@@ -29,14 +29,14 @@ from trialpod.protocol.messages import (
 )
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
-from trialpod.storage.checkpoints import CheckpointStore
-from trialpod.storage.credentials import Credentials
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3 import S3Storage
-from trialpod.storage.s3_client import S3Client
-from trialpod.storage.sts import StsRefusedError, assume_role
-from trialpod.storage.supplied import Supply
+from trialpod.storage.s3.client import S3Client
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.storage import S3Storage
+from trialpod.storage.s3.sts import StsRefusedError, assume_role
+from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.cluster.session_policy import session_policy
 
 pytestmark = [pytest.mark.local, pytest.mark.once]

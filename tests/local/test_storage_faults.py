@@ -13,9 +13,9 @@ import sys
 import pytest
 
 from trialpod.errors import ExperimentLockedError, StorageError
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.lock import ExperimentLock
 from trialpod.storage.trial_log import TrialLog
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 JOURNAL_WRITER = """
 import os, struct, sys
 from pathlib import Path
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 journal = Journal.open(Path(sys.argv[1]))
 number = journal.position
 while True:
@@ -40,7 +40,7 @@ while True:
 CHECKPOINT_WRITER = """
 import os, sys
 from pathlib import Path
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
 store = CheckpointStore(DirectoryStorage(sys.argv[1]))
 index = store.first_free_index(0)

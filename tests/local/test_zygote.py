@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from trialpod.protocol.messages import TrainableRef
-from trialpod.runner.zygote_protocol import (
+from trialpod.runner.fork_server.protocol import (
     Command,
     Event,
     EventStream,
@@ -38,7 +38,7 @@ class Server:
         self.control.settimeout(30)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trialpod.runner.zygote", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "trialpod.runner.fork_server.server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": str(HERE)},
             )

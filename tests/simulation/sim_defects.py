@@ -13,25 +13,27 @@ import msgspec
 from sim_kernel import PROCESS, sim_time
 from sim_plan import KINDS, Fault, Plan, plain_plan_of, plan_of
 
-from trialpod.storage import remote_checkpoints
 from trialpod.storage.base import KeyExistsError
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
-from trialpod.storage.uploads import CheckpointWriter
+from trialpod.storage.checkpoints import remote
+from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.tune.session import Session
-from trialpod_operator.cluster import deletion, reuse, runs
-from trialpod_operator.cluster.attempt_endings import AttemptEndings
+from trialpod_operator.cluster import deletion
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
-from trialpod_operator.cluster.group import Group
 from trialpod_operator.cluster.hosted import HostedExperiment
-from trialpod_operator.cluster.reuse import Reuse
+from trialpod_operator.cluster.pods import bindings as runs
+from trialpod_operator.cluster.pods import reuse
+from trialpod_operator.cluster.pods.attempt_endings import AttemptEndings
+from trialpod_operator.cluster.pods.group import Group
+from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.experiment.journal_copy import JournalCopy
-from trialpod_operator.experiment.late_objects import LateObjects
-from trialpod_operator.experiment.mirror import Mirror
-from trialpod_operator.experiment.stored_files import StoredFiles
+from trialpod_operator.experiment.replica.journal import JournalCopy
+from trialpod_operator.experiment.replica.post_delete_cleanup import LateObjects
+from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.replica.shared_files import StoredFiles
 from trialpod_operator.reports import service
 
 Put = Callable[[Any, str, Any], None]
@@ -142,18 +144,18 @@ def manifest_first(put: Put) -> None:
     """A checkpoint is there before its files are."""
 
     def commit(self: RemoteCheckpoints, index: int, **options: Any) -> Any:
-        kept = remote_checkpoints.Upload.run
+        kept = remote.Upload.run
 
         def run(upload: Any, threads: int, progress: Any = None) -> Any:
             entries = kept(_Nowhere(upload), threads, progress)
             upload.later = True
             return entries
 
-        remote_checkpoints.Upload.run = run  # type: ignore[method-assign]
+        remote.Upload.run = run  # type: ignore[method-assign]
         try:
             return right(self, index, **options)
         finally:
-            remote_checkpoints.Upload.run = kept  # type: ignore[method-assign]
+            remote.Upload.run = kept  # type: ignore[method-assign]
 
     right = RemoteCheckpoints.commit
     put(RemoteCheckpoints, "commit", commit)

@@ -33,18 +33,19 @@ from sim_world import Journals, Outcome, Surroundings, Violation, patched, run_t
 
 from trialpod.errors import ExperimentLockedError, TrialpodError
 from trialpod.runner import main as runner_main
-from trialpod.storage import directory_checkpoints, trial_log
+from trialpod.storage import trial_log
 from trialpod.storage.base import open_storage, storage_error
-from trialpod.storage.checkpoints import CheckpointStore
-from trialpod.storage.directory_checkpoints import DirectoryCheckpoints
-from trialpod.storage.journal import Journal
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+from trialpod.storage.checkpoints import local
+from trialpod.storage.checkpoints.local import DirectoryCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.journal.journal import Journal
 from trialpod_operator.api.loader import load_manifests
 from trialpod_operator.experiment import host as host_module
 from trialpod_operator.experiment import writer
-from trialpod_operator.experiment.mirror import FencedError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.plans import plan_from_manifest
+from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.local import experiment_run, processes
 from trialpod_operator.local import shell as shell_module
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
@@ -653,7 +654,7 @@ def patched_local(world_of: Callable[[], LocalWorld]) -> Iterator[None]:
             put(shell_module, "threading", sim_threading)
             put(shell_module, "time", sim_time)
             put(trial_log, "os", _Disk())
-            between(directory_checkpoints, "sync_tree")
+            between(local, "sync_tree")
             between(DirectoryCheckpoints, "_publish")
             yield
         finally:

@@ -14,13 +14,13 @@ from sim_plan import PLAIN_CLASS, Fault
 from sim_world import Journals
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod.storage import journal
 from trialpod.storage.base import KeyExistsError
-from trialpod.storage.directory_checkpoints import DirectoryCheckpoints
+from trialpod.storage.checkpoints.local import DirectoryCheckpoints
+from trialpod.storage.journal import journal
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.experiment.host import ExperimentHost
-from trialpod_operator.experiment.journal_copy import JournalCopy
-from trialpod_operator.experiment.mirror import Mirror
+from trialpod_operator.experiment.replica.journal import JournalCopy
+from trialpod_operator.experiment.replica.replica import Mirror
 from trialpod_operator.experiment.trial_files import TrialFiles
 from trialpod_operator.local import workers
 from trialpod_operator.local.shell import LocalShell

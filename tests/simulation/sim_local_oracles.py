@@ -13,8 +13,8 @@ from sim_storage import plain
 
 from trialpod.errors import TrialpodError
 from trialpod.storage.base import Storage, open_storage
-from trialpod_operator.experiment.examine import examine
-from trialpod_operator.experiment.journal_objects import piece_key
+from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.experiment.replica.journal_layout import piece_key
 
 if TYPE_CHECKING:
     from sim_local import Box, LocalWorld

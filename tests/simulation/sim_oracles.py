@@ -11,7 +11,7 @@ from sim_plan import MAX_FAILURES, STEPS
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.experiment.examine import examine
+from trialpod_operator.experiment.fsck.examine import examine
 
 if TYPE_CHECKING:
     from sim_world import Hosted, SimWorld

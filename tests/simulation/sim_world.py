@@ -52,29 +52,25 @@ from trialpod.protocol import client as client_module
 from trialpod.runner import attempt as attempt_module
 from trialpod.runner import main as runner_main
 from trialpod.runner import preemption
-from trialpod.storage import (
-    checkpoint_upload,
-    checkpoints,
-    parallel,
-    remote_checkpoints,
-    snapshots,
-    tree_copy,
-    uploads,
-)
-from trialpod.storage.journal import Journal
+from trialpod.storage import parallel
+from trialpod.storage.checkpoints import commit_queue, remote, snapshots, tree_copy, upload
+from trialpod.storage.checkpoints import store as checkpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
-from trialpod_operator.cluster import deletion, experiment_controller, names, scrap, work_queue
+from trialpod_operator.cluster import background_removal, deletion, experiment_controller, names, work_queue
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import RETRY_S
 from trialpod_operator.cluster.kube import NEVER_HELD_BACK, ApiError
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.experiment import due_trials, file_copies, journal_copy, mirror, suggesting
+from trialpod_operator.experiment import background_search
 from trialpod_operator.experiment import host as host_module
+from trialpod_operator.experiment.replica import files, replica, upload_queue
+from trialpod_operator.experiment.replica import journal as journal_copy
 from trialpod_operator.reports.service import NotReadyError, ReportService
 
 WITHIN_S = 3_000.0
@@ -497,8 +493,8 @@ _FREEZE_AT = (0, 10, 40)
 _runs = itertools.count()
 
 _THREADED: tuple[Any, ...] = (
-    attempt_link, client_module, uploads, mirror, journal_copy, suggesting, snapshots, parallel, checkpoint_upload,
-    checkpoints, due_trials, attempt_module, preemption, runner_main, scrap, tree_copy, file_copies,
+    attempt_link, client_module, commit_queue, replica, journal_copy, background_search, snapshots, parallel, upload,
+    checkpoints, upload_queue, attempt_module, preemption, runner_main, background_removal, tree_copy, files,
 )  # fmt: skip
 
 _BEGIN_SESSION = session_module.Session.__init__
@@ -522,17 +518,17 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
 
     for module in _THREADED:
         put(module, "threading", sim_threading)
-    for module in (mirror, uploads, trainable_module, session_module):
+    for module in (replica, commit_queue, trainable_module, session_module):
         put(module, "time", sim_time)
-    for module in (journal_copy, file_copies):
+    for module in (journal_copy, files):
         put(module, "ThreadPoolExecutor", SimExecutor)
-    put(mirror, "random", _Jitter())
-    put(remote_checkpoints.os, "urandom", _urandom)
+    put(replica, "random", _Jitter())
+    put(remote.os, "urandom", _urandom)
     put(checkpoints.CheckpointStore, "newest_whole", _newest_whole(world_of))
     default(attempt_module.Attempt.__init__, "clock", sim_time.monotonic)
     default(attempt_module.Attempt.__init__, "wall", sim_time.time)
     default(attempt_module.Attempt.__init__, "sleep", sim_time.sleep)
-    default(uploads.CheckpointWriter.__init__, "clock", sim_time.monotonic)
+    default(commit_queue.CheckpointWriter.__init__, "clock", sim_time.monotonic)
     default(_BEGIN_SESSION, "clock", sim_time.monotonic)
     default(_BEGIN_SESSION, "wall", sim_time.time)
     default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())

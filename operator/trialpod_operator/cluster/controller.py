@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.cache import Object, Seen
 from trialpod_operator.cluster.experiment_controller import ExperimentController
+from trialpod_operator.cluster.experiment_metrics import Account
+from trialpod_operator.cluster.gather import together
 from trialpod_operator.cluster.kube import ApiError, Kube
-from trialpod_operator.cluster.measured import timed_reconcile
-from trialpod_operator.cluster.measured_account import Account
+from trialpod_operator.cluster.monotonic_epoch import steady
+from trialpod_operator.cluster.operator_metrics import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.seen import Object, Seen
-from trialpod_operator.cluster.steady_clock import steady
 from trialpod_operator.cluster.storage_access import NAMESPACE
-from trialpod_operator.cluster.together import together
 from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.reports.service import Caller, NotReadyError
 

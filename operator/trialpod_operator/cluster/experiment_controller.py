@@ -31,23 +31,23 @@ from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExpe
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
-from trialpod_operator.cluster.audit import changes
+from trialpod_operator.cluster.background_removal import scrap
+from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
+from trialpod_operator.cluster.experiment_metrics import Account, AccountView
+from trialpod_operator.cluster.gather import together
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import ApiError
-from trialpod_operator.cluster.measured import STORAGE_ERRORS
-from trialpod_operator.cluster.measured_account import Account, AccountView
-from trialpod_operator.cluster.pod_work import PodWork
-from trialpod_operator.cluster.pods import GPU, ObjectRef, grace_seconds, module_file
-from trialpod_operator.cluster.runs import Runs
-from trialpod_operator.cluster.scrap import scrap
-from trialpod_operator.cluster.seen import Object
+from trialpod_operator.cluster.operator_metrics import STORAGE_ERRORS
+from trialpod_operator.cluster.pods.bindings import Runs
+from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, module_file
+from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
+from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.cluster.spec_changes import changes
 from trialpod_operator.cluster.status_writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
-from trialpod_operator.cluster.together import together
-from trialpod_operator.cluster.waiting import QUEUE_LABEL
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -61,9 +61,9 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.definition import differences
-from trialpod_operator.experiment.mirror import FencedError
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.plans import plan_from_manifest
+from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.experiment.stored import fixed_changes, replace_stored
 from trialpod_operator.reports.service import Caller, NotReadyError
 

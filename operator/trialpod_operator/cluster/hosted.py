@@ -27,7 +27,7 @@ import msgspec
 from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import number, results_decoder
 from trialpod.storage.base import Storage
-from trialpod_operator.cluster.measured import STORAGE_ERRORS, ExperimentMeter
+from trialpod_operator.cluster.operator_metrics import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -38,8 +38,8 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
-from trialpod_operator.experiment.mirror import FencedError, Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.replica.replica import FencedError, Mirror
 from trialpod_operator.experiment.stored import read_stored, write_stored
 from trialpod_operator.reports.service import NotReadyError
 

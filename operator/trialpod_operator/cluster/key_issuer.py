@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import CredentialsAnswer
 from trialpod.storage.base import StorageUnavailableError
-from trialpod.storage.credentials import provider_for
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.sts import StsRefusedError, assume_role
-from trialpod.storage.supplied import Supply
+from trialpod.storage.s3.credentials import provider_for
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.sts import StsRefusedError, assume_role
+from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.api.models import ScopedCredentials
 from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.session_policy import session_policy

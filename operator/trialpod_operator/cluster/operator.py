@@ -21,15 +21,15 @@ from typing import Any
 import kopf
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster import measured, memory, metrics, names
+from trialpod_operator.cluster import memory, metrics, names, operator_metrics
 from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
-from trialpod_operator.cluster.gate import Gate
 from trialpod_operator.cluster.identity import TokenReviewer
 from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.leader_label import Mark
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.standby import Mark
+from trialpod_operator.cluster.report_authorization import Gate
 from trialpod_operator.reports.http import ReportServer
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.service import ReportService
@@ -74,7 +74,7 @@ class _Process:
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
-        service = ReportService(self._controller, measured.REPORT_SECONDS.observe)
+        service = ReportService(self._controller, operator_metrics.REPORT_SECONDS.observe)
         self._server = ReportServer(Gate(service, TokenReviewer(review)))
         probes = {"/healthz": self._healthy, "/readyz": self._ready}
         self._probes = ProbeServer(probes, {"/metrics": Page(metrics.CONTENT_TYPE, self._metrics)})
@@ -192,7 +192,7 @@ class _Process:
         return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} wait for a look"
 
     def _metrics(self) -> str:
-        return measured.page(
+        return operator_metrics.page(
             self._controller.seen.experiments,
             active=self._lease.held,
             queue_depth=self._controller.queue.depth,

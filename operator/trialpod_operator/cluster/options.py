@@ -12,10 +12,10 @@ import msgspec
 from trialpod import __version__
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import OLDEST_PROTOCOL, PROTOCOL_VERSION
-from trialpod.storage.sts import LEAST_S, MOST_S
+from trialpod.storage.s3.sts import LEAST_S, MOST_S
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.pods import PodOptions
+from trialpod_operator.cluster.pods.build import PodOptions
 from trialpod_operator.cluster.storage_access import NAMESPACE, StorageRules
 
 REPORT_PORT = 8443

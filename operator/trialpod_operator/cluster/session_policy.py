@@ -15,8 +15,8 @@ import json
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod.storage.s3 import parse_uri
-from trialpod.storage.sts import MOST_POLICY_CHARACTERS
+from trialpod.storage.s3.storage import parse_uri
+from trialpod.storage.s3.sts import MOST_POLICY_CHARACTERS
 
 CHECKPOINTS = "checkpoint_*"
 """What the keys of everything that a trial writes itself begin with, below the trial's folder."""

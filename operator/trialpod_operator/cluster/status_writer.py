@@ -18,17 +18,17 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.cluster.conditions import Problem, cut, is_starting
-from trialpod_operator.cluster.endings import Ending
 from trialpod_operator.cluster.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
+from trialpod_operator.cluster.gather import together
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.kube import ApiError
 from trialpod_operator.cluster.merge import merge_patch
-from trialpod_operator.cluster.pod_reading import condition, seconds
-from trialpod_operator.cluster.pod_work import node_of
-from trialpod_operator.cluster.runs import Runs
+from trialpod_operator.cluster.pods.bindings import Runs
+from trialpod_operator.cluster.pods.pending import Waiting, summarize
+from trialpod_operator.cluster.pods.pod_work import node_of
+from trialpod_operator.cluster.pods.reading import condition, seconds
+from trialpod_operator.cluster.pods.terminated import Ending
 from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
-from trialpod_operator.cluster.together import together
-from trialpod_operator.cluster.waiting import Waiting, summarize
 from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.trial import ERROR, Trial
 

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import TrialpodError
-from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3.options import StorageOptions
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec, TuneExperiment
 from trialpod_operator.cluster import names
 

@@ -18,7 +18,7 @@ import msgspec
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import Assignment, ReportAnswer
 from trialpod.protocol.values import open_leniently
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR, named_dirname
 from trialpod.tune.plug_in_state import StateNotKeptError, is_pickled, parts
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
@@ -26,10 +26,10 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SuggestionReady
 from trialpod_operator.engine.outputs import Created, Outputs
 from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.experiment.background_search import QueuedSearch, takes_its_time
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.policy_files import PolicyFiles
 from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
-from trialpod_operator.experiment.suggesting import QueuedSearch, takes_its_time
 from trialpod_operator.experiment.trial_files import TrialFiles
 
 SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024

@@ -13,8 +13,8 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, NoConditionsError, Storage, storage_error
+from trialpod.storage.checkpoints.tree_copy import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
-from trialpod.storage.tree_copy import write_synced
 from trialpod_operator.api.cel import BUDGET_FIELDS
 
 FORMAT_VERSION = 1

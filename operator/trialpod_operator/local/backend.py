@@ -20,6 +20,11 @@ from trialpod.tune.callback import Callback
 from trialpod.tune.places import experiment_place
 from trialpod.tune.progress_reporter import CLIReporter
 from trialpod.tune.stored_objects import FOLDER, ValueFiles, read_values_from
+from trialpod_operator.display.base import Display, write_closing
+from trialpod_operator.display.choose import can_move_the_cursor, choose_display, level_of
+from trialpod_operator.display.remedies import Remedies
+from trialpod_operator.display.summary import RunCommand, command_ways, exit_status, summarize
+from trialpod_operator.display.table_options import table_options
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.engine.vocabulary import SCRIPT
@@ -29,14 +34,10 @@ from trialpod_operator.experiment.plans import plan_from_request
 from trialpod_operator.experiment.stored import read_stored, stored_in
 from trialpod_operator.experiment.trial_files import complete_result
 from trialpod_operator.local.callbacks import Callbacks
-from trialpod_operator.local.display.base import Display, write_closing
-from trialpod_operator.local.display.choose import can_move_the_cursor, choose_display, level_of
-from trialpod_operator.local.display.table_options import table_options
-from trialpod_operator.local.existing import Existing, WaysOut
+from trialpod_operator.local.existing import Existing
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 from trialpod_operator.local.log_links import LogLinks
 from trialpod_operator.local.slots import Machine, Slots
-from trialpod_operator.local.summary import RunCommand, command_ways, exit_status, summarize
 from trialpod_operator.local.trial_output import FollowedTrials, follow_all
 
 
@@ -202,8 +203,8 @@ def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:
     return Callbacks(callbacks, directory, stop=request.stop, num_samples=request.num_samples)
 
 
-def _ways(script: ScriptRun) -> WaysOut:
-    return WaysOut() if script.command is None else command_ways(script.command, WaysOut().budget)
+def _ways(script: ScriptRun) -> Remedies:
+    return Remedies() if script.command is None else command_ways(script.command, Remedies().budget)
 
 
 def _display(request: ExperimentRequest, json: bool, verbose: int, callbacks: Callbacks | None) -> Display:
@@ -213,7 +214,7 @@ def _display(request: ExperimentRequest, json: bool, verbose: int, callbacks: Ca
         return choose_display(sys.stdout, json=json, verbose=verbose)
     if type(reporter) is CLIReporter and can_move_the_cursor(sys.stdout):
         return choose_display(sys.stdout, json=json, verbose=verbose, table=table_options(reporter))
-    from trialpod_operator.local.display.reporter import ReporterDisplay
+    from trialpod_operator.display.reporter import ReporterDisplay
 
     return ReporterDisplay(sys.stdout, reporter, callbacks.trials)
 

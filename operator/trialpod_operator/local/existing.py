@@ -16,6 +16,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.storage.aside import move_aside, move_journal_aside
+from trialpod_operator.display.remedies import Remedies
 from trialpod_operator.engine.outcome import FAILED
 from trialpod_operator.experiment.definition import Difference, differences, report
 from trialpod_operator.local.reading import reading
@@ -33,15 +34,6 @@ class ExperimentChangedError(InvalidInputError):
     def __init__(self, message: str, found: list[Difference]) -> None:
         super().__init__(message)
         self.differences = found
-
-
-@dataclass(frozen=True)
-class WaysOut:
-    """What a user can do about results that are there already, in the words of the interface that they use."""
-
-    new_name: str = 'RunConfig(name="another name")'
-    fresh: str = 'RunConfig(if_exists="fresh")'
-    budget: str = "num_samples, time budgets, max_concurrent_trials, max_failures"
 
 
 def notify(message: str) -> None:
@@ -63,7 +55,7 @@ class Existing:
 
     directory: Path
     stored: Mapping[str, Any]
-    ways: WaysOut
+    ways: Remedies
     in_bucket: bool = False
     tell: Callable[[str], None] = notify
 

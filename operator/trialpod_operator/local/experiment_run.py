@@ -16,13 +16,14 @@ from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.lock import ExperimentLock
 from trialpod.tune.plug_in_state import allow_pickles
 from trialpod.tune.shipping import sweep_trainables
+from trialpod_operator.display.base import Display
+from trialpod_operator.display.remedies import Remedies
 from trialpod_operator.experiment.definition import differences
-from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
+from trialpod_operator.experiment.replica.replica import Mirror
 from trialpod_operator.experiment.stored import read_stored, write_stored
 from trialpod_operator.experiment.writer import WriterClaim
-from trialpod_operator.local.display.base import Display
-from trialpod_operator.local.existing import RESUME, Existing, WaysOut, notify
+from trialpod_operator.local.existing import RESUME, Existing, notify
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
 from trialpod_operator.local.trial_output import OutputFollower
@@ -58,7 +59,7 @@ class RunOptions:
     drop_unfinished: bool = False
     retry_failed: bool = False
     if_exists: str = RESUME
-    ways: WaysOut = field(default_factory=WaysOut)
+    ways: Remedies = field(default_factory=Remedies)
     callbacks: Callbacks | None = None
     follow: Callable[[str, str], bool] | None = None
     wait: Callable[[str], None] = notify

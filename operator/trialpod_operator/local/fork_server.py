@@ -33,7 +33,7 @@ class ForkServer:
         environment.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         self.control, theirs = socket.socketpair()
         keep = [] if keep_fd is None else [keep_fd]
-        command = [sys.executable, "-P", "-m", "trialpod.runner.zygote", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "trialpod.runner.fork_server.server", str(theirs.fileno())]
         for descriptor in keep:
             command += ["--keep-fd", str(descriptor)]
         with theirs:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from trialpod.protocol.messages import TrainableRef
-from trialpod_operator.local.display import events
+from trialpod_operator.display import events
 
 FIRST_S = 1.0
 """An import that takes less is not mentioned."""

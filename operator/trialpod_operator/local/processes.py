@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from trialpod.errors import TrialpodError
 from trialpod.protocol.messages import TrainableRef
-from trialpod.runner.zygote_protocol import (
+from trialpod.runner.fork_server.protocol import (
     DEFAULT_FUNCTION,
     DEFAULT_PRELOADER,
     Command,
@@ -346,7 +346,7 @@ class ProcessPool:
         elif not self._ready.done():
             self._broken = (
                 f"the fork server cannot start: {how}; its output says why "
-                f"(try: {sys.executable} -c 'import trialpod.runner.zygote')"
+                f"(try: {sys.executable} -c 'import trialpod.runner.fork_server.server')"
             )
             self._ready.set_exception(TrialpodError(self._broken))
             self._ready.exception()  # When nobody waits for it, the exits say it.

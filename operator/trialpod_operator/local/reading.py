@@ -11,10 +11,12 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, Storage, local_folder, open_storage
-from trialpod.storage.endpoints import plain
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.s3.endpoints import plain
 from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.display.views import build_row, build_view
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
@@ -23,8 +25,6 @@ from trialpod_operator.experiment.recorded_search import RecordedSearch
 from trialpod_operator.experiment.records import decode_record, decode_snapshot
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles
-from trialpod_operator.local.view import ExperimentView, TrialRow
-from trialpod_operator.local.views import build_row, build_view
 
 READINGS = 5
 """How often a journal is read whose segments disappear meanwhile: its writer has just replaced them by a snapshot."""
@@ -147,7 +147,7 @@ def _pulled(folder: Path, storage: Storage) -> Path | None:
 
     Its writer may replace segments by a snapshot in the meantime; then it is read again.
     """
-    from trialpod_operator.experiment.mirror import FencedError, Mirror
+    from trialpod_operator.experiment.replica.replica import FencedError, Mirror
 
     for number in range(READINGS):
         directory = folder / str(number)

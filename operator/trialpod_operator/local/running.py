@@ -9,9 +9,9 @@ from pathlib import Path
 
 from trialpod.storage.base import local_folder
 from trialpod.storage.lock import LockHolder, is_user, users_of, who_took
-from trialpod_operator.local.display.words import one_line
+from trialpod_operator.display.view import ExperimentView
+from trialpod_operator.display.words import one_line
 from trialpod_operator.local.reading import read_view
-from trialpod_operator.local.view import ExperimentView
 
 RUNNING = "Running"
 INTERRUPTED = "Interrupted"

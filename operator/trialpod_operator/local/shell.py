@@ -32,6 +32,14 @@ from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentR
 from trialpod.storage.layout import LOG_FILE
 from trialpod.storage.scratch import RUN_PREFIX, Scratch, remove_left_behind
 from trialpod.tune.callback_list import CallbackError
+from trialpod_operator.display import events
+from trialpod_operator.display.announce import announce
+from trialpod_operator.display.base import Display
+from trialpod_operator.display.details import TrialDetails
+from trialpod_operator.display.remedies import Remedies
+from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.display.views import build_row, build_view
+from trialpod_operator.display.words import plural
 from trialpod_operator.engine.actions import (
     Action,
     ExperimentFinished,
@@ -60,22 +68,14 @@ from trialpod_operator.engine.outcome import FAILED
 from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.host import ExperimentHost
-from trialpod_operator.experiment.mirror import FencedError, Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.local.announce import announce
+from trialpod_operator.experiment.replica.replica import FencedError, Mirror
 from trialpod_operator.local.callbacks import Callbacks
-from trialpod_operator.local.details import TrialDetails
-from trialpod_operator.local.display import events
-from trialpod_operator.local.display.base import Display
-from trialpod_operator.local.display.words import plural
-from trialpod_operator.local.existing import WaysOut
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.loading import Loading
 from trialpod_operator.local.processes import ProcessPool
 from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
-from trialpod_operator.local.view import ExperimentView, TrialRow
-from trialpod_operator.local.views import build_row, build_view
 from trialpod_operator.local.workers import Workers
 from trialpod_operator.reports.http import Peer, ReportServer
 from trialpod_operator.reports.service import Caller, Reply, ReportService, refuse
@@ -135,7 +135,7 @@ class LocalShell:
         retry_errors: str = "",
         drop_unfinished: bool = False,
         retry_failed: bool = False,
-        ways: WaysOut | None = None,
+        ways: Remedies | None = None,
         mirror: Mirror | None = None,
         fork_server: ForkServer | None = None,
         callbacks: Callbacks | None = None,
@@ -150,7 +150,7 @@ class LocalShell:
         self._retry_errors = retry_errors
         self._drop_unfinished = drop_unfinished
         self._retry_failed = retry_failed
-        self._ways = ways or WaysOut()
+        self._ways = ways or Remedies()
         self._mirror = mirror
         self._fork_server = fork_server
         self._callbacks = callbacks

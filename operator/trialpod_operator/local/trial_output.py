@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trialpod_operator.local.display.base import TrialOutput
-from trialpod_operator.local.display.line_budget import LineBudget
+from trialpod_operator.display.base import TrialOutput
+from trialpod_operator.display.line_budget import LineBudget
 
 POLL_INTERVAL_S = 0.25
 MAX_BYTES = 64 * 1024

@@ -36,8 +36,8 @@ from trialpod.protocol.messages import (
     ReportRequest,
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
-from trialpod_operator.reports.checked import MOST, BadRequestError, read
-from trialpod_operator.reports.spoken import unspoken
+from trialpod_operator.reports.decode_request import MOST, BadRequestError, read
+from trialpod_operator.reports.protocol_mismatch import unspoken
 
 logger = logging.getLogger(__name__)
 

@@ -29,58 +29,58 @@ if TYPE_CHECKING:
 GROUP = "trialpod.commands"
 BUILT_IN = {
     "init": (
-        "trialpod_operator.local.commands.init:command",
+        "trialpod_operator.commands.init:command",
         "write a small working example: train.py and experiment.yaml",
     ),
-    "run": ("trialpod_operator.local.commands.run:command", "run an experiment on this machine, or go on with it"),
-    "validate": ("trialpod_operator.local.commands.validate:command", "check manifests without running anything"),
+    "run": ("trialpod_operator.commands.run:command", "run an experiment on this machine, or go on with it"),
+    "validate": ("trialpod_operator.commands.validate:command", "check manifests without running anything"),
     "results": (
-        "trialpod_operator.cluster.commands.results:results_command",
+        "trialpod_operator.commands.results:results_command",
         "show the trials of an experiment: a directory, a URI, or by name in a cluster",
     ),
     "best": (
-        "trialpod_operator.cluster.commands.results:best_command",
+        "trialpod_operator.commands.results:best_command",
         "show the best trial of an experiment: a directory, a URI, or by name in a cluster",
     ),
     "checkpoints": (
-        "trialpod_operator.cluster.commands.stored:checkpoints_command",
+        "trialpod_operator.commands.stored:checkpoints_command",
         "list the checkpoints of an experiment or a trial",
     ),
     "explain": (
-        "trialpod_operator.cluster.commands.stored:explain_command",
+        "trialpod_operator.commands.stored:explain_command",
         "say why a trial was stopped, paused, retried or told to follow another one",
     ),
     "fsck": (
-        "trialpod_operator.cluster.commands.stored:fsck_command",
+        "trialpod_operator.commands.stored:fsck_command",
         "check that nothing of an experiment is lost, damaged or contradictory",
     ),
     "download": (
-        "trialpod_operator.cluster.commands.stored:download_command",
+        "trialpod_operator.commands.stored:download_command",
         "copy checkpoints to this machine, verified",
     ),
     "list": (
-        "trialpod_operator.cluster.commands.listing:command",
+        "trialpod_operator.commands.list:command",
         "list the experiments on this machine and in a cluster",
     ),
     "status": (
-        "trialpod_operator.cluster.commands.status:command",
+        "trialpod_operator.commands.status:command",
         "show the state of an experiment: a directory, a URI, or by name in a cluster",
     ),
     "why": (
-        "trialpod_operator.cluster.commands.why:command",
+        "trialpod_operator.commands.why:command",
         "say why an experiment does not proceed or has failed, and what to do",
     ),
-    "logs": ("trialpod_operator.cluster.commands.logs:command", "show what a trial printed"),
+    "logs": ("trialpod_operator.commands.logs:command", "show what a trial printed"),
     "suspend": (
-        "trialpod_operator.cluster.commands.control:suspend_command",
+        "trialpod_operator.commands.control:suspend_command",
         "have an experiment checkpoint and pause",
     ),
     "resume": (
-        "trialpod_operator.cluster.commands.control:resume_command",
+        "trialpod_operator.commands.control:resume_command",
         "resume a suspended experiment in a cluster",
     ),
     "stop": (
-        "trialpod_operator.cluster.commands.control:stop_command",
+        "trialpod_operator.commands.control:stop_command",
         "stop an experiment, or one trial in a cluster, gracefully",
     ),
     "completion": (
@@ -88,22 +88,22 @@ BUILT_IN = {
         "print a script that completes commands in bash, zsh or fish",
     ),
     "check": (
-        "trialpod_operator.cluster.commands.check:command",
+        "trialpod_operator.commands.check:command",
         "find out whether experiments can run in a cluster",
     ),
     "submit": (
-        "trialpod_operator.cluster.commands.submit:command",
+        "trialpod_operator.commands.submit:command",
         "start an experiment in a cluster: a manifest, or a script",
     ),
     "retry": (
-        "trialpod_operator.cluster.commands.control:retry_command",
+        "trialpod_operator.commands.control:retry_command",
         "try failed trials of an experiment in a cluster again",
     ),
     "delete": (
-        "trialpod_operator.cluster.commands.control:delete_command",
+        "trialpod_operator.commands.control:delete_command",
         "delete an experiment in a cluster, and say what becomes of its data",
     ),
-    "operator": ("trialpod_operator.cluster.command:command", "run the Kubernetes operator"),
+    "operator": ("trialpod_operator.commands.operator:command", "run the Kubernetes operator"),
 }
 """The sub-commands of this distribution: entry point and help line."""
 

@@ -33,8 +33,8 @@ from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
 
 if TYPE_CHECKING:
-    from trialpod.storage.checkpoints import CheckpointStore
-    from trialpod.storage.uploads import CheckpointWriter
+    from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+    from trialpod.storage.checkpoints.store import CheckpointStore
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +59,16 @@ def _open_source(assignment: Assignment) -> CheckpointStore:
 
 def _open(assignment: Assignment, folder: str, uri: str, *, marked: bool = False) -> CheckpointStore:
     from trialpod.storage.base import open_storage
-    from trialpod.storage.checkpoints import CheckpointStore
+    from trialpod.storage.checkpoints.store import CheckpointStore
 
     if not uri:
         return CheckpointStore(open_storage(folder))
-    from trialpod.storage.options import StorageOptions
+    from trialpod.storage.s3.options import StorageOptions
 
     options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
     storage = open_storage(uri, options)
     if marked and storage.local_path("") is None:
-        from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+        from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 
         return RemoteCheckpoints(storage, place=storage.above())
     return CheckpointStore(storage)
@@ -215,7 +215,7 @@ class Attempt:
     @property
     def _writer(self) -> CheckpointWriter:
         if self._writer_or_none is None:
-            from trialpod.storage.uploads import CheckpointWriter
+            from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
 
             assignment, link = self.assignment, self.link
             self._writer_or_none = CheckpointWriter(

@@ -77,7 +77,7 @@ def main() -> int:
     init = os.getpid()
     if init != 1:
         # Not the first process: behind another init, or in a pod whose containers share their processes.
-        from trialpod.runner.zygote_system import adopt_orphans
+        from trialpod.runner.fork_server.system import adopt_orphans
 
         adopt_orphans()
     again, ask_again = os.pipe()
@@ -180,7 +180,7 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, 
     status = 1
     try:
         if init != 1:
-            from trialpod.runner.zygote_system import die_with_parent
+            from trialpod.runner.fork_server.system import die_with_parent
 
             die_with_parent()
             if os.getppid() != init:
@@ -256,7 +256,7 @@ def _watch(child: int, signals: set[signal.Signals]) -> tuple[int, bool]:
 
 def _end_orphans() -> None:
     """Kill what the runner's trial has left behind: it may hold memory, of a GPU too, that the next trial needs."""
-    from trialpod.runner.zygote_system import children
+    from trialpod.runner.fork_server.system import children
 
     deadline = time.monotonic() + _ORPHANS_END_S
     while (left := children()) and time.monotonic() < deadline:

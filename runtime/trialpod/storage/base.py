@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from trialpod.errors import InvalidInputError, StorageError
 
 if TYPE_CHECKING:
-    from trialpod.storage.options import StorageOptions
+    from trialpod.storage.s3.options import StorageOptions
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -296,7 +296,7 @@ def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
         StorageUnavailableError: the S3 server cannot be reached.
         InvalidInputError: for an empty path or a URI that does not name a place.
     """
-    from trialpod.storage.endpoints import plain
+    from trialpod.storage.s3.endpoints import plain
 
     uri = plain(uri)
     folder = local_folder(uri)
@@ -304,6 +304,6 @@ def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
         from trialpod.storage.directory import DirectoryStorage
 
         return DirectoryStorage(folder)
-    from trialpod.storage.s3 import S3Storage
+    from trialpod.storage.s3.storage import S3Storage
 
     return S3Storage.open(uri, options)

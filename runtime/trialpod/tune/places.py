@@ -12,8 +12,8 @@ from pathlib import Path
 
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import Storage, local_folder, open_storage
-from trialpod.storage.endpoints import plain
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
+from trialpod.storage.s3.endpoints import plain
 
 DEFAULT_STORAGE = "~/trialpod-results"
 WORK_DIR = "TRIALPOD_WORK_DIR"

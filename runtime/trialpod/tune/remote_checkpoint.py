@@ -23,7 +23,7 @@ def from_uri(uri: str) -> Checkpoint:
     trial, _, name = uri.rstrip("/").rpartition("/")
     if checkpoint_index(name) is None or not open_storage(trial).exists(f"{name}/{MANIFEST_FILE}"):
         return Checkpoint(uri.rstrip("/"))
-    from trialpod.storage.checkpoints import CheckpointStore
+    from trialpod.storage.checkpoints.store import CheckpointStore
     from trialpod.tune.stored_checkpoint import StoredCheckpoint
 
     storage = open_storage(trial)

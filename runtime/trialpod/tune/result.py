@@ -153,7 +153,7 @@ class Result:
             NotSupportedError: `storage_filesystem` is neither S3 nor this machine.
             TrialpodError: a file in it is damaged, or the storage cannot be read.
         """
-        from trialpod.storage.checkpoints import CheckpointStore
+        from trialpod.storage.checkpoints.store import CheckpointStore
         from trialpod.tune.places import resolve
 
         if storage_filesystem is not None:
@@ -342,7 +342,7 @@ def newest_and_best(
         infos: its checkpoints, oldest first.
         rules: the experiment's.
     """
-    from trialpod.storage.retention import ranked
+    from trialpod.storage.checkpoints.retention import ranked
 
     infos = sorted(infos, key=lambda info: info.index)
     saved = {info.index: entry for info, entry in zip(infos, checkpoints_in(place, infos), strict=True)}

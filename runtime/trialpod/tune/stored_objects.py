@@ -324,7 +324,7 @@ def _load(source: _Source, digest: str) -> Any:
     import msgspec
 
     from trialpod.storage.base import StorageUnavailableError, open_storage
-    from trialpod.storage.options import StorageOptions
+    from trialpod.storage.s3.options import StorageOptions
 
     options = msgspec.convert(source.storage_options, StorageOptions) if source.storage_options else None
     with tempfile.TemporaryDirectory(prefix="trialpod-object-") as folder:

@@ -12,7 +12,7 @@ from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, EndCause
 from trialpod.protocol.values import metrics_encoder
 from trialpod.tune.search import BasicVariantGenerator
 from trialpod_operator.api.models import TuneExperiment
-from trialpod_operator.cluster.pods import ObjectRef, PodOptions, build_pod
+from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod
 from trialpod_operator.engine import events
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.settings import Settings

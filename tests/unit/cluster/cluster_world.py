@@ -22,7 +22,7 @@ from trialpod_operator.cluster import deletion, experiment_controller, hosted
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.experiment.mirror import COMMIT_BACKOFF_MAX_S, FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Mirror
 from trialpod_operator.reports.service import ReportService
 
 KEY = "team/digits"

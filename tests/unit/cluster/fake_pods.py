@@ -28,7 +28,8 @@ from trialpod.protocol.messages import (
     TrainableRef,
 )
 from trialpod.protocol.output import attempt_mark
-from trialpod_operator.cluster import names, queues
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.pods import queues
 from trialpod_operator.reports.service import ReportService
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -18,8 +18,8 @@ from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.protocol.packed import read_packed
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.backends import ExperimentOutcome, get_backend
-from trialpod_operator.cluster import backend as module
-from trialpod_operator.cluster.backend import KubernetesBackend
+from trialpod_operator.kube_client import backend as module
+from trialpod_operator.kube_client.backend import KubernetesBackend
 
 Json = dict[str, Any]
 SUCCEEDED = [condition_of("Ready", "True", "Succeeded"), condition_of("Succeeded", "True", "Succeeded", "all done")]

@@ -15,12 +15,13 @@ import pytest
 from api_server import GROUP, ApiServer, Run
 
 from trialpod_operator.api.models import TuneExperimentSpec
-from trialpod_operator.cluster import names, probe_pod
-from trialpod_operator.cluster.checks import Checks
-from trialpod_operator.cluster.client import Experiments
-from trialpod_operator.cluster.commands.check import probe_of
-from trialpod_operator.cluster.findings import Finding, clock_finding, quota_finding
-from trialpod_operator.cluster.probe_pod import Probe, build
+from trialpod_operator.cluster import names
+from trialpod_operator.commands.check import probe_of
+from trialpod_operator.kube_client import probe_pod
+from trialpod_operator.kube_client.checks import Checks
+from trialpod_operator.kube_client.client import Experiments
+from trialpod_operator.kube_client.findings import Finding, clock_finding, quota_finding
+from trialpod_operator.kube_client.probe_pod import Probe, build
 
 Json = dict[str, Any]
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

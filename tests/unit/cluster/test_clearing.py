@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from trialpod_operator.cluster.clearing import GATHER_MOST, GATHER_S, Clearing
-from trialpod_operator.cluster.pod_work import PodWork
-from trialpod_operator.cluster.seen import Seen
+from trialpod_operator.cluster.cache import Seen
+from trialpod_operator.cluster.pods.garbage_collector import GATHER_MOST, GATHER_S, Clearing
+from trialpod_operator.cluster.pods.pod_work import PodWork
 
 KEY = "team/digits"
 

@@ -7,7 +7,7 @@ import pytest
 from api_server import ApiServer, experiment_object, trial_object
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.cluster.client import ApiError, ClusterUnreachableError, Experiments
+from trialpod_operator.kube_client.client import ApiError, ClusterUnreachableError, Experiments
 
 
 @pytest.fixture

@@ -288,8 +288,8 @@ def test_the_log_of_a_pod_that_is_gone_comes_from_the_storage(
 
 
 def test_following_shows_attempt_after_attempt_until_the_trial_has_ended(server: ApiServer) -> None:
-    from trialpod_operator.cluster.client import Experiments
-    from trialpod_operator.cluster.commands.logs import LogReader
+    from trialpod_operator.commands.logs import LogReader
+    from trialpod_operator.kube_client.client import Experiments
 
     server.put("tuneexperiments", climbing())
     server.put("tunetrials", trial_object("climb", 3, "PENDING"))

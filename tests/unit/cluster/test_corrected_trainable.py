@@ -14,7 +14,7 @@ from virtual_time import until
 from trialpod_operator.api import cel
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.commands.why import findings, next_steps
+from trialpod_operator.commands.why import findings, next_steps
 
 WRONG, RIGHT = {"entrypoint": "train:trian"}, {"entrypoint": "train:train"}
 

@@ -11,7 +11,7 @@ import yaml
 
 from trialpod_operator.api.loader import check_text
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.template import copied_labels
+from trialpod_operator.cluster.pods.template import copied_labels
 
 ROOT = Path(__file__).resolve().parents[3]
 DOC = (ROOT / "docs/gitops.md").read_text()

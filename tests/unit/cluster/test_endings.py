@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cluster_objects import NOW, at, live_pod, target, terminated
 
-from trialpod_operator.cluster.endings import presumed_gone, read_ending
+from trialpod_operator.cluster.pods.terminated import presumed_gone, read_ending
 
 _DELETED = {"deletionTimestamp": at(20), "deletionGracePeriodSeconds": 30}  # asked for 10 s ago
 _DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from trialpod.protocol.messages import AttemptEnd
-from trialpod_operator.cluster.endings import Ending
-from trialpod_operator.cluster.group import BACKOFF_MOST_S, Group, deleted_worker, of_worker, pause_s
+from trialpod_operator.cluster.pods.group import BACKOFF_MOST_S, Group, deleted_worker, of_worker, pause_s
+from trialpod_operator.cluster.pods.terminated import Ending
 
 
 def ending(kind: str = "failure", reason: str = "OOMKilled") -> Ending:

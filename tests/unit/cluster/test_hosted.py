@@ -21,8 +21,8 @@ from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.engine.actions import Action, StartAttempt, TrialCreated
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, ResultsReceived, SettingsObserved
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.replica.replica import Mirror
 from trialpod_operator.reports.service import NotReadyError
 
 SETTINGS = Settings(name="digits", trainable_name="train", metric="score", num_samples=2, max_concurrent=2)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from virtual_time import run
 
-from trialpod_operator.cluster.in_place import InPlace
-from trialpod_operator.cluster.run import Run
+from trialpod_operator.cluster.pods.binding import Run
+from trialpod_operator.cluster.pods.in_place import InPlace
 
 
 def attempt() -> Run:

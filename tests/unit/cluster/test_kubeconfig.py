@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.cluster.kubeconfig import find_access
+from trialpod_operator.kube_client.kubeconfig import find_access
 
 
 def config(user: dict[str, Any], cluster: dict[str, Any] | None = None, **context: Any) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import pytest
 from cluster_world import KEY, Play, World
 from virtual_time import until
 
-from trialpod_operator.cluster import complaints, controller, waiting
-from trialpod_operator.cluster.assignments import Assignments
-from trialpod_operator.cluster.pod_work import FORGET_FROM, PodWork
-from trialpod_operator.cluster.run import Run
-from trialpod_operator.cluster.seen import Seen
-from trialpod_operator.cluster.shared import Shared
+from trialpod_operator.cluster import controller
+from trialpod_operator.cluster.cache import Seen
+from trialpod_operator.cluster.pods import diagnostics, pending
+from trialpod_operator.cluster.pods.assignments import Assignments
+from trialpod_operator.cluster.pods.binding import Run
+from trialpod_operator.cluster.pods.experiment_pods import Shared
+from trialpod_operator.cluster.pods.pod_work import FORGET_FROM, PodWork
 
 
 def test_the_first_pods_of_an_experiment_are_made_before_anything_is_written_about_it(play: Play) -> None:
@@ -63,13 +64,13 @@ def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch
 
 def test_of_pods_that_have_begun_no_reason_to_wait_is_looked_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    why_waiting = waiting.why_waiting
+    why_waiting = pending.why_waiting
 
     def counted(pod: Any, now: float, *, event: str = "") -> Any:
         looked.append(pod["metadata"]["name"])
         return why_waiting(pod, now, event=event)
 
-    monkeypatch.setattr(complaints, "why_waiting", counted)
+    monkeypatch.setattr(diagnostics, "why_waiting", counted)
 
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.step_s = 20, 3.0

@@ -19,7 +19,7 @@ from trialpod.errors import StorageError
 from trialpod.protocol.messages import ReportAnswer, ReportRequest
 from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.api import status_models
-from trialpod_operator.cluster import measured, metrics, operator
+from trialpod_operator.cluster import metrics, operator, operator_metrics
 from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.status import experiment_status
@@ -77,7 +77,7 @@ def experiments() -> dict[str, dict[str, Any]]:
 
 
 def page(found: dict[str, dict[str, Any]] | None = None) -> str:
-    return measured.page(found or {}, active=True, queue_depth=4, open_count=2)
+    return operator_metrics.page(found or {}, active=True, queue_depth=4, open_count=2)
 
 
 def test_a_scrape_over_http_is_what_prometheus_can_read() -> None:
@@ -136,7 +136,7 @@ def test_each_experiment_counts_once_under_the_condition_that_matters_most() -> 
 def test_trials_are_counted_by_state_and_a_finished_experiment_has_no_series() -> None:
     found = values(families(page(experiments()))["trialpod_trials"], "namespace", "experiment", "state")
     assert {(namespace, name) for namespace, name, _ in found} == {("a", "running"), ("a", "waiting"), ("b", "away")}
-    assert {state: found["a", "running", state] for state in measured.STATES} == {
+    assert {state: found["a", "running", state] for state in operator_metrics.STATES} == {
         "pending": 2,  # their pods do not run yet
         "running": 0,
         "paused": 0,
@@ -151,32 +151,32 @@ def results(count: int) -> ResultsReceived:
 
 def test_results_and_the_time_until_they_are_committed() -> None:
     clock = Clock()
-    meter = measured.ExperimentMeter(clock)
-    before, times = measured.RESULTS.value, measured.COMMIT_SECONDS.count
+    meter = operator_metrics.ExperimentMeter(clock)
+    before, times = operator_metrics.RESULTS.value, operator_metrics.COMMIT_SECONDS.count
     meter.applied(results(3), 10)
     clock.now = 1.0
     meter.applied(TimerFired(), 20)
     meter.committed(9)
-    assert measured.COMMIT_SECONDS.count == times
+    assert operator_metrics.COMMIT_SECONDS.count == times
     meter.committed(15)
     meter.committed(20)
-    assert measured.COMMIT_SECONDS.count == times + 1
+    assert operator_metrics.COMMIT_SECONDS.count == times + 1
     meter.applied(TimerFired(), 30)
     meter.committed(30)
-    assert (measured.RESULTS.value - before, measured.COMMIT_SECONDS.count - times) == (3, 2)
+    assert (operator_metrics.RESULTS.value - before, operator_metrics.COMMIT_SECONDS.count - times) == (3, 2)
 
 
 def test_an_open_experiment_tells_its_meter_what_is_applied_and_committed(tmp_path: Path) -> None:
     async def test() -> None:
         shell = Shell(DirectoryStorage(tmp_path / "storage"), tmp_path / "work")
         hosted = shell.start()
-        before, times = measured.RESULTS.value, measured.COMMIT_SECONDS.count
+        before, times = operator_metrics.RESULTS.value, operator_metrics.COMMIT_SECONDS.count
         hosted.apply(SettingsObserved(settings=SETTINGS))
         await within(hosted.settle())
-        assert measured.COMMIT_SECONDS.count == times + 1
+        assert operator_metrics.COMMIT_SECONDS.count == times + 1
         hosted.apply(two_results(shell.starts()[0], 1, 0.5, 0.6))
         await within(hosted.settle())
-        assert (measured.RESULTS.value - before, measured.COMMIT_SECONDS.count - times) == (2, 2)
+        assert (operator_metrics.RESULTS.value - before, operator_metrics.COMMIT_SECONDS.count - times) == (2, 2)
         await hosted.close(complete=False)
 
     asyncio.run(test())
@@ -192,10 +192,10 @@ def test_the_operator_serves_all_of_it_before_it_has_done_anything() -> None:
 
 
 def test_an_attempt_that_ends_is_counted_once_however_often_it_is_heard_of() -> None:
-    meter = measured.ExperimentMeter()
+    meter = operator_metrics.ExperimentMeter()
 
     def count(kind: str, reason: str) -> float:
-        return measured.ATTEMPTS_ENDED.values.get((kind, reason), 0)
+        return operator_metrics.ATTEMPTS_ENDED.values.get((kind, reason), 0)
 
     before = count("completed", "paused"), count("disruption", "EvictionByEvictionAPI"), count("failure", "failed")
     meter.ended("t_1", 1, "paused")
@@ -258,10 +258,13 @@ def test_a_look_that_fails_is_timed_and_counted_and_still_fails() -> None:
     async def fails(key: str) -> float | None:
         raise ValueError(key)
 
-    before = measured.RECONCILE_SECONDS.count, measured.RECONCILE_ERRORS.value
+    before = operator_metrics.RECONCILE_SECONDS.count, operator_metrics.RECONCILE_ERRORS.value
     with pytest.raises(ValueError, match="a/b"):
-        asyncio.run(measured.timed_reconcile(fails)("a/b"))  # type: ignore[arg-type]
-    assert (measured.RECONCILE_SECONDS.count, measured.RECONCILE_ERRORS.value) == (before[0] + 1, before[1] + 1)
+        asyncio.run(operator_metrics.timed_reconcile(fails)("a/b"))  # type: ignore[arg-type]
+    assert (operator_metrics.RECONCILE_SECONDS.count, operator_metrics.RECONCILE_ERRORS.value) == (
+        before[0] + 1,
+        before[1] + 1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,14 +285,14 @@ def test_requests_to_the_api_server_are_counted_without_names(
     method: str, path: str, verb: str, resource: str
 ) -> None:
     labels = (verb, resource, "418")
-    before = measured.API_REQUESTS.values.get(labels, 0)
-    measured.count_request(method, path, 418)
-    assert measured.API_REQUESTS.values[labels] == before + 1
+    before = operator_metrics.API_REQUESTS.values.get(labels, 0)
+    operator_metrics.count_request(method, path, 418)
+    assert operator_metrics.API_REQUESTS.values[labels] == before + 1
 
 
 def test_rules_dashboard_and_documentation_name_metrics_that_exist_and_explain_all() -> None:
-    measured.API_REQUESTS.add("get", "pods", "200")
-    measured.ATTEMPTS_ENDED.add("completed", "completed")
+    operator_metrics.API_REQUESTS.add("get", "pods", "200")
+    operator_metrics.ATTEMPTS_ENDED.add("completed", "completed")
     there = set(re.findall(r"^# TYPE (\w+)", page(experiments()), re.MULTILINE))
     suffix = re.compile("_(bucket|sum|count)$")
     chart = ROOT / "charts/trialpod"

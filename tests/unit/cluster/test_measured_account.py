@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster_objects import Run
 
-from trialpod_operator.cluster.measured_account import KEPT_S, Account, AccountView, account_families
+from trialpod_operator.cluster.experiment_metrics import KEPT_S, Account, AccountView, account_families
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.events import AttemptStarted
 

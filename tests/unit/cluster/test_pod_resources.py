@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialpod_operator.cluster.pod_resources import MOST_RESOURCES, pod_resources, total_resources
+from trialpod_operator.cluster.pods.resources import MOST_RESOURCES, pod_resources, total_resources
 
 
 def container(name: str = "c", requests: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cluster_objects import EXPERIMENT, OPTIONS, TRIAL, experiment, pod_for
 
-from trialpod_operator.cluster.pods import PodOptions, build_pod, grace_seconds
-from trialpod_operator.cluster.template import TemplateError
+from trialpod_operator.cluster.pods.build import PodOptions, build_pod, grace_seconds
+from trialpod_operator.cluster.pods.template import TemplateError
 
 
 def _container(pod: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import yaml
 from api_server import ApiServer, Run, condition_of, experiment_object, trial_object
 
 from trialpod.cli.main import main
-from trialpod_operator.cluster import backend
-from trialpod_operator.cluster.client import Experiments
+from trialpod_operator.kube_client import backend
+from trialpod_operator.kube_client.client import Experiments
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trialpod_operator.cluster import queues
+from trialpod_operator.cluster.pods import queues
 
 
 def workload(*conditions: tuple[str, str, str, str], **status: Any) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from cluster_world import Play, World
 from prometheus_client.parser import text_string_to_metric_families
 from virtual_time import until
 
-from trialpod_operator.cluster import measured
+from trialpod_operator.cluster import operator_metrics
 
 GPU = "nvidia.com/gpu"
 
 
 def scrape(world: World) -> dict[str, Any]:
     controller = world.operator.controller
-    text = measured.page(
+    text = operator_metrics.page(
         controller.seen.experiments, active=True, queue_depth=0, open_count=0, accounts=controller.accounts()
     )
     return {family.name: family for family in text_string_to_metric_families(text)}
@@ -141,11 +141,11 @@ def test_how_long_trials_wait_and_how_much_of_a_budget_is_used_is_shown(play: Pl
 
 def test_results_are_timed_until_they_are_durable_and_checkpoints_are_counted(play: Play) -> None:
     async def scenario(world: World) -> None:
-        durable, checkpoints = measured.DURABLE_SECONDS.count, measured.CHECKPOINTS.value
+        durable, checkpoints = operator_metrics.DURABLE_SECONDS.count, operator_metrics.CHECKPOINTS.value
         await world.apply()
         await world.until_over()
-        assert measured.DURABLE_SECONDS.count - durable >= 3
-        assert measured.CHECKPOINTS.value - checkpoints == 15
+        assert operator_metrics.DURABLE_SECONDS.count - durable >= 3
+        assert operator_metrics.CHECKPOINTS.value - checkpoints == 15
 
     play(scenario)
 

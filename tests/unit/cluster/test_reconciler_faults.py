@@ -16,7 +16,7 @@ from cluster_world import World
 from memory_storage import unavailable
 
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.pod_reading import seconds
+from trialpod_operator.cluster.pods.reading import seconds
 
 pytestmark = pytest.mark.once
 

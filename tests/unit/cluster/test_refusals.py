@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trialpod_operator.cluster.waiting import why_refused
+from trialpod_operator.cluster.pods.pending import why_refused
 
 _POD = 'pods "digits-d75de-00001-1" is forbidden: '
 _QUOTA = (

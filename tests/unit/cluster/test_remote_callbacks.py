@@ -10,7 +10,7 @@ from api_server import experiment_object, trial_object
 from trialpod import tune
 from trialpod.errors import StorageError, TrialpodError
 from trialpod.storage.directory import DirectoryStorage
-from trialpod_operator.cluster.remote_callbacks import RemoteCallbacks
+from trialpod_operator.kube_client.callbacks import RemoteCallbacks
 
 Json = dict[str, Any]
 

@@ -14,12 +14,12 @@ from api_server import ApiServer, Run, condition_of, experiment_object, trial_ob
 from bucket_server import BucketServer
 
 from trialpod import tune
-from trialpod.storage import routes
 from trialpod.storage.base import open_storage
-from trialpod_operator.cluster import remote_storage
-from trialpod_operator.cluster.backend import KubernetesBackend
-from trialpod_operator.cluster.client import Experiments
-from trialpod_operator.cluster.service_address import service_address
+from trialpod.storage.s3 import routes
+from trialpod_operator.kube_client import storage as remote_storage
+from trialpod_operator.kube_client.backend import KubernetesBackend
+from trialpod_operator.kube_client.client import Experiments
+from trialpod_operator.kube_client.service_address import service_address
 
 Json = dict[str, Any]
 

@@ -25,8 +25,8 @@ from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, Tria
 from trialpod.tune.stored_objects import ValueFiles, read_values_from
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.cluster.json_values import bounded
-from trialpod_operator.cluster.request_manifest import ClusterSettings, build_manifest, ignored, resource_name
 from trialpod_operator.engine.trial import Trial
+from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest, ignored, resource_name
 
 SETTINGS = ClusterSettings(namespace="team", endpoint="http://minio:9000", credentials_secret="minio", image="i:1")
 URI = "s3://tune/runs/climb/.trialpod/trainable-00.pkl"

@@ -15,7 +15,7 @@ from memory_storage import MemoryStorage, fail_on
 
 from trialpod.errors import JournalError, StorageError
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
-from trialpod.storage.journal_format import encode_snapshot
+from trialpod.storage.journal.format import encode_snapshot
 from trialpod.tune.schedulers import FIFOScheduler
 from trialpod.tune.search import BasicVariantGenerator
 from trialpod_operator.cluster.hosted import HostedExperiment
@@ -29,8 +29,8 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.mirror import Mirror
 from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.replica.replica import Mirror
 
 RUNNING = 3
 JOURNAL = ".trialpod/journal/"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trialpod_operator.cluster.scrap import scrap
+from trialpod_operator.cluster.background_removal import scrap
 
 
 def _wait() -> None:

@@ -6,7 +6,7 @@ import gc
 import tracemalloc
 from typing import Any
 
-from trialpod_operator.cluster.seen import Seen
+from trialpod_operator.cluster.cache import Seen
 
 KEY = "team/digits"
 

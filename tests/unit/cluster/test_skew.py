@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trialpod_operator.cluster.skew import missing_fields, series, skew
+from trialpod_operator.kube_client.version_skew import missing_fields, series, skew
 
 VERSION = "trialpod.dev/version"
 

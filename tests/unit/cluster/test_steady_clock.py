@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialpod_operator.cluster.steady_clock import steady
+from trialpod_operator.cluster.monotonic_epoch import steady
 
 
 def test_a_clock_that_is_set_back_goes_on_from_where_it_was() -> None:

@@ -14,7 +14,7 @@ from api_server import ApiServer, Run, condition_of, experiment_object, trial_ob
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.base import KeyMissingError
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
@@ -165,7 +165,7 @@ def test_a_journal_that_is_replaced_while_it_is_read(trials: list[str], tmp_path
 
 def test_a_number_goes_before_the_beginning_of_an_id(trialpod: Run, trials: list[str]) -> None:
     """All ids of an experiment begin alike; one that begins with a 1 has a trial 1 all the same."""
-    from trialpod_operator.local.commands.explain import find
+    from trialpod_operator.commands.explain import find
 
     class Experiment:
         place = "here"

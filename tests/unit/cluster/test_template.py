@@ -10,7 +10,7 @@ from cluster_objects import experiment, pod_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialpod_operator.cluster.template import copied_labels, fill, restrict
+from trialpod_operator.cluster.pods.template import copied_labels, fill, restrict
 
 _values = st.recursive(
     st.booleans() | st.integers(-5, 5) | st.text("abc", max_size=3),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trialpod_operator.cluster.together import together
+from trialpod_operator.cluster.gather import together
 
 
 def test_the_results_come_in_the_order_of_the_requests() -> None:

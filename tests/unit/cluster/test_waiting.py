@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cluster_objects import NOW, at, live_pod
 
-from trialpod_operator.cluster.waiting import Waiting, summarize, why_waiting
+from trialpod_operator.cluster.pods.pending import Waiting, summarize, why_waiting
 
 
 def _unscheduled(message: str, reason: str = "Unschedulable") -> dict[str, Any]:

@@ -9,8 +9,8 @@ from test_engine_properties import ENDS, Experiment, build
 
 from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.engine import events
-from trialpod_operator.experiment.examine import recording_engine
-from trialpod_operator.experiment.history import History, check_records, first_other_choice
+from trialpod_operator.experiment.fsck.examine import recording_engine
+from trialpod_operator.experiment.fsck.history import History, check_records, first_other_choice
 from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
 
 SNAPSHOT_AT = 25

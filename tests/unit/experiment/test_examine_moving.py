@@ -8,9 +8,9 @@ import pytest
 
 from trialpod.storage.base import KeyMissingError
 from trialpod.storage.directory import DirectoryStorage
-from trialpod_operator.experiment import examine as module
-from trialpod_operator.experiment.examine import _Examiner
-from trialpod_operator.experiment.mirror import Mirror
+from trialpod_operator.experiment.fsck import examine as module
+from trialpod_operator.experiment.fsck.examine import _Examiner
+from trialpod_operator.experiment.replica.replica import Mirror
 
 
 class Remote(DirectoryStorage):

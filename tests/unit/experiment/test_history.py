@@ -13,16 +13,16 @@ import pytest
 from trialpod.cli.main import main
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.base import open_storage
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.state import Snapshot
-from trialpod_operator.experiment.examine import examine, recording_engine
-from trialpod_operator.experiment.findings import Finding
-from trialpod_operator.experiment.history import History, check_records
+from trialpod_operator.experiment.fsck.examine import examine, recording_engine
+from trialpod_operator.experiment.fsck.findings import Finding
+from trialpod_operator.experiment.fsck.history import History, check_records
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, encode

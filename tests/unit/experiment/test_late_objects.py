@@ -11,11 +11,11 @@ import pytest
 from memory_storage import MemoryStorage
 
 from trialpod.storage.base import NoConditionsError
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.file_copies import FileCopies
-from trialpod_operator.experiment.late_objects import IDLE_S, LATELY_S, FencedError, LateObjects
-from trialpod_operator.experiment.mirror import Mirror
+from trialpod_operator.experiment.replica.files import FileCopies
+from trialpod_operator.experiment.replica.post_delete_cleanup import IDLE_S, LATELY_S, FencedError, LateObjects
+from trialpod_operator.experiment.replica.replica import Mirror
 
 
 @pytest.fixture

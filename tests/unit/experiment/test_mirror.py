@@ -13,11 +13,11 @@ from memory_storage import MemoryStorage
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.file_copies import Due, FileCopies
-from trialpod_operator.experiment.late_objects import LateObjects
-from trialpod_operator.experiment.mirror import FencedError, Mirror
+from trialpod_operator.experiment.replica.files import Due, FileCopies
+from trialpod_operator.experiment.replica.post_delete_cleanup import LateObjects
+from trialpod_operator.experiment.replica.replica import FencedError, Mirror
 
 
 def journal_of(directory: Path) -> Journal:
@@ -75,7 +75,7 @@ def test_checkpoints_that_an_attempt_could_not_remove_are_removed(
     mirror = Mirror(tmp_path / "here", storage)
     mirror.remove_soon("trial_0", ["checkpoint_000001", "checkpoint_000000"])
     with monkeypatch.context() as patch:
-        patch.setattr("trialpod_operator.experiment.mirror.CheckpointStore", away)
+        patch.setattr("trialpod_operator.experiment.replica.replica.CheckpointStore", away)
         with pytest.raises(StorageUnavailableError):
             mirror.copy()
     assert mirror.files_due("trial_0")
@@ -553,7 +553,7 @@ def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up
 def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialpod_operator.experiment.mirror.FEW", 0)
+    monkeypatch.setattr("trialpod_operator.experiment.replica.replica.FEW", 0)
     journal_of(tmp_path / "here").append(b"one")
     result = tmp_path / "here" / "trial_0" / "result.json"
     result.parent.mkdir()

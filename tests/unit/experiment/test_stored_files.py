@@ -10,10 +10,10 @@ from memory_storage import MemoryStorage, fail_on
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import KeyChangedError, NoConditionsError, StorageUnavailableError
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.mirror import FencedError, Mirror
-from trialpod_operator.experiment.stored_files import TRIES, StoredFiles
+from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+from trialpod_operator.experiment.replica.shared_files import TRIES, StoredFiles
 
 RESULTS = "trial_0/result.json"
 

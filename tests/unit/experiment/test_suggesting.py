@@ -17,7 +17,7 @@ import pytest
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, TrainableRef
 from trialpod.protocol.values import metrics_encoder
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.tune.schedulers import FIFOScheduler, HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
@@ -41,11 +41,11 @@ from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment import host as host_module
+from trialpod_operator.experiment.background_search import QueuedSearch
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.recorded_search import RecordedSearch
 from trialpod_operator.experiment.records import decode_record
-from trialpod_operator.experiment.suggesting import QueuedSearch
 
 PATIENCE_S = 20.0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from trialpod_operator.local.view import ExperimentView, TrialRow
+from trialpod_operator.display.view import ExperimentView, TrialRow
 
 
 def trial(number: int, status: str = "TERMINATED", **changes: Any) -> TrialRow:

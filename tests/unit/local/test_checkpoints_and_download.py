@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
-from trialpod_operator.local.commands import checkpoints, download
+from trialpod_operator.commands import checkpoints, download
 
 
 @pytest.fixture

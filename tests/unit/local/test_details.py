@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod_operator.display.details import NOTICE_INTERVAL_S, TrialDetails
+from trialpod_operator.display.line_budget import MAX_BURST
+from trialpod_operator.display.plain import PlainDisplay
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.local.details import NOTICE_INTERVAL_S, TrialDetails
-from trialpod_operator.local.display.line_budget import MAX_BURST
-from trialpod_operator.local.display.plain import PlainDisplay
 
 TRIAL = Trial(
     trial_id="ab12c_00003", index=3, tag="3", params=msgspec.msgpack.encode({}), created_at=0.0, iteration=7

@@ -8,9 +8,9 @@ from typing import Any
 from display_views import any_row, any_view, experiment, trial
 from hypothesis import given, settings
 
-from trialpod_operator.local.display import choose_display, events
-from trialpod_operator.local.display.json_lines import JsonLinesDisplay
-from trialpod_operator.local.view import ExperimentView, TrialRow
+from trialpod_operator.display import choose_display, events
+from trialpod_operator.display.json_lines import JsonLinesDisplay
+from trialpod_operator.display.view import ExperimentView, TrialRow
 
 
 def lines(text: str) -> list[dict[str, Any]]:

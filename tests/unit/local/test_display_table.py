@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from trialpod_operator.local.display import events
-from trialpod_operator.local.display.table import MOST_LINES, TableDisplay
-from trialpod_operator.local.view import ExperimentView
+from trialpod_operator.display import events
+from trialpod_operator.display.table import MOST_LINES, TableDisplay
+from trialpod_operator.display.view import ExperimentView
 
 
 def console(width: int, height: int = 30) -> Console:
@@ -141,7 +141,7 @@ def test_any_view_fits_any_terminal(view: ExperimentView, width: int, height: in
 
 def test_rich_is_imported_only_for_the_table() -> None:
     code = (
-        "import io, sys; from trialpod_operator.local.display import choose_display\n"
+        "import io, sys; from trialpod_operator.display import choose_display\n"
         "choose_display(io.StringIO(), json=False, verbose=0); choose_display(io.StringIO(), json=True, verbose=0)\n"
         "sys.exit('rich' in sys.modules)"
     )

@@ -14,8 +14,9 @@ from trialpod.storage.lock import ExperimentLock
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from trialpod.tune.search import create_searcher
+from trialpod_operator.display.remedies import Remedies
 from trialpod_operator.experiment.definition import describe, differences
-from trialpod_operator.local.existing import Existing, ExperimentChangedError, WaysOut
+from trialpod_operator.local.existing import Existing, ExperimentChangedError
 
 
 def request(**changes: Any) -> ExperimentRequest:
@@ -114,7 +115,7 @@ class TestExisting:
     def experiment(self, tmp_path: Path, **changes: Any) -> Existing:
         (tmp_path / "exp" / ".trialpod").mkdir(parents=True)
         return Existing(
-            tmp_path / "exp", {"definition": describe(request())}, WaysOut(), tell=self.told.append, **changes
+            tmp_path / "exp", {"definition": describe(request())}, Remedies(), tell=self.told.append, **changes
         )
 
     def setup_method(self) -> None:
@@ -139,7 +140,7 @@ class TestExisting:
     def test_error_and_bucket_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="holds an experiment already"):
             self.experiment(tmp_path).settle({}, "error")
-        bucket = Existing(tmp_path / "exp", {"definition": describe(request())}, WaysOut(), in_bucket=True)
+        bucket = Existing(tmp_path / "exp", {"definition": describe(request())}, Remedies(), in_bucket=True)
         with pytest.raises(InvalidInputError, match="cannot be moved aside"):
             bucket.settle({}, "fresh")
         with pytest.raises(ExperimentChangedError) as caught:

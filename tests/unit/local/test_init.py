@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.local.commands.init import FILES, command, write_example
+from trialpod_operator.commands.init import FILES, command, write_example
 
 
 def init(*arguments: str) -> int:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from trialpod.protocol.messages import TrainableRef
+from trialpod_operator.display.events import Event
 from trialpod_operator.local import loading
-from trialpod_operator.local.display.events import Event
 from trialpod_operator.local.loading import Loading
 
 

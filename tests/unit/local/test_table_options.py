@@ -9,10 +9,10 @@ from rich.console import Console
 
 from trialpod.tune import CLIReporter, ProgressReporter
 from trialpod.tune.callback_list import CallbackError
-from trialpod_operator.local.display.events import warning
-from trialpod_operator.local.display.reporter import ReporterDisplay
-from trialpod_operator.local.display.table import TableDisplay
-from trialpod_operator.local.display.table_options import table_options
+from trialpod_operator.display.events import warning
+from trialpod_operator.display.reporter import ReporterDisplay
+from trialpod_operator.display.table import TableDisplay
+from trialpod_operator.display.table_options import table_options
 
 
 def drawn(reporter: CLIReporter, shown: Any) -> str:

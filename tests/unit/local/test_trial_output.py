@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trialpod_operator.local.display.base import TrialOutput
-from trialpod_operator.local.display.line_budget import MAX_BURST, MAX_LINES_PER_S
+from trialpod_operator.display.base import TrialOutput
+from trialpod_operator.display.line_budget import MAX_BURST, MAX_LINES_PER_S
 from trialpod_operator.local.trial_output import (
     LINGER_S,
     MAX_BYTES,

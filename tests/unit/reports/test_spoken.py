@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from trialpod.protocol.messages import AssignmentRequest
-from trialpod_operator.reports.spoken import unspoken
+from trialpod_operator.reports.protocol_mismatch import unspoken
 
 
 def runner(oldest: int = 0, newest: int = 0, release: str = "") -> AssignmentRequest:

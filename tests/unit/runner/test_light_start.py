@@ -12,15 +12,15 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["trialpod.runner.zygote", "trialpod.runner.main"])
+@pytest.mark.parametrize("module", ["trialpod.runner.fork_server.server", "trialpod.runner.main"])
 def test_a_runner_starts_without_loading_typing_extensions(module: str) -> None:
     assert run(f"import sys, {module}; print('typing_extensions' in sys.modules)") == "False"
 
 
 def test_user_code_can_import_typing_extensions_afterwards() -> None:
-    assert run("import trialpod.runner.zygote, typing_extensions; print(typing_extensions.Required)").endswith(
-        "Required"
-    )
+    assert run(
+        "import trialpod.runner.fork_server.server, typing_extensions; print(typing_extensions.Required)"
+    ).endswith("Required")
 
 
 def test_a_typing_extensions_that_is_there_already_stays() -> None:

@@ -8,7 +8,7 @@ import pytest
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner import pod
 from trialpod.runner.pod import TerminationMessage
-from trialpod.storage import remote_checkpoints
+from trialpod.storage.checkpoints import remote
 from trialpod_operator.cluster import names
 
 
@@ -28,7 +28,7 @@ def test_the_operator_sets_the_variables_that_a_pod_reads(variable: str) -> None
 
 
 def test_the_folder_for_scratch_is_the_storages() -> None:
-    assert pod.SCRATCH_VARIABLE == remote_checkpoints.SCRATCH_VARIABLE
+    assert pod.SCRATCH_VARIABLE == remote.SCRATCH_VARIABLE
 
 
 @pytest.fixture

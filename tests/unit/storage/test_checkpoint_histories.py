@@ -15,8 +15,8 @@ from memory_storage import Died, MemoryStorage
 
 from trialpod.errors import CheckpointError
 from trialpod.storage.base import StorageUnavailableError
-from trialpod.storage.packing import Packing
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
+from trialpod.storage.checkpoints.packing import Packing
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 
 FILES = st.dictionaries(
     st.sampled_from(["a", "b", "c/d", "c/e", "f"]),

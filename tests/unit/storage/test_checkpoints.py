@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from trialpod.errors import CheckpointError, SupersededError
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.layout import MANIFEST_FILE
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod.errors import CheckpointError
-from trialpod.storage import content
-from trialpod.storage.content import Known, LocalFile, Stored
-from trialpod.storage.tree_copy import FileEntry, Piece
+from trialpod.storage.checkpoints import content
+from trialpod.storage.checkpoints.content import Known, LocalFile, Stored
+from trialpod.storage.checkpoints.tree_copy import FileEntry, Piece
 
 MEBIBYTE = 1024 * 1024
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trialpod.errors import JournalError, StorageError
-from trialpod.storage.journal import Journal
+from trialpod.storage.journal.journal import Journal
 
 
 def write(directory, records):

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialpod.storage.packing import Packing, packs, spans
-from trialpod.storage.tree_copy import FileEntry
+from trialpod.storage.checkpoints.packing import Packing, packs, spans
+from trialpod.storage.checkpoints.tree_copy import FileEntry
 
 SIZES = st.lists(st.integers(0, 300), max_size=30)
 

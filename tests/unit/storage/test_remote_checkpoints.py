@@ -8,12 +8,12 @@ import pytest
 from memory_storage import Died, MemoryStorage, fail_on, unavailable
 
 from trialpod.errors import CheckpointError, StorageError, SupersededError
-from trialpod.storage import manifest as manifests
 from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
-from trialpod.storage.checkpoints import CheckpointStore
+from trialpod.storage.checkpoints import manifest as manifests
+from trialpod.storage.checkpoints.packing import Packing
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod.storage.packing import Packing
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 
 CLAIM = ".trialpod-claim"
 MANIFEST = ".trialpod-manifest.json"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
-from trialpod.storage.retention import ranked, to_delete
+from trialpod.storage.checkpoints.retention import ranked, to_delete
 
 
 def checkpoints(*metrics):

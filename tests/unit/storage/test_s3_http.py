@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 
-from trialpod.storage.s3_http import HttpPool, _Connection
+from trialpod.storage.s3.http import HttpPool, _Connection
 
 
 def test_a_pool_that_nobody_closed_closes_its_connections_even_when_it_is_part_of_a_cycle() -> None:

@@ -14,12 +14,12 @@ from trialpod.storage.base import (
     StorageUnavailableError,
     open_storage,
 )
-from trialpod.storage.crc32 import combine
-from trialpod.storage.credentials import Credentials, EnvironmentCredentials, FileCredentials, provider_for
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3 import parse_uri
-from trialpod.storage.s3_errors import from_answer
-from trialpod.storage.s3_http import Answer
+from trialpod.storage.checkpoints.crc32 import combine
+from trialpod.storage.s3.credentials import Credentials, EnvironmentCredentials, FileCredentials, provider_for
+from trialpod.storage.s3.errors import from_answer
+from trialpod.storage.s3.http import Answer
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.storage import parse_uri
 
 
 def test_what_is_not_set_comes_from_the_environment():

@@ -8,13 +8,13 @@ from urllib.parse import parse_qs
 import pytest
 
 from trialpod.errors import StorageError
-from trialpod.storage import sts
 from trialpod.storage.base import StorageUnavailableError
-from trialpod.storage.credentials import Credentials
-from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3_http import Answer
-from trialpod.storage.sts import StsRefusedError, assume_role
-from trialpod.storage.supplied import Supply
+from trialpod.storage.s3 import sts
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.http import Answer
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.sts import StsRefusedError, assume_role
+from trialpod.storage.s3.supplied import Supply
 
 DATE = "Sat, 21 Nov 2026 12:00:00 GMT"
 MADE = (

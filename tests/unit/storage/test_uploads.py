@@ -9,8 +9,8 @@ from memory_storage import MemoryStorage
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import StorageUnavailableError
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
-from trialpod.storage.uploads import CheckpointWriter, size_text
+from trialpod.storage.checkpoints.commit_queue import CheckpointWriter, size_text
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 
 WAIT_S = 20.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
+from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.storage.remote_checkpoints import RemoteCheckpoints
 from trialpod.tune.stored_checkpoint import StoredCheckpoint
 
 

@@ -1,1 +1,0 @@
-"""The sub-commands that ask a cluster: `trialpod why`, `trialpod status`."""

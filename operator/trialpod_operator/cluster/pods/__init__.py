@@ -1,0 +1,1 @@
+"""The pods of one experiment: how they are built, created, bound to attempts, diagnosed and removed."""

@@ -1,0 +1,69 @@
+"""What the parts that look after the pods of one experiment share.
+
+Invariant: owned by the event loop. `Runs` alone adds to `runs` and takes out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.pods.binding import Run
+from trialpod_operator.cluster.pods.group_work import GroupWork
+from trialpod_operator.cluster.pods.in_place import InPlace
+from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.cluster.pods.reuse import Reuse
+
+
+@dataclass(eq=False)
+class Shared:
+    """One experiment's attempts, and all that is needed to look after their pods.
+
+    Attributes:
+        key: "namespace/name".
+        experiment: returns the manifest that holds now.
+        hosted: the experiment's engine.
+        work: acts at the API server.
+        seen: what the watches have shown.
+        clock: seconds since the epoch.
+        wake: asks for a reconcile soon.
+        groups: the workers beside the heads.
+        in_place: the pods that go on with their own trial.
+        reuse: the pods that go on with any trial; None where pods are not reused.
+        runs: what should run, by trial id.
+        changed: ids of trials whose TuneTrial has to be looked at.
+    """
+
+    key: str
+    experiment: Callable[[], TuneExperiment]
+    hosted: HostedExperiment
+    work: PodWork
+    seen: Seen
+    clock: Callable[[], float]
+    wake: Callable[[], None]
+    groups: GroupWork
+    in_place: InPlace
+    reuse: Reuse | None = None
+    runs: dict[str, Run] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+
+    @cached_property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.key.partition("/")[2]
+
+    def pod_name(self, run: Run) -> str:
+        """Return the name of an attempt's pod, or of its head's."""
+        named = run.named  # there are thousands, and each is asked for several times in one look
+        if named is None or named[0] != run.pod_attempt or named[1] != run.pod_trial:
+            named = run.named = run.pod_attempt, run.pod_trial, names.pod_name(self.name, *run.made_for)
+        return named[2]
+
+    def own_pod(self, run: Run) -> Object | None:
+        """Return that pod, if it is there."""
+        return self.seen.pod(self.key, self.pod_name(run))

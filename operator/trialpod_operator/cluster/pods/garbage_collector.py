@@ -1,0 +1,132 @@
+"""Takes away the pods that no attempt needs any more: finished ones with their log kept first, others in due time.
+
+Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
+without, after a while (`pod_work.LOG_PATIENCE_S`). Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.engine.trial import Trial
+
+LEAVE_S = 30.0
+"""So long a pod may take to exit after its attempt has ended, beside its grace period."""
+
+WORKER_LEAVE_S = 10.0
+WORKER_GRACE_S = 1
+"""A worker of a group may take so long when its head's attempt has ended; then it has nothing to save."""
+
+GATHER_S = 2.0
+GATHER_MOST = 16
+"""Finished pods are put away when there are so many, or the first has waited so long: several take one request."""
+
+LOG_AGAIN_S = 1.0
+"""How soon to look again whether a log can be had, and is stored."""
+
+
+class Clearing:
+    """The pods of one experiment that have no run.
+
+    Args:
+        key: "namespace/name" of the experiment.
+        work: acts at the API server.
+        seen: what the watches have shown.
+    """
+
+    def __init__(self, key: str, work: PodWork, seen: Seen) -> None:
+        self._key = key
+        self._work = work
+        self._seen = seen
+        self._leave_by: dict[str, float] = {}  # by pod name
+        self._look_at = 0.0  # when logs are asked for again
+        self._gather_until = 0.0  # when finished pods are put away however few there are; 0 = there are none
+
+    def part(self, name: str, now: float, workers: Collection[str] = ()) -> None:
+        """The attempt of a pod and its workers has ended; they are to exit by themselves, else are made to."""
+        self._leave_by[name] = now + LEAVE_S
+        self._leave_by |= dict.fromkeys(workers, now + WORKER_LEAVE_S)
+
+    def keep(self, name: str) -> None:
+        """A pod goes on."""
+        self._leave_by.pop(name, None)
+
+    @property
+    def pods_left(self) -> bool:
+        """Whether there are pods whose deletion has not been asked for yet."""
+        return any(
+            not pod["metadata"].get("deletionTimestamp")
+            and pod["metadata"].get("uid") not in self._work.deleted
+            and not self._has_its_place(pod)
+            for pod in self._seen.pods(self._key)
+        )
+
+    async def clear(
+        self,
+        now: float,
+        current: Collection[str],
+        stopped: Collection[str],
+        stays: Callable[[Object], bool],
+        trials: Mapping[str, Trial],
+    ) -> None:
+        """Delete what is to go.
+
+        Args:
+            now: seconds since the epoch.
+            current: names of pods whose attempts go on.
+            stopped: names of pods whose attempts have not ended, although they were to.
+            stays: whether a pod is kept for another attempt.
+            trials: the engine's, by id.
+        """
+        self._work.forget_gone()
+        finished: list[Object] = []
+        present = set()
+        for pod in self._seen.pods(self._key):
+            metadata = pod["metadata"]
+            name, uid = metadata["name"], metadata.get("uid", "")
+            if uid in self._work.deleted or metadata.get("deletionTimestamp"):
+                continue
+            present.add(name)
+            if name in current or stays(pod):
+                continue
+            if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                if name not in stopped and not self._has_its_place(pod):
+                    finished.append(pod)
+            elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
+                await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
+        self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
+        self._look_at = 0.0
+        if not finished:
+            self._gather_until = 0.0
+        elif current and len(finished) < GATHER_MOST:
+            self._gather_until = self._gather_until or now + GATHER_S
+            if now < self._gather_until:
+                return
+        late = finished[GATHER_MOST:]
+        if finished := finished[:GATHER_MOST]:
+            self._gather_until = 0.0
+            done = await self._work.put_away(finished, trials)
+            for pod in done:
+                self._leave_by.pop(pod["metadata"]["name"], None)
+            if late:
+                self._look_at = now + 0.01
+            elif len(done) < len(finished):
+                self._look_at = now + LOG_AGAIN_S
+
+    def times(self) -> list[float]:
+        """Return when there will be something to do."""
+        return [*self._leave_by.values(), *(at for at in (self._look_at, self._gather_until) if at)]
+
+    def _has_its_place(self, pod: Object) -> bool:
+        """Whether a finished pod is to stay, and its log is kept."""
+        annotations = pod["metadata"].get("annotations") or {}
+        return names.LOG_KEPT_ANNOTATION in annotations and self._work.stays(pod)
+
+
+def _grace_s(metadata: Object) -> int | None:
+    """Return the grace period of a pod whose attempt is over; None for its own."""
+    is_worker = (metadata.get("labels") or {}).get(names.RANK_LABEL, "0") != "0"
+    return WORKER_GRACE_S if is_worker else None

@@ -1,0 +1,275 @@
+"""Pods that run one trial after the other (`spec.reusePods`): those that wait for their next one, and who gets it.
+
+A pod keeps the name and the owner that it was made with (`MADE_FOR_ANNOTATION`); by that name it asks for work. Its
+labels say which attempt it has now.
+
+Invariants:
+
+* A pod is labelled for an attempt before it is told of it. Which pod began an attempt stands in the journal.
+* What the trial before printed is fetched before the next one begins, if it can be had; else when the pod has ended.
+* A pod waits for `IDLE_S` at most, and not at all where nothing can come; told so, it leaves by itself.
+* Everything here may be forgotten: a pod that asks is taken in again, and one that does not is put away.
+
+Owned by the event loop; `serve` is a part of the reconcile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.gather import together
+from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, MadeFor, Run, is_leaving, labelled_for, made_for
+from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.starts import exhausted
+from trialpod_operator.engine.trial import Trial
+from trialpod_operator.reports.service import NotReadyError
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 30.0
+"""So long a pod waits for a trial that may come."""
+
+HELD_S = 20.0
+"""So long a pod's question is held; then it asks again."""
+
+
+@dataclass
+class _Idle:
+    name: str
+    made_for: MadeFor
+    until: float
+    asked: bool = False
+    run: Run | None = None  # that is to go on in it
+    log_kept: bool = False
+    answer: asyncio.Future[Run | None] | None = field(default=None, repr=False)
+
+
+class Reuse:
+    """The pods of one experiment that have no attempt.
+
+    Args:
+        key: "namespace/name" of the experiment.
+        seen: what the watches have shown.
+        work: acts at the API server.
+        clock: seconds since the epoch.
+        wake: asks for a reconcile soon.
+        leaves: told the name of a pod that is to exit now.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        seen: Seen,
+        work: PodWork,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        leaves: Callable[[str], None],
+    ) -> None:
+        self._key = key
+        self._name = key.partition("/")[2]
+        self._seen = seen
+        self._work = work
+        self._clock = clock
+        self._wake = wake
+        self._leaves = leaves
+        self._idle: dict[MadeFor, _Idle] = {}
+
+    def adopt(self, runs: Collection[Run]) -> None:
+        """Take in the pods that had no attempt when the operator started."""
+        taken = {run.made_for for run in runs}
+        for pod in self._seen.pods(self._key):
+            which = made_for(pod)
+            running = (pod.get("status") or {}).get("phase") == "Running"
+            if which is not None and which not in taken and running and not is_leaving(pod, self._work.deleted):
+                self._expect(which, pod["metadata"]["name"])
+
+    def expect(self, run: Run) -> bool:
+        """The run's attempt has ended, and its pod will ask for another; return whether it may."""
+        name = names.pod_name(self._name, *run.made_for)
+        pod = self._seen.pod(self._key, name)
+        if pod is None or made_for(pod) != run.made_for:
+            return False
+        self._expect(run.made_for, name)
+        return True
+
+    def take(self, run: Run) -> bool:
+        """Have an attempt that starts go on in a pod that has none; return whether there is one.
+
+        The trial's own last pod goes first, then those that wait already.
+        """
+        free = [(idle, pod) for idle in self._idle.values() if idle.run is None and (pod := self._pod(idle))]
+        if not free:
+            return False
+        shape = self._work.shape(run.trial, run.attempt, run.resources)
+        trial_id = run.trial.trial_id
+        fitting = [
+            (_labels(pod).get(names.TRIAL_ID_LABEL) != trial_id, not idle.asked, idle.until, idle.name)
+            for idle, pod in free
+            if (pod["metadata"].get("annotations") or {}).get(names.SHAPE_ANNOTATION) == shape
+        ]
+        if not fitting:
+            return False
+        name = min(fitting)[-1]
+        idle = next(idle for idle, _ in free if idle.name == name)
+        idle.run = run
+        now = self._clock()
+        run.pod_trial, run.pod_attempt = idle.made_for
+        run.pod_uid = str((self._pod(idle) or {"metadata": {}})["metadata"].get("uid", ""))
+        run.expect_by, run.asked_at = now + ASK_AGAIN_S, now
+        return True
+
+    def began(self, run: Run) -> None:
+        """The run's pod has its attempt."""
+        if idle := self._idle.get(run.made_for):
+            self._answer(idle, run)
+
+    def holds(self, pod: Object) -> bool:
+        """Return whether a pod is kept for another attempt."""
+        which = made_for(pod)
+        return which is not None and which in self._idle
+
+    def is_bound(self, run: Run) -> bool:
+        """Return whether the run's pod is labelled for it, so that it may be told."""
+        pod = self._seen.pod(self._key, names.pod_name(self._name, *run.made_for))
+        return run.given or not run.takes_over or (pod is not None and labelled_for(pod, run))
+
+    async def ask(self, which: MadeFor, run: Run | None) -> Run | None:
+        """Return the next attempt of a pod that asks, once it is labelled for it; None when it is to leave.
+
+        Args:
+            which: the pod.
+            run: that is to go on in it, where that is known already.
+
+        Raises:
+            NotReadyError: it is to ask again.
+        """
+        now = self._clock()
+        name = names.pod_name(self._name, *which)
+        pod = self._seen.pod(self._key, name)
+        if pod is None or made_for(pod) != which or is_leaving(pod, self._work.deleted):
+            return None
+        idle = self._idle.get(which)
+        if idle is None:
+            idle = self._idle[which] = _Idle(name, which, now + IDLE_S)
+        if not idle.asked:
+            idle.asked, idle.until = True, now + IDLE_S
+        if run is not None:
+            idle.run = run
+            run.expect_by = now + ASK_AGAIN_S
+        if idle.answer is None:
+            idle.answer = asyncio.get_running_loop().create_future()
+        self._wake()
+        try:
+            return await asyncio.wait_for(asyncio.shield(idle.answer), HELD_S)
+        except TimeoutError:
+            raise NotReadyError("there is no other trial for the pod yet") from None
+
+    async def serve(
+        self, now: float, runs: Mapping[str, Run], trials: Mapping[str, Trial], spare: Callable[[], int | None]
+    ) -> None:
+        """Give pods that have asked their next attempts, and let those go that are not needed.
+
+        Args:
+            now: seconds since the epoch.
+            runs: the attempts under way, by the trial's id.
+            trials: the engine's, by id.
+            spare: returns how many may wait; None = not known now.
+        """
+        for idle in list(self._idle.values()):
+            if self._pod(idle) is None:
+                self._answer(idle, None)
+            elif idle.run is not None and not _is_current(idle, runs):
+                idle.run, idle.until = None, now + IDLE_S
+        asking = [idle for idle in self._idle.values() if idle.asked]
+        await together(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
+        await together(*(self._bind(idle, runs) for idle in asking if idle.run is not None))
+        most = spare()  # as it is now: others have come and gone meanwhile
+        waiting = sorted((idle for idle in self._idle.values() if idle.run is None), key=lambda idle: idle.until)
+        excess = len(waiting) - most if most is not None else 0
+        for index, idle in enumerate(waiting):
+            if index < excess or now >= idle.until:
+                self._leaves(idle.name)
+                self._answer(idle, None)
+
+    def times(self) -> list[float]:
+        """Return when there will be something to do."""
+        return [idle.until for idle in self._idle.values() if idle.run is None]
+
+    def _expect(self, which: MadeFor, name: str) -> None:
+        self._idle.setdefault(which, _Idle(name, which, self._clock() + ASK_AGAIN_S))
+
+    def _pod(self, idle: _Idle) -> Object | None:
+        pod = self._seen.pod(self._key, idle.name)
+        return None if pod is None or is_leaving(pod, self._work.deleted) else pod
+
+    def _answer(self, idle: _Idle, run: Run | None) -> None:
+        if self._idle.get(idle.made_for) is idle:
+            del self._idle[idle.made_for]
+        if idle.answer is not None and not idle.answer.done():
+            idle.answer.set_result(run)
+
+    async def _keep_log(self, idle: _Idle, trials: Mapping[str, Trial]) -> None:
+        pod = self._pod(idle)
+        if pod is not None:
+            idle.log_kept = True
+            await self._work.keep_latest_log(pod, trials)
+
+    async def _bind(self, idle: _Idle, runs: Mapping[str, Run]) -> None:
+        run, pod = idle.run, self._pod(idle)
+        if run is None or pod is None or not _is_current(idle, runs):
+            return
+        labels = {names.TRIAL_ID_LABEL: run.trial.trial_id, names.ATTEMPT_LABEL: str(run.attempt)}
+        try:
+            if not labelled_for(pod, run) and not await self._work.label_pod(pod, labels):
+                self._wake()
+                return
+        except ApiError as error:
+            if error.temporary:
+                raise
+            logger.warning("pod %s is not reused: %s", idle.name, error)
+            if run.made_for == idle.made_for and not run.given:
+                run.make_anew(self._clock())
+            self._leaves(idle.name)
+            self._answer(idle, None)
+            return
+        if idle.run is run and _is_current(idle, runs):
+            self._answer(idle, run)
+
+
+def spare(engine: Engine, running: int) -> int | None:
+    """Return how many pods may wait for trials that the engine may still start; None for any number.
+
+    Args:
+        engine: with all its decisions carried out.
+        running: attempts under way.
+    """
+    state = engine.state
+    if state.flags.suspended or state.flags.stopping or state.flags.finished:
+        return 0
+    if not (state.pending or state.delayed or state.paused) and exhausted(engine):
+        return 0
+    most = engine.settings.max_concurrent
+    return max(0, most - running) if most else None
+
+
+def _is_current(idle: _Idle, runs: Mapping[str, Run]) -> bool:
+    run = idle.run
+    return (
+        run is not None
+        and runs.get(run.trial.trial_id) is run
+        and run.trial.running
+        and run.trial.attempt == run.attempt
+        and run.made_for == idle.made_for
+    )
+
+
+def _labels(pod: Object) -> Mapping[str, str]:
+    labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return labels

@@ -1,0 +1,396 @@
+"""What ended an attempt, read from its pod. An attempt's own word goes before everything here.
+
+| what the pod shows | kind | cause | reason |
+|---|---|---|---|
+| the attempt said how it ended | completed | completed | Reported |
+| the pod is gone, and trialpod did not delete it | disruption | lost | PodVanished |
+| trialpod deleted the pod | disruption | preempted | DeletedByOperator |
+| stuck in deletion on a node that does not answer | disruption | lost | NodeUnreachable |
+| condition DisruptionTarget (any reason), whatever the exit status | disruption | preempted | that reason |
+| condition TerminationTarget (Kueue) | disruption | preempted | that reason |
+| Evicted without DisruptionTarget: a storage limit | failure | failed | StorageLimitExceeded |
+| Evicted without DisruptionTarget: the node was low (old kubelets) | disruption | preempted | Evicted |
+| Terminated, Shutdown, NodeShutdown, Preempting (old kubelets) | disruption | preempted | that reason |
+| DeadlineExceeded | failure | failed | DeadlineExceeded |
+| OutOfcpu, UnexpectedAdmissionError, ...: turned away by the node | disruption | preempted | that reason |
+| AppArmor, SysctlForbidden, PodOSNotSupported: turned away by any node | failure, no retry | failed | that reason |
+| an init container failed | failure | failed | InitContainerFailed |
+| OOMKilled | failure | failed | OOMKilled |
+| StartError/ContainerCannotRun of the command | failure, no retry | failed | CommandNotFound |
+| StartError/ContainerCannotRun, memory limit | failure | failed | OOMKilled |
+| StartError/ContainerCannotRun otherwise: the node's runtime | disruption | preempted | that reason |
+| ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
+| Pending for ever: its node lost its sandbox after making a container | disruption | lost | SandboxLost |
+| deleted by somebody else, and not over before | disruption | preempted | PodDeleted |
+| status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
+| status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |
+| status 0 without a word: os._exit(0) and the like | failure | failed | ExitedSilently |
+| any other status | failure | failed | ContainerFailed |
+
+The strings are those of kubelet, scheduler and controllers in the Kubernetes source (KEP-3329 for the conditions).
+Conditions are matched by type and status; their reasons are for display.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trialpod.protocol.messages import AttemptEnd, EndCause
+from trialpod_operator.cluster.pods.reading import (
+    Pod,
+    condition,
+    container_state,
+    failed_beside,
+    foreign,
+    is_sidecar,
+    last_end,
+    last_lines,
+    seconds,
+    status_of,
+    trial_container,
+)
+
+GONE_AFTER_S = 20.0
+"""So long after its grace period a pod that is still there on a dead node is given up."""
+
+CLOCK_SKEW_S = 5.0
+"""Clocks of a node and of the API server may differ by this; times closer together tell no order."""
+
+_NODE_WENT = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting", "Preempted", "NodeLost"})
+_NEVER_ADMITTED = frozenset(
+    {"AppArmor", "SysctlForbidden", "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch"}
+)
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted by a pod of higher priority",
+    "EvictionByEvictionAPI": "evicted (a drain, an autoscaler or a descheduler)",
+    "DeletionByTaintManager": "removed from a node that is not ready or has a NoExecute taint",
+    "DeletionByPodGC": "lost with its node",
+    "TerminationByKubelet": "ended by its node",
+}
+_COMMAND = re.compile(
+    r"executable file not found|exec: .*(no such file|permission denied|is a directory)|exec format"
+)
+_OOM_AT_START = re.compile(r"OOM-killed|memory limit too low", re.IGNORECASE)
+_NO_RUNTIME = re.compile(r"No module named '?trialpod\b")
+_OUR_COMMAND = "trialpod.runner.pod"
+_LOST = "ContainerStatusUnknown"
+_NOT_KNOWN = 255
+"""What container runtimes say of a container that they lost, with its shim for example. Our command says it never."""
+_SIGNAL_HINTS = {
+    signal.SIGKILL: "most often for memory, of a process that the container started: raise spec.resources.memory",
+    signal.SIGSEGV: "an invalid memory access in native code",
+    signal.SIGBUS: "often a full /dev/shm: mount an emptyDir with medium Memory there, in spec.template",
+    signal.SIGABRT: "native code gave up; its last words are in the log",
+    signal.SIGFPE: "an arithmetic error in native code",
+    signal.SIGILL: "an instruction that this node's processor does not have: pin spec.template to other nodes",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How an attempt ended, as its pod tells.
+
+    Attributes:
+        kind: `completed` only when the attempt itself has told the engine its end.
+        cause: what the engine is told.
+        reason: one word for programs.
+        message: one sentence with the next step.
+        retry: False when running it again cannot help.
+        exit_code: of the trial's container, where it is known.
+    """
+
+    kind: Literal["completed", "failure", "disruption"]
+    cause: EndCause
+    reason: str
+    message: str
+    retry: bool = True
+    exit_code: int | None = None
+
+    @property
+    def counts_as_failure(self) -> bool:
+        """Whether it counts against maxFailures."""
+        return self.kind == "failure"
+
+    def attempt_end(self) -> AttemptEnd:
+        """Return it as the event that the engine takes."""
+        return AttemptEnd(cause=self.cause, error=self.message, retry=self.retry)
+
+
+def read_ending(
+    pod: Pod | None,
+    *,
+    vanished: bool = False,
+    deleted_by_us: bool = False,
+    said_end: bool = False,
+    gone: bool = False,
+) -> Ending | None:
+    """Return what ended the attempt of a pod; None while it may still be running.
+
+    Args:
+        pod: the latest object that was seen of it; None when none is known.
+        vanished: the API server has no such pod any more.
+        deleted_by_us: trialpod deleted it.
+        said_end: the attempt told its end in a report.
+        gone: it is still listed but given up, see `presumed_gone`.
+    """
+    pod = pod or {}
+    name = str(trial_container(pod).get("name", ""))
+    terminated = container_state(pod, name).get("terminated")
+    over = terminated is not None or status_of(pod).get("phase") in ("Failed", "Succeeded")
+    if not (over or vanished or gone):
+        return None if deleted_by_us or said_end else _never_starting(pod)
+    exit_code = terminated.get("exitCode") if terminated is not None else None
+    if said_end:
+        return Ending(
+            kind="completed",
+            cause="completed",
+            reason="Reported",
+            message="the attempt told how it ended",
+            exit_code=exit_code,
+        )
+    if deleted_by_us:
+        return _disruption("DeletedByOperator", "trialpod ended the pod", exit_code=exit_code)
+    return (
+        _disrupted(pod, exit_code)
+        or (_by_pod_reason(pod, terminated) if over else None)
+        or (_by_init_container(pod) if over and terminated is None else None)
+        or (_by_container(pod, terminated) if terminated is not None else None)
+        or _without_a_word(pod, gone=gone and not vanished, over=over)
+    )
+
+
+def presumed_gone(pod: Pod, now: float, *, node_ready: bool | None = None, after_s: float = GONE_AFTER_S) -> bool:
+    """Return whether a pod that is being deleted will never report its end, because its node is dead.
+
+    Its process may in truth still be running behind a broken network: such an attempt must be fenced off as lost.
+
+    Args:
+        pod: the pod.
+        now: seconds since the epoch.
+        node_ready: the Ready condition of its node; None = not known, then the pod must show it.
+        after_s: how long after the end of its grace period.
+    """
+    # deletionTimestamp is when the grace period ends, not when the deletion was asked for.
+    deadline = seconds((pod.get("metadata") or {}).get("deletionTimestamp"))
+    if deadline is None or now - deadline <= after_s:
+        return False
+    if node_ready is not None:
+        return not node_ready
+    target = condition(pod, "DisruptionTarget") or {}
+    by_taint = target.get("status") == "True" and target.get("reason") == "DeletionByTaintManager"
+    status = status_of(pod)
+    return by_taint or status.get("reason") == "NodeLost" or status.get("phase") == "Unknown"
+
+
+def _failure(reason: str, message: str, *, exit_code: int | None = None, retry: bool = True) -> Ending:
+    return Ending(kind="failure", cause="failed", reason=reason, message=message, retry=retry, exit_code=exit_code)
+
+
+def _disruption(reason: str, message: str, *, exit_code: int | None = None, cause: EndCause = "preempted") -> Ending:
+    return Ending(kind="disruption", cause=cause, reason=reason, message=message, exit_code=exit_code)
+
+
+def _disrupted(pod: Pod, exit_code: int | None) -> Ending | None:
+    target = condition(pod, "DisruptionTarget") or {}
+    if target.get("status") == "True":
+        reason = str(target.get("reason") or "DisruptionTarget")
+        what = _DISRUPTIONS.get(reason, "disrupted by the cluster")
+        return _disruption(reason, f"the pod was {what}{_in_words(target.get('message'))}", exit_code=exit_code)
+    target = condition(pod, "TerminationTarget") or {}
+    if target.get("status") == "True":
+        reason = str(target.get("reason") or "TerminationTarget")
+        words = _in_words(target.get("message"))
+        return _disruption(reason, f"the pod was preempted by Kueue{words}", exit_code=exit_code)
+    return None
+
+
+def _never_starting(pod: Pod) -> Ending | None:
+    """Return the ending of a pod whose node will never start it.
+
+    A kubelet makes a pod that is not to be restarted no second sandbox once it has made a container for it, even one
+    that was not started yet: when its node restarts in between, the pod stays Pending (kubernetes/kubernetes#118321).
+    """
+    status = status_of(pod)
+    if status.get("phase") != "Pending" or (pod.get("metadata") or {}).get("deletionTimestamp"):
+        return None
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    if not any(each.get("containerID") for each in containers):
+        return None
+    if (condition(pod, "PodReadyToStartContainers") or {}).get("status") != "False":
+        return None
+    node = (pod.get("spec") or {}).get("nodeName") or "its node"
+    message = f"{node} lost the pod before its container had started, and leaves it so; another is tried"
+    return _disruption("SandboxLost", message, cause="lost")
+
+
+def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Ending | None:
+    status = status_of(pod)
+    if status.get("phase") != "Failed":
+        return None
+    reason = str(status.get("reason") or "")
+    words = foreign(status.get("message"))
+    exit_code = terminated.get("exitCode") if terminated is not None else None
+    if reason == "Evicted":
+        if words.startswith(("The node was low", "The node had condition")):
+            return _disruption("Evicted", f"the pod was evicted from its node: {words}", exit_code=exit_code)
+        return _failure(
+            "StorageLimitExceeded",
+            f"the pod wrote more to its local disk than it may: {words.rstrip('. ')}; raise "
+            "spec.resources.ephemeral-storage (or the volume's sizeLimit in spec.template), or keep less on disk",
+            exit_code=exit_code,
+        )
+    if reason == "DeadlineExceeded":
+        limit = (pod.get("spec") or {}).get("activeDeadlineSeconds")
+        span = f" of {limit} s" if limit is not None else ""
+        return _failure(
+            reason,
+            f"the pod was ended at its activeDeadlineSeconds{span}; raise it in spec.template.spec, or remove it",
+            exit_code=exit_code,
+        )
+    if reason in _NODE_WENT:
+        return _disruption(reason, f"the pod was ended by its node{_in_words(words)}", exit_code=exit_code)
+    if terminated is None and reason in _NEVER_ADMITTED:
+        return _failure(
+            reason, f"nodes refuse the pod: {words}; change what spec.template.spec asks for", retry=False
+        )
+    if terminated is None and reason:
+        return _disruption(reason, f"the node turned the pod away ({reason}){_in_words(words)}; another is tried")
+    return None
+
+
+def _by_init_container(pod: Pod) -> Ending | None:
+    for each in status_of(pod).get("initContainerStatuses") or ():
+        state = (each.get("state") or {}).get("terminated")
+        if state is None or not state.get("exitCode") or is_sidecar(pod, each.get("name", "")):
+            continue
+        how = "ran out of memory" if state.get("reason") == "OOMKilled" else f"exited with status {state['exitCode']}"
+        words = _in_words(last_lines(state.get("message")))
+        return _failure(
+            "InitContainerFailed", f"init container {each.get('name')} {how}{words}; its output is in the trial's log"
+        )
+    return None
+
+
+def _beside(pod: Pod) -> str:
+    """Return which sidecars had failed before the trial's container did."""
+    told = []
+    for each in failed_beside(pod):
+        state = last_end(each)
+        words = _in_words(last_lines(state.get("message")))
+        told.append(f"; before that container {each.get('name')} exited with status {state['exitCode']}{words}")
+    return "".join(told)
+
+
+def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Ending | None:
+    reason, words = str(terminated.get("reason") or ""), foreign(terminated.get("message"))
+    code = int(terminated.get("exitCode") or 0)
+    if reason == "OOMKilled" or (code and _starting(reason) and _OOM_AT_START.search(words)):
+        return _failure("OOMKilled", _out_of_memory(pod), exit_code=code)
+    if _starting(reason):
+        if _COMMAND.search(words):
+            return _failure("CommandNotFound", _no_command(words), exit_code=code, retry=False)
+        return _disruption(
+            reason, f"the node could not start the container: {words}; another is tried", exit_code=code
+        )
+    if reason == _LOST or (code == _NOT_KNOWN and _is_ours(pod)):
+        return _disruption(_LOST, "the node lost track of the container", exit_code=code, cause="lost")
+    if _deleted_before(pod, terminated):
+        return _disruption("PodDeleted", "somebody deleted the pod", exit_code=code)
+    if code == 128 + signal.SIGTERM and "livenessProbe" not in trial_container(pod):
+        return _disruption("Terminated", "the process was asked to end by its node", exit_code=code)
+    return _by_exit_code(pod, code, str(terminated.get("message") or ""))
+
+
+def _by_exit_code(pod: Pod, code: int, output: str) -> Ending:
+    words = _in_words(_last_line(output))
+    if code == 0:
+        return _failure(
+            "ExitedSilently",
+            "the process exited with status 0 before it told its result (os._exit(0), or a command that is not "
+            "trialpod's runner?); its log may say more",
+            exit_code=code,
+        )
+    if _NO_RUNTIME.search(output):
+        image = trial_container(pod).get("image", "")
+        return _failure(
+            "NoRuntime",
+            f"the image {image} has no trialpod in it; add `pip install trialpod` to its Dockerfile",
+            exit_code=code,
+            retry=False,
+        )
+    if code in (126, 127):
+        return _failure("CommandNotFound", _no_command(_last_line(output)), exit_code=code, retry=False)
+    number = code - 128
+    if number in signal.valid_signals():
+        hint = _SIGNAL_HINTS.get(signal.Signals(number))
+        printed = f"; the last line that it printed{words}" if words else ""
+        probe = " (or its liveness probe failed)" if "livenessProbe" in trial_container(pod) else ""
+        return _failure(
+            "ContainerFailed",
+            f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}"
+            f"{printed}{_beside(pod)}",
+            exit_code=code,
+        )
+    return _failure(
+        "ContainerFailed",
+        f"the process exited with status {code} before the trial was over{words}{_beside(pod)}; its log may say more",
+        exit_code=code,
+    )
+
+
+def _without_a_word(pod: Pod, *, gone: bool, over: bool) -> Ending:
+    node = (pod.get("spec") or {}).get("nodeName") or "its node"
+    if gone:
+        return _disruption("NodeUnreachable", f"node {node} stopped answering", cause="lost")
+    if over:
+        return _disruption("PodEnded", "the pod ended without saying why", cause="lost")
+    return _disruption(
+        "PodVanished", "the pod vanished without a word (deleted, or lost with its node)", cause="lost"
+    )
+
+
+def _deleted_before(pod: Pod, terminated: Mapping[str, Any]) -> bool:
+    """Return whether the pod's deletion was asked for before its container ended, so that it explains the end."""
+    metadata = pod.get("metadata") or {}
+    deadline = seconds(metadata.get("deletionTimestamp"))
+    if deadline is None:
+        return False
+    asked = deadline - float(metadata.get("deletionGracePeriodSeconds") or 0)
+    ended = seconds(terminated.get("finishedAt"))
+    return ended is None or ended >= asked - CLOCK_SKEW_S
+
+
+def _is_ours(pod: Pod) -> bool:
+    return _OUR_COMMAND in (trial_container(pod).get("command") or ())
+
+
+def _starting(reason: str) -> bool:
+    return reason in ("StartError", "ContainerCannotRun")
+
+
+def _out_of_memory(pod: Pod) -> str:
+    limits = (trial_container(pod).get("resources") or {}).get("limits") or {}
+    if "memory" in limits:
+        return f"the trial ran out of memory at its limit of {limits['memory']}; raise spec.resources.memory"
+    return "the trial ran out of memory on its node, and it has no limit; set spec.resources.memory to what it needs"
+
+
+def _no_command(words: str) -> str:
+    return (
+        f"the image cannot run the trial's command{_in_words(words)}; use an image with Python and trialpod, or set "
+        "the command of the trial's container in spec.template"
+    )
+
+
+def _in_words(text: object) -> str:
+    words = foreign(text).rstrip(". ")
+    return f": {words}" if words else ""
+
+
+def _last_line(output: object) -> str:
+    lines = str(output or "").strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,1 @@
+"""The sub-commands of `trialpod` that need the engine or a cluster, one file each."""

@@ -1,0 +1,128 @@
+"""`trialpod download DIR|URI|NAME DEST`: copies checkpoints to this machine as plain files, verified."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialpod.errors import CheckpointError, InvalidInputError, StorageError, nearest
+from trialpod_operator.commands.checkpoints import trials
+from trialpod_operator.display.words import one_line, plural
+
+if TYPE_CHECKING:
+    from trialpod.protocol.messages import CheckpointInfo
+    from trialpod.storage.base import Storage
+    from trialpod.storage.checkpoints.store import CheckpointStore
+
+
+def split(place: str) -> tuple[str, str | None]:
+    """Return the directory or URI that holds checkpoints, and the name of the one that `place` ends with."""
+    from trialpod.storage.layout import checkpoint_index
+    from trialpod.storage.s3.endpoints import plain
+
+    place = plain(place)
+    parent, separator, last = place.rstrip("/").rpartition("/")
+    if checkpoint_index(last) is None:
+        return place, None
+    return (parent if separator else "."), last
+
+
+def download(store: CheckpointStore, info: CheckpointInfo, target: Path) -> None:
+    """Put a verified copy of a checkpoint into `target`, which appears as a whole.
+
+    Raises:
+        CheckpointError: it is damaged.
+        StorageError: the copy cannot be written.
+    """
+    from trialpod.storage.base import storage_error
+    from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+    from trialpod.storage.layout import MANIFEST_FILE
+
+    part = target.with_name(f".{target.name}.part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(store, RemoteCheckpoints):
+            part.mkdir()
+            store.download(info, part)
+        else:
+            shutil.copytree(store.fetch(info), part, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+        os.replace(part, target)
+    except OSError as error:
+        raise storage_error(error, "cannot write", target, info.size) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "place",
+        metavar="DIR|URI|NAME",
+        help="an experiment, a trial in it, or one checkpoint (.../checkpoint_000003); or an experiment's name in a "
+        "cluster",
+    )
+    parser.add_argument("destination", metavar="DEST", help="a folder; one checkpoint's files go directly into it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Copy; exit status 1 when a checkpoint is damaged."""
+    from trialpod.storage.base import open_storage
+
+    place, wanted = split(options.place)
+    return copy(open_storage(place), place, wanted, Path(options.destination))
+
+
+def copy(whole: Storage, place: str, wanted: str | None, destination: Path) -> int:
+    """Copy what is asked for; return the exit status.
+
+    Args:
+        whole: the storage of an experiment, or of one of its trials.
+        place: what to call it.
+        wanted: the name of one checkpoint of that trial; None: all there are.
+        destination: a folder.
+
+    Raises:
+        InvalidInputError: there are no such checkpoints, or the destination is in use.
+        StorageError: some of them are damaged; the others are copied.
+    """
+    from trialpod.storage.checkpoints.store import CheckpointStore
+
+    if wanted is not None and destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise InvalidInputError(f"{destination} is there already and not an empty folder; name a new folder")
+    done = 0
+    problems: list[str] = []
+    names: list[str] = []
+    for trial, storage in trials(whole):
+        if wanted is not None and trial:
+            continue
+        store = CheckpointStore(storage)
+        try:
+            for info in store.committed():
+                names.append(info.name)
+                if wanted not in (None, info.name):
+                    continue
+                target = destination if wanted is not None else destination / trial / info.name
+                if wanted is None and target.exists():
+                    raise InvalidInputError(f"{target} is there already; name a new folder")
+                try:
+                    download(store, info, target)
+                except CheckpointError as error:
+                    problems.append(str(error))
+                else:
+                    done += 1
+                    print(one_line(str(target)))
+        finally:
+            store.close()
+    if not done and not problems:
+        if wanted is None:
+            raise InvalidInputError(f"{place} has no checkpoints")
+        guess = nearest(wanted, names)
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise InvalidInputError(f"{place} has no whole {wanted}{hint}")
+    if problems:
+        raise StorageError("\n".join([f"{plural(len(problems), 'checkpoint')} could not be copied:", *problems]))
+    return 0

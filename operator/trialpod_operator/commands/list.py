@@ -1,0 +1,129 @@
+"""`trialpod list`: the experiments of a namespace, or of all of them, one per line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod_operator.commands import connection_options, target
+from trialpod_operator.commands import local_list as local_listing
+
+Json = dict[str, Any]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "folder", nargs="?", metavar="DIR",
+        help=f"a folder of experiments on this machine (default: ./{target.LOCAL_FOLDER}, and those of a cluster)",
+    )  # fmt: skip
+    connection_options.configure_place(parser)
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def facts(item: Mapping[str, Any]) -> Json:
+    """Return what a list says of an experiment, as data."""
+    from trialpod_operator.kube_client.view import condition, state_of
+
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    trials, best = status.get("trials") or {}, status.get("best") or {}
+    state = state_of(item)
+    ready = condition(item, "Ready")
+    return {
+        "namespace": item["metadata"].get("namespace", ""),
+        "name": item["metadata"]["name"],
+        "state": "Deleting" if item["metadata"].get("deletionTimestamp") else state,
+        "reason": str(ready.get("reason") or "") if state in ("Waiting", "Stalled") else "",
+        "progress": trials.get("progress", ""),
+        "running": trials.get("running", 0),
+        "failed": trials.get("error", 0),
+        "metric": spec.get("metric"),
+        "best": best.get("value"),
+        "best_trial": best.get("trialId"),
+        "created": item["metadata"].get("creationTimestamp", ""),
+    }
+
+
+def table(found: Sequence[Json], now: float, *, everywhere: bool) -> str:
+    """Return the list as a table; `now` in seconds since the epoch."""
+    from trialpod_operator.display.words import duration
+    from trialpod_operator.kube_client.view import seconds
+
+    rows = [["NAME", "STATE", "TRIALS", "RUNNING", "FAILED", "BEST", "AGE"]]
+    for each in found:
+        made = seconds(each["created"])
+        state = f"{each['state']} ({each['reason']})" if each["reason"] else each["state"]
+        best = f"{each['metric']}={_short(each['best'])}" if each["best"] is not None else ""
+        age = duration(max(0.0, now - made)) if made else ""
+        rows.append([each["name"], state, each["progress"], str(each["running"]), str(each["failed"]), best, age])
+    if everywhere:
+        spaces = ["NAMESPACE", *(each["namespace"] for each in found)]
+        rows = [[space, *row] for space, row in zip(spaces, rows, strict=True)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def _short(text: str) -> str:
+    from trialpod_operator.display.words import number
+
+    try:
+        return number(float(text))
+    except ValueError:
+        return text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the list: the experiments of this machine, of a cluster, or both."""
+    in_cluster = target.in_cluster(options) or options.all_namespaces
+    if options.folder is not None:
+        if in_cluster:
+            raise InvalidInputError(
+                f"{options.folder} is a folder on this machine; leave out the options of a cluster"
+            )
+        if not Path(options.folder).is_dir():
+            raise InvalidInputError(f"{options.folder} is no folder; -n NAMESPACE lists experiments in a cluster")
+    local = [] if in_cluster else local_listing.experiments(Path(options.folder or target.LOCAL_FOLDER))
+    remote: list[Json] | None = None
+    where = ""
+    if options.folder is None:
+        try:
+            with connection_options.connect(options) as api:
+                remote = [facts(item) for item in api.all(everywhere=options.all_namespaces)]
+                where = "the cluster" if options.all_namespaces else f"the namespace {api.namespace}"
+        except TrialpodError as error:
+            if in_cluster or not (local or isinstance(error, InvalidInputError)):
+                raise
+            if isinstance(error, InvalidInputError) and not Path(target.LOCAL_FOLDER).is_dir():
+                raise InvalidInputError(f"there is no ./{target.LOCAL_FOLDER} here, and {error}") from error
+            if not isinstance(error, InvalidInputError):
+                print(f"trialpod: experiments in the cluster are not listed: {error}", file=sys.stderr)
+    if options.json:
+        print(json.dumps([*local, *(remote or [])], indent=2))
+        return 0
+    if local:
+        print(local_listing.table(local))
+    if remote:
+        print(("\n" if local else "") + table(remote, time.time(), everywhere=options.all_namespaces))
+    if local or remote:
+        return 0
+    places = [] if in_cluster else [f"in {options.folder or f'./{target.LOCAL_FOLDER}'}"]
+    places += [f"in {where}"] if remote is not None else []
+    narrow = remote is not None and not options.all_namespaces
+    hint = "; `trialpod list -A` looks into all namespaces" if narrow else ""
+    start = "trialpod submit FILE.yaml" if remote is not None else "trialpod run FILE.yaml"
+    print(f"there is no experiment {' or '.join(places)}{hint}. To start one: {start}")
+    return 0
+
+
+command = Command(
+    name="list", help="list the experiments on this machine and in a cluster", configure=configure, run=run
+)

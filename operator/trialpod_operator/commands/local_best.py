@@ -1,0 +1,84 @@
+"""`trialpod best DIR`: the best trial of an experiment and its parameters. It also works while trials run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from typing import Any
+
+from trialpod.cli.command import Command
+from trialpod.tune.ranking import latest_finite
+from trialpod.tune.result_rows import read_rows
+from trialpod_operator.display.json_lines import strict, trial_data
+from trialpod_operator.display.literals import yaml_text
+from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, best_text, no_best, paste_text
+from trialpod_operator.display.view import ExperimentView, TrialRow
+
+
+def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
+    """Return the trial whose latest finite value of a metric is best, `value` set to it; None when no trial has one.
+
+    Args:
+        view: The experiment with all its trials.
+        metric: A key of the results.
+        mode: ``max`` or ``min``.
+    """
+    sign = 1.0 if mode == "max" else -1.0
+    best: TrialRow | None = None
+    best_value = -math.inf
+    for row in view.rows:
+        value = row.last_result.get(metric)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        iteration: Any = row.iteration
+        if not math.isfinite(value):
+            value, iteration = latest_finite(read_rows(row.path), metric)
+        if value is not None and (best is None or sign * value > best_value):
+            best, best_value = dataclasses.replace(row, value=float(value), value_iteration=iteration), sign * value
+    return best
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR|URI|NAME",
+        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the trial as one JSON object")
+    form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")
+    parser.add_argument("--metric", help="judge by this key of the last results (default: the experiment's)")
+    parser.add_argument("--mode", choices=("max", "min"), help="which is better (default: the experiment's)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the best trial; exit status 1 when there is none (yet)."""
+    from trialpod_operator.local.reading import read_view
+
+    return show(read_view(options.directory, rows=None), options)
+
+
+def show(view: ExperimentView, options: argparse.Namespace) -> int:
+    """Print the best trial of an experiment with all its trials; return the exit status."""
+    metric = options.metric or view.metric
+    mode = options.mode or view.mode
+    if metric is not None and (metric, mode) != (view.metric, view.mode):
+        view = dataclasses.replace(view, metric=metric, mode=mode, best=best_by(view, metric, mode))
+    best = view.best
+    if best is None:
+        print(no_best(view, metric), file=sys.stderr)
+        return EXIT_FAILED
+    if options.json:
+        print(json.dumps(strict({"metric": metric, "mode": mode, **trial_data(best)}), indent=2))
+    elif options.yaml:
+        print(yaml_text(best.config))
+    else:
+        print(f"{best_text(view)}\n\n{paste_text(best)}")
+    return EXIT_FINE
+
+
+command = Command(name="best", help="show the best trial of an experiment directory", configure=configure, run=run)

@@ -1,0 +1,176 @@
+"""`trialpod results DIR`: the trials of an experiment as a table, JSON or CSV. It also works while they run."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.display.json_lines import experiment_data, strict, trial_data
+from trialpod_operator.display.layout import text_table, trial_columns
+from trialpod_operator.display.progress import standing, trials
+from trialpod_operator.display.summary import no_best
+from trialpod_operator.display.view import ExperimentView, TrialRow, best_first
+from trialpod_operator.display.words import (
+    VaryingParameters,
+    brief,
+    duration,
+    flatten,
+    one_line,
+    plural,
+)
+
+_ROW_KEYS = ("trial_id", "name", "status", "iteration", "run_time_s", "attempts", "failures", "disruptions")
+
+
+def sort_value(row: TrialRow, key: str) -> Any:
+    """Return what a row is sorted by under a key; None when it has no such value."""
+    if key in _ROW_KEYS:
+        return getattr(row, key)
+    if key in row.last_result:
+        return row.last_result[key]
+    return flatten(row.config).get(key.removeprefix("config/"))
+
+
+def sort_keys(rows: Iterable[TrialRow]) -> list[str]:
+    """Return the keys that rows can be sorted by."""
+    keys: dict[str, None] = dict.fromkeys(_ROW_KEYS)
+    for row in rows:
+        keys.update(dict.fromkeys(row.last_result))
+        keys.update(dict.fromkeys(flatten(row.config)))
+    return list(keys)
+
+
+def ordered(view: ExperimentView, key: str | None) -> list[TrialRow]:
+    """Return the view's rows in order, those without a value last.
+
+    Args:
+        view: The experiment with all its trials.
+        key: A metric, a parameter or a column; a leading ``-`` reverses it. None: the best by the metric first.
+
+    Raises:
+        InvalidInputError: No trial has such a key.
+    """
+    if key is None:
+        return best_first(view)
+    known = sort_keys(view.rows)
+    reverse = key.startswith("-") and key not in known
+    name = key[1:] if reverse else key
+    if view.rows and name not in known and name.removeprefix("config/") not in known:
+        close = nearest(name, known)
+        hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(map(one_line, known))}"
+        raise InvalidInputError(f"--sort {name}: no trial has such a key; {hint}")
+    values = [sort_value(row, name) for row in view.rows]
+    missing = [value is None or (isinstance(value, float) and math.isnan(value)) for value in values]
+    numeric = all(absent or isinstance(value, (int, float)) for absent, value in zip(missing, values, strict=True))
+    present = [index for index, absent in enumerate(missing) if not absent]
+    present.sort(key=lambda index: values[index] if numeric else brief(values[index], 200), reverse=reverse)
+    last = [index for index, absent in enumerate(missing) if absent]
+    return [view.rows[index] for index in present + last]
+
+
+def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | None) -> str:
+    """Return the experiment's state in one line and the rows as a table; `width` None: as wide as needed."""
+    varying = VaryingParameters()
+    for row in view.rows:
+        varying.observe(row.trial_id, row.config)
+    parts = [f"{one_line(view.name)}: {view.state}", trials(view)]
+    parts += [words for _, words in standing(view)]
+    parts.append(f"{plural(view.results, 'result')} in {duration(view.elapsed_s)}")
+    lines = [", ".join(parts)]
+    if view.message:
+        lines.append(one_line(view.message))
+    if view.metric and view.best is None and view.results:
+        lines.append(no_best(view, view.metric))
+    if not rows:
+        return "\n".join([*lines, "", "no trial to show"])
+    lines += ["", text_table(trial_columns(rows, view.metric, varying.names), width)]
+    told: dict[str, list[TrialRow]] = {}
+    for row in rows:
+        if row.error:
+            told.setdefault(row.error, []).append(row)
+    for error, failed in told.items():
+        others = f" and {plural(len(failed) - 1, 'more trial')}" if len(failed) > 1 else ""
+        lines += ["", f"{one_line(failed[0].trial_id)}{others}: {one_line(error)}"]
+        lines.append(f"  log: {one_line(failed[0].path)}/log.txt")
+    return "\n".join(lines)
+
+
+def results_csv(rows: Sequence[TrialRow]) -> str:
+    """Return rows as CSV: one column per fact, parameter (``config/lr``) and key of the last result."""
+    records = []
+    header: dict[str, None] = {}
+    for row in rows:
+        record: dict[str, Any] = {key: getattr(row, key) for key in _ROW_KEYS}
+        record |= {"error": one_line(row.error), "checkpoint": row.checkpoint, "path": row.path}
+        record |= {f"config/{key}": value for key, value in flatten(row.config).items()}
+        record |= {key: value for key, value in row.last_result.items() if key not in record}
+        header.update(dict.fromkeys(record))
+        records.append(record)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(header) or list(_ROW_KEYS), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().rstrip("\n")
+
+
+def results_json(view: ExperimentView, rows: Sequence[TrialRow]) -> str:
+    """Return the experiment and the rows as one JSON document."""
+    listed = [{**trial_data(row), "last_result": row.last_result} for row in rows]
+    return json.dumps(strict({**experiment_data(view), "trials": listed}), indent=2, allow_nan=False)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR|URI|NAME",
+        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON document")
+    form.add_argument("--csv", action="store_true", help="CSV, one line per trial")
+    parser.add_argument(
+        "--sort", metavar="KEY", help="a metric, parameter or column; --sort=-KEY reverses (default: best first)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="show only the first N trials")
+    parser.add_argument("--failed", action="store_true", help="show only trials that failed")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the results."""
+    from trialpod_operator.local.reading import read_view
+
+    return show(read_view(options.directory, rows=None), options)
+
+
+def show(view: ExperimentView, options: argparse.Namespace) -> int:
+    """Print the results of an experiment with all its trials; return the exit status."""
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
+    rows = ordered(view, options.sort)
+    if options.failed:
+        rows = [row for row in rows if row.status == "ERROR"]
+    left_out = len(rows) - options.limit if options.limit is not None else 0
+    rows = rows[: options.limit]
+    if options.json:
+        print(results_json(view, rows))
+    elif options.csv:
+        print(results_csv(rows))
+    else:
+        width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
+        print(results_table(view, rows, width))
+        if left_out > 0:
+            print(f"… and {plural(left_out, 'more trial')}; raise --limit to see them")
+    return 0
+
+
+command = Command(name="results", help="show the trials of an experiment directory", configure=configure, run=run)

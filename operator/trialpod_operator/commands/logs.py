@@ -1,0 +1,289 @@
+"""`trialpod logs TRIAL`: what a trial printed, while its pod runs and after it has gone.
+
+Of a pod that is there the API server gives the output; what earlier pods of the trial printed is in `log.txt` in the
+trial's directory in the storage. With `-f` the output of the running pod is shown as it comes, then that of the
+trial's next attempts, until the trial has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.protocol.output import lines_of
+from trialpod_operator.cluster import names
+from trialpod_operator.commands import connection_options, local_logs, target
+from trialpod_operator.local.reading import is_experiment
+
+if TYPE_CHECKING:
+    from trialpod_operator.kube_client.client import Experiments
+
+Json = dict[str, Any]
+
+POLL_S = 1.0
+COPIED_S = 20.0
+"""So long after a trial's end its output may be on the way to the storage."""
+
+_ENDED = ("TERMINATED", "ERROR")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "name", metavar="TRIAL | EXPERIMENT TRIAL", nargs="+",
+        help="an experiment and one of its trials by id or number: climb 3; or the id of a trial, or a TuneTrial",
+    )  # fmt: skip
+    parser.add_argument("-f", "--follow", action="store_true", help="show what comes, until the trial has ended")
+    parser.add_argument(
+        "-p", "--previous", action="store_true", help="what the attempts before the running one printed"
+    )
+    parser.add_argument(
+        "--rank", type=int, default=0, metavar="N", help="of the trial's worker N, where it has more than one pod"
+    )
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
+    connection_options.configure_place(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the log."""
+    from trialpod_operator.commands.trials import find_trial
+
+    if len(options.name) > 2:
+        given = " ".join(options.name)
+        raise InvalidInputError(f"logs {given}: name one trial, or an experiment and one of its trials")
+    if options.tail is not None and options.tail < 0:
+        raise InvalidInputError(f"--tail {options.tail}: must be 0 or more")
+    place, wanted = local_trial(options)
+    if place is not None:
+        return local_logs.run(place, wanted, options)
+    with target.connect(options.name[0], options) as api:
+        item, trial = find_trial(api, *options.name)
+        reader = LogReader(api, item, trial, connection_options.flags(options, api.namespace), rank=options.rank)
+        if options.previous:
+            return reader.write(reader.earlier(), sys.stdout.buffer, options.tail)
+        if options.follow:
+            return reader.follow(sys.stdout.buffer)
+        return reader.write(reader.latest(), sys.stdout.buffer, options.tail)
+
+
+def local_trial(options: argparse.Namespace) -> tuple[str | None, str]:
+    """Return the folder or URI of the experiment and which trial is meant; (None, "") when it is in a cluster."""
+    name = options.name[0]
+    if target.in_cluster(options):
+        return None, ""
+    experiment, slash, trial = name.rpartition("/")
+    if slash and len(options.name) == 1 and "://" not in name and not is_experiment(Path(name)):
+        # climb/3: an experiment here, or else one in the cluster
+        place = target.experiment_place(experiment, options)
+        return (place, trial) if place is not None and is_experiment(Path(place)) else (None, "")
+    place = target.experiment_place(name, options)
+    if place is not None:
+        return place, options.name[1] if len(options.name) > 1 else ""
+    if len(options.name) > 1:
+        return None, ""
+    for path in sorted(Path(target.LOCAL_FOLDER).glob(f"*/*{glob.escape(name)}_*/")):
+        if f"_{name}_" in f"_{path.name}":
+            return str(path.parent), name
+    return None, ""
+
+
+class LogReader:
+    """The log of one trial.
+
+    Args:
+        api: its namespace.
+        item: the TuneExperiment.
+        trial: the TuneTrial.
+        place: the options with which other commands find the namespace.
+        rank: of the pod among those of an attempt; only what the first one printed is stored.
+        clock: seconds, monotonic.
+        sleep: waits some seconds.
+    """
+
+    def __init__(
+        self,
+        api: Experiments,
+        item: Json,
+        trial: Json,
+        place: str,
+        *,
+        rank: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._item = item
+        self._trial = trial
+        self._place = place
+        self._rank = rank
+        self._clock = clock
+        self._sleep = sleep
+        self.name = str(trial["metadata"]["name"])
+
+    def latest(self) -> Iterator[bytes]:
+        """Yield the output of the trial's pod, or what is stored when it has none any more.
+
+        Raises:
+            TrialpodError: there is nothing, and why.
+        """
+        pod = self._pod()
+        lines = self._of_pod(pod) if pod is not None else None
+        if lines is not None:
+            return lines
+        return self.stored() or self._nothing()
+
+    def earlier(self) -> Iterator[bytes]:
+        """Yield what the attempts before the one that runs printed."""
+        found = self.stored()
+        if found is None:
+            attempt = int((self._trial.get("status") or {}).get("attempt") or 0)
+            words = "it has had one attempt only" if attempt <= 1 else "none of them is in the storage (yet)"
+            raise TrialpodError(f"{self.name} has no log of earlier attempts: {words}")
+        return found
+
+    def stored(self) -> Iterator[bytes] | None:
+        """Return the lines of the log in the storage, None when there is none.
+
+        Raises:
+            TrialpodError: the storage cannot be read from here.
+        """
+        from trialpod.storage.base import KeyMissingError
+        from trialpod.storage.layout import LOG_FILE
+        from trialpod_operator.kube_client.storage import DeskStorageError, opened
+
+        where = str((self._trial.get("status") or {}).get("storageUri") or "")
+        if not where or self._rank:
+            return None
+        try:
+            with opened(self._api, self._item) as (uri, storage):
+                data = storage.read(f"{where.removeprefix(uri).strip('/')}/{LOG_FILE}")
+        except KeyMissingError:
+            return None
+        except DeskStorageError as error:
+            raise TrialpodError(
+                f"the pod of {self.name} is gone; its output is in {where}/{LOG_FILE}, which cannot be read from "
+                f"here: {error}"
+            ) from error
+        return iter(data.splitlines(keepends=True))
+
+    def follow(self, out: IO[bytes]) -> int:
+        """Write the output of the trial's attempts as it comes, until the trial has ended."""
+        from trialpod_operator.kube_client.client import ApiError
+
+        told = ""
+        seen: set[str] = set()
+        while True:
+            pod = self._pod(besides=seen)
+            if pod is not None:
+                try:
+                    if seen:
+                        self._say(f"attempt {pod['metadata']['labels'].get(names.ATTEMPT_LABEL)}:")
+                    for line in self._lines(pod, follow=True):
+                        out.write(line)
+                        out.flush()
+                    seen.add(pod["metadata"]["uid"])
+                    told = ""
+                    continue
+                except ApiError as error:
+                    if error.status not in (400, 404):
+                        raise
+                    # 400: the container has not begun; 404: the pod went in this moment.
+            self._trial = self._api.find_trial(self.name) or self._trial
+            if str((self._trial.get("status") or {}).get("state")) in _ENDED and pod is None:
+                if not seen:
+                    return self.write(self._stored_soon() or self._nothing(), out, None)
+                return 0
+            why = self._waiting()
+            if why and why != told:
+                self._say(why)
+                told = why
+            self._sleep(POLL_S)
+
+    def write(self, lines: Iterable[bytes], out: IO[bytes], tail: int | None) -> int:
+        """Write lines, or the last of them."""
+        from trialpod_operator.commands.local_logs import write
+
+        return write(lines, out, tail)
+
+    def _stored_soon(self) -> Iterator[bytes] | None:
+        deadline = self._clock() + COPIED_S
+        while (found := self.stored()) is None and self._clock() < deadline:
+            self._sleep(POLL_S)
+        return found
+
+    def _pod(self, besides: set[str] | None = None) -> Json | None:
+        """Return the pod of the trial's newest attempt that there is."""
+        from trialpod_operator.commands.trials import attempt_of
+
+        wanted = self._trial["spec"].get("trialId")
+        pods = [
+            pod
+            for pod in self._api.pods(str(self._item["metadata"]["name"]))
+            if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == wanted
+            and pod["metadata"].get("uid") not in (besides or ())
+            and str((pod["metadata"].get("labels") or {}).get(names.RANK_LABEL) or "0") == str(self._rank)
+        ]
+        return max(pods, key=attempt_of, default=None)
+
+    def _of_pod(self, pod: Json) -> Iterator[bytes] | None:
+        """Return the output of a pod, None when it has none (any more)."""
+        from trialpod_operator.kube_client.client import ApiError
+
+        try:
+            return iter(list(self._lines(pod)))
+        except ApiError as error:
+            if error.status in (400, 404):
+                return None
+            raise
+
+    def _lines(self, pod: Json, *, follow: bool = False) -> Iterator[bytes]:
+        """Yield what the trial printed in a pod, which may have run others too."""
+        lines = self._api.log(pod["metadata"]["name"], container=container_of(pod), follow=follow)
+        made_for = (pod["metadata"].get("annotations") or {}).get(names.MADE_FOR_ANNOTATION)
+        if not made_for:
+            return iter(lines)
+        first = str(made_for).rpartition("/")[0]
+        return lines_of(lines, str(self._trial["spec"].get("trialId")), first, until_next=follow)
+
+    def _waiting(self) -> str:
+        status = self._trial.get("status") or {}
+        state = str(status.get("state") or "PENDING")
+        if why := status.get("waiting"):
+            return f"{self.name} waits: {why.get('reason')}: {why.get('message')}"
+        return f"{self.name} is {state}, and has no pod that runs" if state in ("PENDING", "PAUSED") else ""
+
+    def _nothing(self) -> Iterator[bytes]:
+        experiment = self._item["metadata"]["name"]
+        status = self._trial.get("status") or {}
+        if why := self._waiting():
+            raise TrialpodError(f"there is no output yet: {why}; trialpod why {experiment} {self._place}")
+        if status.get("state") == "TERMINATED" and not status.get("disruptions"):
+            self._say(f"{self.name} is TERMINATED; it printed nothing")
+            return iter(())
+        if status.get("state") in _ENDED:
+            ended = f": {status['message']}" if status.get("message") else ""
+            raise TrialpodError(
+                f"{self.name} is {status['state']}{ended}; no output of it is kept: it printed nothing, or its node "
+                "was lost with it"
+            )
+        raise TrialpodError(f"there is no output of {self.name} yet; -f waits for it")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(f"trialpod: {text}", file=sys.stderr, flush=True)
+
+
+def container_of(pod: Json) -> str:
+    """Return the container of a pod that runs the trial."""
+    found = [str(each["name"]) for each in (pod.get("spec") or {}).get("containers") or []]
+    return names.CONTAINER if names.CONTAINER in found or not found else found[0]
+
+
+command = Command(name="logs", help="show what a trial printed", configure=configure, run=run)

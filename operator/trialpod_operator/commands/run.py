@@ -1,0 +1,274 @@
+"""`trialpod run`: an experiment from a manifest, or a script with a `Tuner` in it, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod import compat
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.storage.base import local_folder
+from trialpod.storage.s3.endpoints import plain
+from trialpod.tune.config import check_name
+from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
+from trialpod.tune.places import WORK_DIR
+from trialpod_operator.api.loader import display_name, load_file
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.display.base import write_closing
+from trialpod_operator.display.choose import choose_display
+from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, RunCommand, command_ways, exit_status, summarize
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.plans import plan_from_manifest
+from trialpod_operator.local import backend
+from trialpod_operator.local.experiment_run import RunOptions, run_experiment
+from trialpod_operator.local.trial_output import ALL, FollowedTrials
+
+DEFAULT_STORAGE = "trialpod-results"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("file", help="a TuneExperiment manifest (- for standard input), a script (.py), or with -m a "
+                        "module")  # fmt: skip
+    parser.add_argument("-m", "--module", action="store_true", help="FILE is the name of a module, as for python -m")
+    parser.add_argument("args", nargs="*", help="arguments of a script, after --")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="PATH=VALUE",
+                        help="change a field of the manifest, e.g. spec.numSamples=10")  # fmt: skip
+    parser.add_argument("--name", help="name of the experiment, and of its directory")
+    parser.add_argument("--storage", metavar="DIR|URI",
+                        help=f"where the experiment is kept: a folder (default: ./{DEFAULT_STORAGE}), or "
+                        "s3://bucket/prefix")  # fmt: skip
+    parser.add_argument("--max-concurrent", type=_positive, metavar="N", help="at most N trials at once")
+    parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
+    parser.add_argument("--fresh", action="store_true",
+                        help="start over: results of that name are moved aside, to NAME.1 or the like")  # fmt: skip
+    parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
+    parser.add_argument("--gpus", type=int, metavar="N", help="share out N GPUs instead of those there are")
+    parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
+                        help="show what this trial prints while it runs: its number, its id, or all (the default of "
+                        "scripts, and of manifests with -v)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object per event, for programs")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the experiment; return the exit status."""
+    if args.fresh and args.retry_failed:
+        raise InvalidInputError("--fresh starts over, so there is nothing for --retry-failed; give one of them")
+    if args.module or args.file.endswith(".py"):
+        return _run_script(args)
+    if args.args:
+        raise InvalidInputError(f"unexpected arguments: {' '.join(args.args)}; a manifest takes none")
+    return _run_manifest(args)
+
+
+def _run_manifest(args: argparse.Namespace) -> int:
+    overrides = list(args.sets)
+    if args.max_concurrent:
+        overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
+    experiment = _named(_the_one(load_file(args.file, overrides), args.file), args.name)
+    folder = Path.cwd() if args.file == "-" else Path(args.file).resolve().parent
+    directory, storage_uri = _places(args, experiment)
+    command = RunCommand(
+        file=args.file,
+        name=args.name,
+        storage=args.storage,
+        sets=tuple(args.sets),
+        max_concurrent=args.max_concurrent,
+        num_samples=experiment.spec.num_samples,
+    )
+
+    def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
+        return plan_from_manifest(experiment, folder, stored, storage_uri)
+
+    display = choose_display(sys.stdout, json=args.json, verbose=_verbosity(args))
+    follow = followed_trials(args, default=_verbosity(args) > 0)
+    options = RunOptions(
+        cpus=args.cpus,
+        gpus=args.gpus,
+        retry_errors="resume" if args.retry_failed else "",
+        retry_failed=True,
+        if_exists="fresh" if args.fresh else "resume",
+        ways=command_ways(command, "numSamples, the time budgets, maxConcurrentTrials, failurePolicy"),
+        follow=follow,
+    )
+    outcome = run_experiment(plan, directory, display, options)
+    warn_of_missing(follow)
+    write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
+    return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
+
+
+def _run_script(args: argparse.Namespace) -> int:
+    script = Path(args.file)
+    if not args.module and not script.is_file():
+        raise InvalidInputError(f"{script} does not exist")
+    if args.sets:
+        raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
+    os.environ[STORAGE] = args.storage or os.environ.get(STORAGE) or DEFAULT_STORAGE
+    os.environ.setdefault(WORK_DIR, DEFAULT_STORAGE)
+    own_name = args.file.rpartition(".")[2] if args.module else script.stem
+    os.environ[RUN_NAME] = args.name or own_name
+    os.environ[IF_EXISTS] = "fresh" if args.fresh else "resume"
+    if args.max_concurrent:
+        os.environ[MAX_CONCURRENT] = str(args.max_concurrent)
+    command = RunCommand(
+        file=args.file,
+        module=args.module,
+        name=args.name,
+        storage=args.storage,
+        max_concurrent=args.max_concurrent,
+    )
+    state = backend.ScriptRun(
+        json=args.json,
+        verbose=_verbosity(args) if args.quiet or getattr(args, "verbose", 0) else None,
+        command=command,
+        cpus=args.cpus,
+        gpus=args.gpus,
+        follow=FollowedTrials(args.follow) if args.follow else None,
+        retry_errors="resume" if args.retry_failed else "",
+    )
+    backend.script_run = state
+    failed = (run_module if args.module else run_script_file)(args.file, args.args)
+    warn_of_missing(state.follow)
+    if failed:
+        return EXIT_FAILED
+    if not state.statuses:
+        print(f"{script} ended without running an experiment: does it call Tuner(...).fit()?", file=sys.stderr)
+    return max(state.statuses, default=EXIT_FINE)
+
+
+def run_script_file(file: str, arguments: Sequence[str]) -> bool:
+    """Run a script as Python would; show an error of its own, and return whether there was one.
+
+    Raises:
+        TrialpodError: an experiment in it could not go on, or cannot work.
+    """
+    script = Path(file)
+    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    sys.argv = [file, *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except TrialpodError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
+        _show_script_error(error, str(script))
+        if isinstance(error, ModuleNotFoundError) and error.name == "ray":
+            print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
+        return True
+    return False
+
+
+def run_module(module: str, arguments: Sequence[str]) -> bool:
+    """Run a module as ``python -m`` would; as `run_script_file` otherwise.
+
+    Raises:
+        InvalidInputError: there is no such module.
+        TrialpodError: an experiment in it could not go on, or cannot work.
+    """
+    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    sys.argv = [module, *arguments]
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_spec(f"{module}.__main__")
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"-m {module}: there is no module {error.name!r} here or among the installed ones"
+        ) from None
+    if found is None or found.origin is None:
+        raise InvalidInputError(
+            f"-m {module}: there is no such module here ({os.getcwd()}) or among the installed ones; give its name "
+            "with dots, as to `import`, or the path of a script without -m"
+        )
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except TrialpodError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the module's own: shown as Python would
+        _show_script_error(error, found.origin)
+        return True
+    return False
+
+
+def _show_script_error(error: Exception, script: str) -> None:
+    """Print a traceback that begins in the script."""
+    shown = traceback.TracebackException.from_exception(error)
+    first = next((at for at, frame in enumerate(shown.stack) if frame.filename == script), 0)
+    shown.stack = traceback.StackSummary.from_list(shown.stack[first:])
+    print("".join(shown.format()), end="", file=sys.stderr)
+
+
+def followed_trials(args: argparse.Namespace, *, default: bool) -> FollowedTrials | None:
+    """Return whose output to show; `default` is whether all trials are followed when none is named."""
+    if args.follow:
+        return FollowedTrials(args.follow)
+    return FollowedTrials([ALL]) if default and not args.json else None
+
+
+def warn_of_missing(follow: FollowedTrials | None) -> None:
+    """Say which of the named trials did not run."""
+    for name in follow.missing if follow is not None else ():
+        if name != ALL:
+            print(f"--follow {name}: no such trial ran; give its number or its id", file=sys.stderr)
+
+
+def _named(experiment: TuneExperiment, name: str | None) -> TuneExperiment:
+    """Return the experiment under another name, which need not be one that a cluster would take."""
+    if name is None:
+        return experiment
+    try:
+        check_name("--name", name)
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"--name {name!r}: a name is that of a folder: without slashes and line breaks, not beginning with a dot"
+        ) from None
+    metadata = msgspec.structs.replace(experiment.metadata, name=name)
+    return msgspec.structs.replace(experiment, metadata=metadata)
+
+
+def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
+    if len(experiments) == 1:
+        return experiments[0]
+    names = ", ".join(experiment.name for experiment in experiments)
+    raise InvalidInputError(
+        f"{display_name(file)} has {len(experiments)} experiments ({names}); put the one to run into its own file"
+        if experiments
+        else f"{display_name(file)} has no TuneExperiment in it; `trialpod init` writes one to start from"
+    )
+
+
+def _places(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
+    """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
+    uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
+    uri = plain(uri)
+    folder = local_folder(uri)
+    if folder is None:
+        return Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().resolve() / experiment.name, uri.rstrip(
+            "/"
+        )
+    return folder.resolve() / experiment.name, ""
+
+
+def _verbosity(args: argparse.Namespace) -> int:
+    return -1 if args.quiet else int(getattr(args, "verbose", 0) or 0)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+command = Command("run", "run an experiment on this machine, or go on with it", configure, run)

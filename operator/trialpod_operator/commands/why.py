@@ -1,0 +1,271 @@
+"""`trialpod why NAME`: why an experiment in a cluster does not go on, or why its trials failed, with the next step.
+
+It adds nothing of its own to what the conditions, the TuneTrials and the events say: the words are the operator's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialpod.cli.command import Command
+from trialpod_operator.commands import connection_options, local_why, target
+
+if TYPE_CHECKING:
+    from trialpod_operator.kube_client.client import Experiments
+
+MOST_GROUPS = 5
+MOST_NAMES = 5
+MOST_EVENTS = 5
+QUIET_S = 300.0
+"""A trial that has reported nothing for so long is worth a line."""
+
+Json = dict[str, Any]
+
+
+def findings(
+    item: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+) -> Json:
+    """Return what there is to say, as data.
+
+    Args:
+        item: the TuneExperiment.
+        trials: its TuneTrials.
+        events: those about it, the latest last.
+    """
+    from trialpod_operator.kube_client.client import event_time
+    from trialpod_operator.kube_client.view import condition, seconds, state_of
+
+    status = item.get("status") or {}
+    waiting: dict[tuple[str, str], list[str]] = {}
+    failed: dict[str, list[str]] = {}
+    logs: dict[str, str] = {}
+    silent: dict[str, float] = {}
+    said: dict[str, str] = {}  # the first of each kind of message, as it is
+    for trial in trials:
+        found = trial.get("status") or {}
+        name = str((trial.get("spec") or {}).get("trialId") or trial["metadata"]["name"])
+        if why := found.get("waiting"):
+            kind = _without_names(str(why.get("message")), trial)
+            message = said.setdefault(kind, str(why.get("message")))
+            waiting.setdefault((str(why.get("reason")), message), []).append(name)
+        if found.get("state") == "ERROR":
+            message = str(found.get("message") or "no reason is known")
+            message = said.setdefault(_without_names(message, trial), message)
+            failed.setdefault(message, []).append(name)
+            logs.setdefault(message, f"{found.get('storageUri')}/log.txt" if found.get("storageUri") else "")
+        if found.get("state") == "RUNNING" and found.get("lastReportTime"):
+            silent[name] = seconds(found["lastReportTime"])
+    held = status.get("waiting") or {}
+    if held and not waiting:
+        waiting[str(held.get("reason")), str(held.get("message"))] = []
+    observed = int(status.get("observedGeneration", -1))
+    return {
+        "name": item["metadata"]["name"],
+        "namespace": item["metadata"].get("namespace", ""),
+        "state": state_of(item),
+        "observed": observed >= int(item["metadata"].get("generation") or 1),
+        "deleting": bool(item["metadata"].get("deletionTimestamp")),
+        "finalizers": list(item["metadata"].get("finalizers") or []),
+        "progress": (status.get("trials") or {}).get("progress", ""),
+        "running": (status.get("trials") or {}).get("running", 0),
+        "starting": (status.get("trials") or {}).get("starting", 0),
+        "disruptions": status.get("disruptions") or 0,
+        "conditions": {
+            kind: {key: found.get(key) for key in ("status", "reason", "message", "lastTransitionTime")}
+            for kind in ("Ready", "Stalled", "Suspended", "Succeeded", "Failed")
+            if (found := condition(item, kind))
+        },
+        "waiting": [
+            {"reason": reason, "message": message, "trials": names} for (reason, message), names in waiting.items()
+        ],
+        "failed": [
+            {"message": message, "trials": names, "log": logs[message]}
+            for message, names in sorted(failed.items(), key=lambda entry: -len(entry[1]))
+        ],
+        "events": [
+            {"type": e.get("type"), "reason": e.get("reason"), "message": e.get("message"), "time": event_time(e)}
+            for e in list(events)[-MOST_EVENTS:]
+        ],
+        "last_reports": silent,
+        "deadline": (item.get("spec") or {}).get("progressDeadline"),
+        "storage": status.get("storageUri") or "",
+        "trainable_fixed": status.get("trainableFixed"),
+    }
+
+
+def _without_names(message: str, trial: Mapping[str, Any]) -> str:
+    """Return what is the same in the messages of all trials to which the same has happened."""
+    names = (trial.get("status") or {}).get("podName"), trial["metadata"]["name"], trial["spec"].get("trialId")
+    for name in names:
+        message = message.replace(str(name), "TRIAL") if name else message
+    return message
+
+
+def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
+    """Return what to do; the messages themselves name what is wrong and how to put it right.
+
+    Args:
+        found: what there is to say.
+        place: the options with which other commands find the namespace; "" = its name.
+    """
+    name, where = found["name"], f"-n {found['namespace']}"
+    place = place or where
+    if found["deleting"]:
+        if found["finalizers"]:
+            free = '{"metadata":{"finalizers":null}}'
+            step = (
+                "the operator deletes the stored data first; if none runs any more, let the resource go by hand (the "
+                f"data stays): kubectl {where} patch te {name} --type=merge -p '{free}'"
+            )
+            return [step]
+        return ["it is being deleted; its trials and pods go with it"]
+    if not found["observed"]:
+        step = (
+            "no operator has looked at it as it is now; is one running that serves this namespace? "
+            f"trialpod check {place} --no-pod"
+        )
+        return [step]
+    steps = []
+    if found.get("operator"):
+        steps.append(f"trialpod check {place} --no-pod says what is wrong with the operator")
+    stalled = found["conditions"].get("Stalled", {})
+    if stalled.get("reason") == "InvalidSpec":
+        steps.append("correct the manifest, check it with `trialpod validate FILE`, and apply it again")
+    elif stalled.get("status") == "True" and "Failed" not in found["conditions"]:
+        steps.append("put right what the message names; the experiment then goes on by itself")
+    if found["state"] == "Suspended":
+        steps.append(f"trialpod resume {name} {place} goes on with it")
+    if found["waiting"] and found["state"] != "Suspended":
+        steps.append(f"kubectl {where} get pods -l trialpod.dev/experiment={name} shows the pods that wait")
+    if found["failed"]:
+        first = found["failed"][0]["trials"][0]
+        steps.append(f"trialpod logs {name} {first} {place} shows what it printed")
+        steps.append(f"trialpod results {name} {place} --failed lists all that failed")
+        changeable, fixed = "spec.resources, spec.image and spec.template", "trainable, metric or searchSpace"
+        if found["trainable_fixed"] is False:
+            changeable, fixed = (
+                "spec.resources, spec.image, spec.template and spec.trainable",
+                "metric or searchSpace",
+            )
+        steps.append(
+            f"when the cause is put right: trialpod retry {name} {place} tries them again. {changeable} can be "
+            f"changed for that (kubectl {where} edit te {name}); another {fixed} needs a new metadata.name"
+        )
+    if found["state"] in ("Succeeded", "Stopped"):
+        steps.append(f"trialpod best {name} {place} prints the best parameters")
+    return steps
+
+
+def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
+    """Return the same for a person; `now` in seconds since the epoch, `place` as for `next_steps`."""
+    from trialpod_operator.display.words import duration, one_line, plural
+    from trialpod_operator.kube_client.view import ago, seconds
+
+    running = "".join(f", {found[kind]} {kind}" for kind in ("running", "starting") if found[kind])
+    progress = f", {found['progress']} trials done{running}" if found["progress"] else ""
+    lines = [f"{found['name']} (namespace {found['namespace']}): {found['state']}{progress}"]
+    if silence := found.get("operator"):
+        lines.append(f"  {silence}; pods that run go on, and nothing else happens. What follows is as it was then")
+    told = set()
+    for kind, each in found["conditions"].items():
+        if each["message"] in told:
+            continue
+        told.add(each["message"])
+        alike = (c for c in found["conditions"].values() if c["message"] == each["message"])
+        since = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
+        lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
+    if found["waiting"]:
+        lines += ["", "trials that wait:"]
+        for each in found["waiting"][:MOST_GROUPS]:
+            lines.append(f"  {each['reason']}: {one_line(each['message'])}")
+            lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
+        lines += _more(found["waiting"], "reason")
+    lines += ["", *(f"queue {each}" for each in found["queues"])] if found.get("queues") else []
+    quiet = {name: now - at for name, at in found["last_reports"].items() if now - at >= QUIET_S}
+    if quiet:
+        limit = found["deadline"]
+        then = f"they fail after {limit} (spec.progressDeadline)" if limit else "spec.progressDeadline would end them"
+        longest = duration(max(quiet.values()))
+        lines += ["", f"trials that run and have reported nothing for up to {longest}; {then}:"]
+        lines.append(f"    {_names(sorted(quiet))}")
+    if found["failed"]:
+        lines += ["", "trials that failed:"]
+        for each in found["failed"][:MOST_GROUPS]:
+            lines.append(f"  {plural(len(each['trials']), 'trial')}: {one_line(each['message'])}")
+            lines.append(f"    {_names(each['trials'])}{'; log: ' + each['log'] if each['log'] else ''}")
+        lines += _more(found["failed"], "message")
+    if found["disruptions"]:
+        lines += ["", f"{plural(found['disruptions'], 'attempt')} ended by the cluster; no trial fails by that"]
+    if found["events"]:
+        lines += ["", "last events:"]
+        for each in found["events"]:
+            when = ago(seconds(each["time"]), now)
+            lines.append(f"  {when}  {each['type']} {each['reason']}: {one_line(str(each['message']))}")
+    steps = next_steps(found, place)
+    if steps:
+        lines += ["", *(f"next: {step}" for step in steps)]
+    elif not found["waiting"] and not found["failed"] and not quiet:
+        ready = found["conditions"].get("Ready", {}).get("status") == "True"
+        lines += ["", "nothing stands in its way"] if ready else []
+    return "\n".join(lines)
+
+
+def queue_lines(api: Experiments, name: str) -> list[str]:
+    """Return how full the queues are in which pods of an experiment wait, and how many are before them."""
+    from trialpod_operator.cluster.pods import queues
+
+    held = [pod for pod in api.pods(name) if queues.is_held(pod)]
+    lines = []
+    for queue in sorted({queues.queue_of(pod) for pod in held} - {""}):
+        facts = api.queue(queue)
+        if facts is None:
+            continue
+        before = queues.position(facts.pending, api.workloads(held)) if facts.pending else None
+        ahead = f"; {before} before the first of these" if before is not None else ""
+        lines.append(f"{queue}: {queues.numbers(facts.local, facts.cluster)}{ahead}")
+    return lines
+
+
+def _names(trials: list[str]) -> str:
+    rest = len(trials) - MOST_NAMES
+    return ", ".join(trials[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _more(groups: list[Json], noun: str) -> list[str]:
+    rest = len(groups) - MOST_GROUPS
+    return [f"  ... and {rest} more {noun}{'s' if rest > 1 else ''}"] if rest > 0 else []
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print it."""
+    local = target.experiment_place(options.name, options)
+    if local is not None:
+        return local_why.run(local, options)
+    with target.connect(options.name, options) as api:
+        place = connection_options.flags(options, api.namespace)
+        item = api.get(options.name)
+        found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
+        if any(each["reason"] == "Queued" for each in found["waiting"]):
+            found["queues"] = queue_lines(api, options.name)
+        if silence := api.operator_silence(time.time()):
+            found["operator"] = silence
+    print(json.dumps(found, indent=2) if options.json else text(found, time.time(), place))
+    return 0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    connection_options.configure(parser)
+    parser.epilog = target.RULE
+
+
+command = Command(
+    name="why",
+    help="say why an experiment does not proceed or has failed, and what to do",
+    configure=configure,
+    run=run,
+)

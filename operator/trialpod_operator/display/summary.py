@@ -1,0 +1,244 @@
+"""The closing lines of a run, and its exit status. Pure functions of an `ExperimentView`."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from trialpod.cli.program import program
+from trialpod.errors import nearest
+from trialpod.protocol.messages import AUTO_RESULT_KEYS
+from trialpod.storage.layout import LOG_FILE
+from trialpod_operator.display.account import account_text, is_worth_telling
+from trialpod_operator.display.literals import python_literal, yaml_text
+from trialpod_operator.display.progress import done
+from trialpod_operator.display.remedies import Remedies
+from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.display.words import duration, number, one_line, plural
+
+MOST_FAILURES = 5
+MOST_KEYS = 12
+EXIT_FINE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+_ENDED_WORDS = [("TERMINATED", "terminated"), ("ERROR", "failed")]
+_OPEN_WORDS = [("RUNNING", "running"), ("PAUSED", "paused"), ("PENDING", "waiting")]
+_STATIC_KEYS = {"trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config"}
+_NOT_METRICS = AUTO_RESULT_KEYS | _STATIC_KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """The command line that started the experiment, as far as it is needed to repeat it.
+
+    Attributes:
+        file: The manifest or script, as the user wrote it.
+        name: `--name`, when it was given.
+        storage: `--storage`, when it was given.
+        sets: The `--set` options, each ``path=value``.
+        max_concurrent: `--max-concurrent`, when it was given.
+        num_samples: The experiment's numSamples; None when the command cannot change it.
+        module: `file` is the name of a module.
+    """
+
+    file: str
+    name: str | None = None
+    storage: str | None = None
+    sets: tuple[str, ...] = field(default=())
+    max_concurrent: int | None = None
+    num_samples: int | None = None
+    module: bool = False
+
+    def text(self, **changes: str) -> str:
+        """Return the command; `changes` are fields of the spec to set in addition (or anew)."""
+        options = [option for option in self.sets if option.partition("=")[0] not in _paths(changes)]
+        options += [f"{path}={value}" for path, value in zip(_paths(changes), changes.values(), strict=True)]
+        words = ["run", *(["-m"] if self.module else []), self.file]
+        words += ["--name", self.name] if self.name else []
+        words += ["--storage", self.storage] if self.storage else []
+        words += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
+        for option in options:
+            words += ["--set", option]
+        return f"{program()} {shlex.join(words)}"
+
+
+def command_ways(command: RunCommand, budget: str) -> Remedies:
+    """Return what can be done about results that are there already, as commands."""
+    return Remedies(replace(command, name="NEW").text(), f"{command.text()} --fresh", budget)
+
+
+def _paths(changes: Iterable[str]) -> list[str]:
+    return [f"spec.{name}" for name in changes]
+
+
+def exit_status(view: ExperimentView, *, interrupted: bool, uncopied: str = "") -> int:
+    """Return 130 when the user interrupted the run, 1 when a trial, the experiment or its copy failed, else 0."""
+    if interrupted:
+        return EXIT_INTERRUPTED
+    failed = bool(uncopied) or view.state == "Failed" or view.counts.get("ERROR", 0) > 0
+    return EXIT_FAILED if failed else EXIT_FINE
+
+
+def summarize(view: ExperimentView, command: RunCommand | None = None) -> str:
+    """Return the closing lines of a run.
+
+    Args:
+        view: The experiment at its end; failures are matched to logs through its rows.
+        command: What started it; None (a run from Python) leaves out the commands to resume and extend.
+    """
+    parts = [_outcome(view), _failures(view), best_text(view)]
+    if view.best is not None:
+        parts.append(paste_text(view.best, yaml=view.vocabulary.yaml))
+    parts.append(_next_commands(view, command))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _outcome(view: ExperimentView) -> str:
+    ended = [f"{view.counts[key]:,} {word}" for key, word in _ENDED_WORDS if view.counts.get(key)]
+    left = [f"{view.counts[key]:,} {word}" for key, word in _OPEN_WORDS if view.counts.get(key)]
+    text = f"{plural(done(view), 'trial')} in {duration(view.elapsed_s)}"
+    if ended:
+        text += f": {', '.join(ended)}"
+    if left:
+        text += f" ({', '.join(left)})"
+    lines = [text]
+    if view.state != "Succeeded":
+        message = one_line(view.message)
+        lines.append(f"{view.state}: {message}" if message else view.state)
+    if is_worth_telling(view.resources):
+        lines.append(account_text(view.resources))
+    lines.append(f"results: {one_line(view.path)}")
+    if any(view.counts.values()):
+        lines.append(f"output:  {one_line(view.path)}/<trial>/{LOG_FILE}")
+    return "\n".join(lines)
+
+
+def _failures(view: ExperimentView) -> str:
+    if not view.failures:
+        return ""
+    groups = sorted(view.failures.items(), key=lambda item: (-item[1], item[0]))
+    lines = ["failures:"]
+    for message, count in groups[:MOST_FAILURES]:
+        lines.append(f"  {plural(count, 'trial')}: {one_line(message)}")
+        path = next((row.path for row in view.rows if row.error == message), None)
+        if path is not None:
+            lines.append(f"    log: {one_line(path)}/{LOG_FILE}")
+    if len(groups) > MOST_FAILURES:
+        others = sum(count for _, count in groups[MOST_FAILURES:])
+        lines.append(f"  {plural(others, 'trial')} with {plural(len(groups) - MOST_FAILURES, 'other message')}")
+        lines.append(f"    all of them: {program()} results {one_line(shlex.quote(view.path))} --failed")
+    return "\n".join(lines)
+
+
+def best_text(view: ExperimentView) -> str:
+    """Return the lines about the best trial, or why there is none."""
+    best = view.best
+    if best is None:
+        return no_best(view, view.metric)
+    value = f" with {one_line(view.metric)}={number(best.value)}" if view.metric else ""
+    lines = [
+        f"best trial: {one_line(best.name)}{value} at iteration {best.value_iteration or best.iteration}"
+        + (f" of {best.iteration}" if best.value_iteration not in (None, best.iteration) else ""),
+        f"  directory:  {one_line(best.path)}",
+    ]
+    if best.checkpoint is None:
+        lines.append("  checkpoint: none was saved")
+    else:
+        lines.append(f"  checkpoint: {one_line(best.checkpoint)}{_of_iteration(best)}")
+    return "\n".join(lines)
+
+
+def _of_iteration(row: TrialRow) -> str:
+    known = row.checkpoint_iteration is not None and row.checkpoint_iteration != row.iteration
+    return f" (iteration {row.checkpoint_iteration})" if known else ""
+
+
+def paste_text(row: TrialRow, *, yaml: bool = True) -> str:
+    """Return a trial's parameters ready to paste, as Python and as YAML."""
+    if not row.config:
+        return "best parameters: it has none"
+    python = python_literal(row.config).replace("\n", "\n         ")
+    text = f"best parameters, as Python:\nconfig = {python}"
+    if not yaml:
+        return text
+    lines = "\n".join(f"  {line}" for line in yaml_text(row.config).splitlines())
+    return f"{text}\n\nas YAML:\n{lines}"
+
+
+def reported_keys(rows: Iterable[TrialRow]) -> list[str]:
+    """Return the keys that trials reported themselves, without the automatic ones, sorted."""
+    keys = {key for row in rows for key in row.last_result}
+    return sorted(key for key in keys if key not in _NOT_METRICS and not key.startswith("config/"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def no_best(view: ExperimentView, metric: str | None) -> str:
+    """Return why there is no best trial by `metric`, and what to do about it."""
+    if metric is None:
+        keys = reported_keys(view.rows)
+        numbers = [key for key in keys if any(_is_number(row.last_result.get(key)) for row in view.rows)]
+        if keys and not numbers:
+            return (
+                f"no best trial: nothing that was reported is a number: {', '.join(map(one_line, keys[:MOST_KEYS]))}"
+            )
+        key = next(iter(numbers), "KEY")
+        if not view.vocabulary.yaml:
+            return f"no best trial: the experiment names no metric; {view.vocabulary.metric(one_line(key))}"
+        return (
+            "no best trial: the experiment names no metric; name one here: "
+            f"{program()} best {one_line(shlex.quote(view.path))} --metric {one_line(shlex.quote(key))} --mode max"
+        )
+    name = one_line(metric)
+    if view.results == 0:
+        return "no best trial: no trial has reported a result"
+    values = [row.last_result[metric] for row in view.rows if metric in row.last_result]
+    if values:
+        if all(isinstance(value, (int, float)) and not math.isfinite(value) for value in values):
+            return f"no best trial: every {name!r} that was reported is NaN or infinite"
+        return f"no best trial: {name!r} was reported, but never as a number"
+    keys = reported_keys(view.rows)
+    lines = [f"no best trial: no trial reported the metric {name!r}"]
+    if keys:
+        more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
+        lines.append(f"  reported were: {', '.join(map(one_line, keys[:MOST_KEYS]))}{more}")
+        close = nearest(metric, keys)
+        if close is not None:
+            where = "either place" if view.vocabulary.yaml else "TuneConfig, or what the Trainable reports,"
+            lines.append(
+                f"  did you mean {one_line(close)!r}? Correct the metric's name in {where} and run it again; "
+                f"for these results: {program()} best {one_line(shlex.quote(view.path))} "
+                f"--metric {one_line(shlex.quote(close))} --mode {view.mode or 'max'}"
+            )
+    else:
+        lines.append("  no key of the user's own was reported; pass a dict with it to tune.report")
+    return "\n".join(lines)
+
+
+def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
+    if command is None:
+        return ""
+    lines = []
+    budget = view.time_budget_s
+    used_up = view.state == "Stopped" and budget is not None and view.elapsed_s >= budget
+    script = command.num_samples is None
+    if used_up and budget is not None:
+        longer = f"{budget * 2:g}"
+        again = f"{command.text()}, with time_budget_s={longer} in its TuneConfig"
+        lines.append(f"go on:   {again if script else command.text(timeBudget=f'{longer}s')}")
+    elif view.state == "Stopped" and view.budget_used_up is not None:
+        name, hours = view.budget_used_up
+        argument = re.sub("([A-Z])", r"_\1", name).lower()
+        again = f"{command.text()}, with {argument}={hours * 2:g} in its TuneConfig"
+        lines.append(f"go on:   {again if script else command.text(**{name: f'{hours * 2:g}'})}")
+    elif view.state not in ("Succeeded", "Failed"):
+        lines.append(f"resume:  {command.text()}")
+    if view.counts.get("ERROR"):
+        lines.append(f"retry:   {command.text()} --retry-failed")
+    if command.num_samples and command.num_samples > 0 and view.state != "Failed":
+        lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")
+    lines.append(f"compare: {program()} results {one_line(shlex.quote(view.path))}")
+    return "\n".join(lines)

@@ -1,0 +1,186 @@
+"""Checks the checkpoints of a trial: those that the journal knows are there and whole, others are explained.
+
+Works on a listing of the trial's place, taken between two readings of the journal: a checkpoint that both know
+existed all the time between. Manifests are read, and files only to verify checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trialpod.errors import CheckpointError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.storage.checkpoints import manifest as manifests
+from trialpod.storage.checkpoints.manifest import Manifest
+from trialpod.storage.checkpoints.upload import CLAIM_FILE
+from trialpod.storage.layout import STAGING_PREFIX, checkpoint_index
+from trialpod_operator.experiment.fsck.findings import Findings
+
+_GIVEN_UP = "was given up by its attempt, and is marked as such"
+_ELSE = "restore it from a copy; else the trial goes on from an older one, or from the start"
+
+
+@dataclass
+class TrialCheckpoints:
+    """What the history says of a trial's checkpoints.
+
+    Attributes:
+        known: committed and not deleted, in both readings of the journal.
+        ever: names of all that the journal ever told of, as far as it goes back.
+        next_index: the index of the next one.
+        running: an attempt is not over, so something may be under way.
+        attempt: number of the latest attempt.
+    """
+
+    trial_id: str
+    known: dict[str, CheckpointInfo]
+    ever: set[str]
+    next_index: int
+    running: bool
+    attempt: int
+
+
+@dataclass
+class Present:
+    """What is there below a trial's place.
+
+    Attributes:
+        sizes: of all files and objects, keys relative to the trial's place.
+        manifests: the text of each ``.trialpod-manifest.json``, by the checkpoint's name.
+        remote: it is a bucket, where checkpoints may share objects.
+    """
+
+    sizes: Mapping[str, int]
+    manifests: Mapping[str, bytes]
+    remote: bool
+    folders: dict[str, dict[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.folders = {}
+        for key, size in self.sizes.items():
+            name, separator, _ = key.partition("/")
+            if separator and (checkpoint_index(name) is not None or name.startswith(STAGING_PREFIX)):
+                self.folders.setdefault(name, {})[key] = size
+
+
+def check_checkpoints(
+    trial: TrialCheckpoints,
+    present: Present,
+    verify: Callable[[CheckpointInfo], None] | None,
+    findings: Findings,
+) -> int:
+    """Check the checkpoints of one trial; return how many that the journal knows are whole.
+
+    Args:
+        trial: what must be there.
+        present: what is there.
+        verify: reads a checkpoint and raises CheckpointError when it is damaged; None to go by sizes.
+        findings: takes what is found.
+    """
+    read = {name: _manifest(name, data) for name, data in present.manifests.items()}
+    whole = 0
+    for name, info in trial.known.items():
+        problem = _problem(info, read.get(name), present)
+        if not problem and verify is not None:
+            try:
+                verify(info)
+            except CheckpointError as error:
+                problem = str(error)
+        if problem:
+            findings.error("checkpoint", f"{name} (iteration {info.iteration}) {problem}", trial.trial_id, _ELSE)
+        whole += not problem
+    needed = {key for found in read.values() if isinstance(found, Manifest) for key in _objects(found)}
+    for name in sorted(present.folders):
+        if name not in trial.known:
+            _explain(name, read.get(name), trial, present, needed, findings)
+    return whole
+
+
+def _problem(info: CheckpointInfo, found: Manifest | str | None, present: Present) -> str:
+    """Return what is wrong with a checkpoint that must be there, "" when it is whole as far as sizes tell."""
+    if found is None:
+        return "has no manifest" if info.name in present.folders else "is missing"
+    if isinstance(found, str):
+        return found
+    has, wants = found.checkpoint, info
+    if (has.name, has.index, has.attempt, has.iteration) != (wants.name, wants.index, wants.attempt, wants.iteration):
+        return f"is another one, of attempt {has.attempt} at iteration {has.iteration}"
+    for entry in found.files:
+        key = entry.at or f"{info.name}/{entry.path}"
+        if entry.pieces:
+            missing = [piece.at for piece in entry.pieces if piece.at not in present.sizes]
+            if missing:
+                return f"is damaged: {missing[0]}, which {entry.path} is in, is missing"
+        elif key not in present.sizes:
+            return f"is damaged: {key} is missing"
+        elif present.sizes[key] < entry.offset + entry.size or (not entry.at and present.sizes[key] != entry.size):
+            return f"is damaged: {key} has {present.sizes[key]:,} bytes instead of {entry.offset + entry.size:,}"
+    return ""
+
+
+def _explain(
+    name: str,
+    found: Manifest | str | None,
+    trial: TrialCheckpoints,
+    present: Present,
+    needed: set[str],
+    findings: Findings,
+) -> None:
+    """Say what a folder is that the journal does not count among the trial's checkpoints."""
+    index = checkpoint_index(name)
+    sweep = "the trial's next attempt removes it, if there is one"
+    if index is None:
+        what = f"{name} was being written or removed"
+        findings.note("garbage", what if trial.running else f"{what} when its process died", trial.trial_id, sweep)
+    elif isinstance(found, Manifest):
+        _explain_committed(name, found, trial, findings)
+    elif found is not None and found != _GIVEN_UP:
+        findings.warning("garbage", f"{name}, which the journal does not know, {found}", trial.trial_id, sweep)
+    elif found is not None:
+        findings.note("garbage", f"{name} {_GIVEN_UP}", trial.trial_id)
+    else:
+        left = present.folders[name].keys() - needed
+        only_claim = left <= {f"{name}/{CLAIM_FILE}"}
+        if not left or (only_claim and trial.running):
+            return  # later checkpoints refer to what is there; or the index is reserved
+        if trial.running and index >= trial.next_index:
+            findings.note("checkpoint", f"{name} is being written", trial.trial_id)
+        elif only_claim:
+            findings.note("garbage", f"{name} was reserved and never written", trial.trial_id)
+        else:
+            findings.note(
+                "garbage", f"{name} has no manifest: it was not completed, or is removed", trial.trial_id, sweep
+            )
+
+
+def _explain_committed(name: str, found: Manifest, trial: TrialCheckpoints, findings: Findings) -> None:
+    info = found.checkpoint
+    if name in trial.ever:
+        findings.note("garbage", f"{name} is no longer needed and not removed yet", trial.trial_id)
+    elif info.index >= trial.next_index or info.attempt > trial.attempt:
+        findings.note("checkpoint", f"{name} is newer than the journal", trial.trial_id)
+    else:
+        findings.note(
+            "garbage",
+            f"{name} was committed by attempt {info.attempt}, which ended before it could tell, or is older than "
+            "the journal's snapshot",
+            trial.trial_id,
+        )
+
+
+def _manifest(name: str, data: bytes) -> Manifest | str:
+    """Return the manifest, or what is wrong with it."""
+    if manifests.tombstone_time(data) is not None:
+        return _GIVEN_UP
+    try:
+        found = manifests.decode(data, "its manifest")
+    except CheckpointError as error:
+        return f"is damaged: {error}"
+    return found if found.checkpoint.name == name else f"is damaged: it has the manifest of {found.checkpoint.name}"
+
+
+def _objects(manifest: Manifest) -> set[str]:
+    name = manifest.checkpoint.name
+    whole = {entry.at or f"{name}/{entry.path}" for entry in manifest.files if not entry.pieces}
+    return whole | {piece.at for entry in manifest.files for piece in entry.pieces}

@@ -1,0 +1,1 @@
+"""The replica of an experiment's directory in its storage: journal, files, and their cleanup."""

@@ -1,0 +1,292 @@
+"""The copies of an experiment's files in its storage: those of the trials, and those beside them.
+
+* A file is replaced as a whole, and only in the version that is known here (`StoredFiles`). So no process that was
+  replaced puts back what they were before.
+* ``experiment.json`` is never made again when it was there and is gone: the experiment has been deleted then.
+* A file that is here is whole: it was fetched, or it was written here from its beginning. One that is not here may be
+  in the storage; nothing is ever written here in its place before it was looked for there.
+
+Several threads may `send`; of one file the versions come one after the other, and none that is older than the last.
+Before that, `fetch` and its like may be called from another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from trialpod.protocol.output import not_in
+from trialpod.storage.base import KeyMissingError, Storage
+from trialpod.storage.layout import (
+    CALLBACKS_FILE,
+    ERROR_FILE,
+    EVENT_FILE_PREFIX,
+    EXPERIMENT_FILE,
+    EXPERIMENT_KEY,
+    LOG_FILE,
+    PARAMS_FILE,
+    PROGRESS_FILE,
+    RESULT_FILE,
+    TRAINABLE_FILE,
+    TRIALPOD_DIR,
+)
+from trialpod_operator.experiment.replica.journal_layout import read_part
+from trialpod_operator.experiment.replica.post_delete_cleanup import LateObjects
+from trialpod_operator.experiment.replica.shared_files import RefuseOutdated, StoredFiles
+
+PARALLEL = 8
+LOCKS = 64
+"""Files share so many locks."""
+
+T = TypeVar("T")
+
+_GROWING = (RESULT_FILE, PROGRESS_FILE, LOG_FILE)
+_TRIAL_FILES = (PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE)
+_EXPERIMENT_FILES = tuple(f"{TRIALPOD_DIR}/{name}" for name in (EXPERIMENT_FILE, TRAINABLE_FILE, CALLBACKS_FILE))
+_TUNER_FILE = "tuner.pkl"  # what `Tuner.restore` needs
+_POLICY_PREFIX = "pbt_"
+_FETCHING = ".fetching"
+
+
+class Due(NamedTuple):
+    """A file to copy, as it was when it was looked at."""
+
+    key: str
+    mark: tuple[int, int]  # size in bytes, mtime_ns
+    data: bytes | None  # None: its first `size` bytes, which stay as they are
+
+
+class LogText(NamedTuple):
+    """What is to be added to the log of a trial; with `once`, that part of it which is not in there already."""
+
+    dirname: str
+    text: str
+    once: bool
+
+
+class FileCopies:
+    """Knows which files have changed since they were copied, and copies them.
+
+    Args:
+        directory: the experiment's.
+        storage: the experiment's place in the storage.
+        late: is told what was written.
+    """
+
+    def __init__(self, directory: Path, storage: Storage, late: LateObjects) -> None:
+        self._directory = directory
+        self._storage = storage
+        self.stored = StoredFiles(storage)
+        self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
+        self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
+        self._late = late
+        self._first = True  # nobody has written this experiment before
+
+    # -- to the storage --
+
+    def due_of_experiment(self) -> list[Due]:
+        """Return which files beside the trials' have changed."""
+        return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *self._policy_files()])
+
+    def take_place(self) -> bool:
+        """Put ``experiment.json`` where nobody has put one; return False when it was there, and is here now."""
+        if EXPERIMENT_KEY in self._copied:
+            return True  # it is the one that was there
+        (file,) = self._due([EXPERIMENT_KEY])
+        self._late.write_soon(file.key)
+        if file.data is None or not self.stored.create(file.key, file.data):
+            self.fetch_experiment()
+            return False
+        self._note(file.key, file.mark)
+        return True
+
+    def due_of_trials(self, dirnames: Iterable[str], growth: float = 0.0) -> list[Due]:
+        """Return which files of these trials have changed, or grown by that factor."""
+        return self._due([f"{name}/{file}" for name in dirnames for file in self._trial_files(name)], growth)
+
+    def send(self, due: list[Due], refuse_outdated: RefuseOutdated) -> None:
+        """Copy these files.
+
+        Args:
+            due: which, as they were when the journal was copied after that.
+            refuse_outdated: looks at the journal.
+        """
+
+        def send(file: Due) -> None:
+            with self._locks[zlib.crc32(file.key.encode()) % LOCKS]:
+                if not self._is_outdated(file):
+                    send_alone(file)
+
+        def send_alone(file: Due) -> None:
+            data = file.data
+            if data is None:
+                with contextlib.suppress(FileNotFoundError):
+                    data = read_part(self._directory / file.key, 0, file.mark[0])
+            if data is not None:
+                self._late.write_soon(file.key)
+                try:
+                    self.stored.write(file.key, data, refuse_outdated, only_replace=self._is_mark(file.key))
+                except KeyMissingError:
+                    raise self._late.deleted() from None
+                self._late.written(file.key)
+                self._note(file.key, file.mark)
+
+        _each(send, due)
+
+    def _is_mark(self, key: str) -> bool:
+        return key == EXPERIMENT_KEY and self._late.marked
+
+    def _note(self, key: str, mark: tuple[int, int]) -> None:
+        self._copied[key] = mark
+        if key == EXPERIMENT_KEY:
+            self._late.marked = True
+
+    def compare(self, dirnames: Iterable[str]) -> None:
+        """Take files of these trials that are as long in the storage as here for copied: they only grow."""
+        stored = self._storage.sizes()
+        for dirname in dirnames:
+            self._compare(dirname, stored, self._trial_files(dirname))
+
+    def compare_each(self, dirnames: Iterable[str]) -> None:
+        """Do so with the files that do only grow, where the storage has far more than these trials."""
+
+        def compare(dirname: str) -> None:
+            names = [name for name in self._trial_files(dirname) if _grows(name)]
+            self._compare(dirname, self._storage.sizes(dirname), names)
+
+        _each(compare, [name for name in dirnames if (self._directory / name).is_dir()])
+
+    def _compare(self, dirname: str, stored: dict[str, int], names: list[str]) -> None:
+        for key in (f"{dirname}/{name}" for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                status = (self._directory / key).stat()
+                if stored.get(key) == status.st_size:
+                    self._copied.setdefault(key, (status.st_size, status.st_mtime_ns))
+
+    def _trial_files(self, dirname: str) -> list[str]:
+        folder = self._directory / dirname
+        if not folder.is_dir():
+            return []
+        return [*_TRIAL_FILES, *(name for name in os.listdir(folder) if name.startswith(EVENT_FILE_PREFIX))]
+
+    def _is_outdated(self, file: Due) -> bool:
+        """Return whether a later version has been sent since this one was looked at."""
+        sent = self._copied.get(file.key)
+        if sent is None:
+            return False
+        if file.data is None:
+            return sent[0] >= file.mark[0] and sent[1] >= file.mark[1]
+        return sent[1] > file.mark[1]
+
+    def _policy_files(self) -> list[str]:
+        """Return the names of the schedulers' policy logs, which stand beside the trials."""
+        names = os.listdir(self._directory) if self._directory.is_dir() else []
+        return sorted(name for name in names if name.startswith(_POLICY_PREFIX) and name.endswith(".txt"))
+
+    def _due(self, keys: list[str], growth: float = 0.0) -> list[Due]:
+        found = []
+        for key in keys:
+            path = self._directory / key
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                mark = (status.st_size, status.st_mtime_ns)
+                before = self._copied.get(key)
+                if before == mark or (before is not None and growth and status.st_size < before[0] * growth):
+                    continue
+                found.append(Due(key, mark, None if _grows(key.rpartition("/")[2]) else path.read_bytes()))
+        return found
+
+    # -- from the storage --
+
+    def found_stored(self) -> None:
+        """Know from now on that another process may have stored files of this experiment."""
+        self._first = False
+
+    def fetch_all(self) -> None:
+        """Bring the files of the experiment and of all its trials."""
+        keys = (key for key in self._storage.list() if "/checkpoint_" not in key)
+        self._fetch([key for key in keys if key.count("/") == 1 and not key.startswith(TRIALPOD_DIR)])
+        self.fetch_experiment()
+
+    def fetch_experiment(self) -> None:
+        """Bring the files that the experiment itself goes on with; its trainable where this start brought none."""
+        trainable = f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"
+        here = (self._directory / trainable).exists()
+        self._fetch([key for key in _EXPERIMENT_FILES if key != trainable or not here])
+
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Bring those of these files that are not here; what the storage does not have either is passed over.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+        if not self._first:
+            self._fetch([key for key in keys if not (self._directory / key).exists()])
+
+    def forget_trials(self) -> None:
+        """Remove the files of all trials, and policy logs, from the directory: the storage has later ones."""
+        for name in os.listdir(self._directory) if self._directory.is_dir() else []:
+            path = self._directory / name
+            if name != TRIALPOD_DIR and path.is_dir():
+                shutil.rmtree(path)
+        for name in self._policy_files():
+            (self._directory / name).unlink()
+        self._copied.clear()
+
+    def _fetch(self, keys: list[str]) -> None:
+        _each(self._fetch_file, keys)
+
+    def _fetch_file(self, key: str) -> None:
+        try:
+            data = self.stored.read(key)
+        except KeyMissingError:
+            return
+        path = self._directory / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # As a whole or not at all: a file that is here is taken for whole.
+        passing = path.with_name(path.name + _FETCHING)
+        passing.write_bytes(data)
+        os.replace(passing, path)
+        status = path.stat()
+        self._note(key, (status.st_size, status.st_mtime_ns))
+
+    # -- logs --
+
+    def add_log(self, log: LogText) -> None:
+        """Add to the log of a trial, after what the storage has of it.
+
+        Raises:
+            StorageError: the storage cannot be read; nothing was added.
+            OSError: the log cannot be written.
+        """
+        key = f"{log.dirname}/{LOG_FILE}"
+        self.fetch([key])
+        path = self._directory / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = log.text.encode(errors="replace")
+        here = path.exists()
+        if here and log.once:
+            data = not_in(path.read_bytes(), data)
+        # Not begun anew when somebody has removed it since: what was in it would be lost in the storage too.
+        flags = os.O_APPEND if here else os.O_CREAT | os.O_EXCL
+        with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "wb") as file:
+            file.write(data)
+
+
+def _each(work: Callable[[T], None], items: list[T]) -> None:
+    """Do it with each of them, several at a time; raise the first error when all are done."""
+    if items:
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+            list(executor.map(work, items))
+
+
+def _grows(name: str) -> bool:
+    """Return whether a file is only ever added to."""
+    return name in _GROWING or name.startswith(EVENT_FILE_PREFIX)

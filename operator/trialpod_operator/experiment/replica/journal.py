@@ -1,0 +1,318 @@
+"""The copy of an experiment's journal in its storage, of which there is one, whoever writes it.
+
+* The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
+  it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
+  machines the second is stopped by the first object that it finds taken (`FencedError`).
+* A snapshot replaces a segment only where that was sealed before: an empty object, created only if there is none,
+  takes the place of its next growth. What comes behind the snapshot is copied after it. So nobody's records are
+  replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
+  again counts nothing, and its writer finds that out.
+* Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
+  storage has of it can be told from what somebody else wrote. It is removed there from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
+from trialpod_operator.experiment.replica.journal_layout import (
+    JOURNAL,
+    REMOVED,
+    SEGMENT,
+    SNAPSHOT,
+    Pieces,
+    local_sizes,
+    number_of,
+    piece_key,
+    read_part,
+    whole_records,
+)
+from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, LateObjects
+
+logger = logging.getLogger(__name__)
+
+PARALLEL = 8
+LISTINGS = 10
+"""How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
+
+
+class JournalCopy:
+    """Keeps the copy of one journal. Its methods may be called from any thread.
+
+    Args:
+        directory: the experiment's.
+        storage: the experiment's place in the storage.
+        before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
+            replaced by it, with what finds out whether another process has gone on.
+        written: told when the storage took something of the journal.
+        late: is told what was written.
+        monotonic: seconds, for differences only.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        storage: Storage,
+        before_snapshot: Callable[[Callable[[], None]], None],
+        written: Callable[[], None],
+        late: LateObjects,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._place = directory
+        self._folder = directory / JOURNAL
+        self._storage = storage
+        self._before_snapshot = before_snapshot
+        self._written = written
+        self._late = late
+        self._monotonic = monotonic
+        self._copying = threading.Lock()  # held while the journal is copied; who holds it changes what is below
+        # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
+        # whoever sends one of the same files in another thread asks `refuse_outdated` for it, under the file's lock.
+        self._lock = threading.Lock()
+        self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
+        self._snapshots: set[str] = set()  # in the storage
+        self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
+        self._sealed_to = 0  # the snapshot that a sealed journal goes on with
+        self._made_at = monotonic()  # when the latest object was made
+        self.sealed = False
+        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+
+    @property
+    def pieces(self) -> int:
+        """How many objects the journal has in the storage since its latest snapshot: what a restart has to read."""
+        return sum(list(self._pieces.values()))
+
+    @property
+    def stored(self) -> bool:
+        """Whether the storage had, or has got, anything of it."""
+        return bool(self._sent or self._snapshots)
+
+    @property
+    def snapshot_stored(self) -> bool:
+        """Whether the storage has the latest snapshot that is here, if there is any."""
+        here = (
+            [name for name in os.listdir(self._folder) if SNAPSHOT.fullmatch(name)] if self._folder.is_dir() else []
+        )
+        return not here or max(here) in self._snapshots
+
+    def pull(self, before: Callable[[], None]) -> bool:
+        """Bring the journal up to what the storage holds; return True when anything was fetched.
+
+        Args:
+            before: called before anything of the journal that is here is replaced. When it is not here as a whole
+                because the process died meanwhile, all this happens again at the next start.
+
+        Raises:
+            FencedError: directory and storage hold different histories.
+            StorageError: the storage cannot be read.
+        """
+        pieces = Pieces(self._storage.sizes(JOURNAL))
+        remote, seals = pieces.sizes(), pieces.seals()
+        local = local_sizes(self._folder)
+        numbers = [number_of(name) for name in local]
+        oldest_here, newest_here = min(numbers, default=0), max(numbers, default=0)
+        # Segments older than all that are here are covered by the snapshot that is here.
+        ahead = [
+            name for name, size in remote.items() if size > local.get(name, 0) and number_of(name) >= oldest_here
+        ]
+        newer = [name for name in pieces.snapshots if number_of(name) > newest_here]
+        self._check_history(pieces, local)
+        newest = max(remote, default="")
+        self.sealed = newest in seals and newest_here <= number_of(newest)
+        if ahead or newer:
+            logger.info("fetching the experiment from %s", self._storage.uri)
+            before()
+            self._fetch(pieces)
+            local = local_sizes(self._folder)
+        with self._lock:
+            self._sent = {name: min(size, local.get(name, 0)) for name, size in remote.items()}
+            self._snapshots = set(pieces.snapshots)
+            self._pieces = {name: len(found) for name, found in pieces.segments.items()}
+            self._sealed_to = number_of(newest) + 1 if newest in seals else 0
+        return bool(ahead or newer)
+
+    def copy(self) -> None:
+        """Copy what the storage does not hold yet.
+
+        Raises:
+            FencedError: another process has gone on with the journal.
+            StorageError: the storage does not take it.
+        """
+        with self._copying:
+            for _ in range(LISTINGS - 1):
+                # A new snapshot removes older files, perhaps between our listing and our reading.
+                with contextlib.suppress(FileNotFoundError):
+                    return self._copy_listed()
+            return self._copy_listed()
+
+    def refuse_outdated(self) -> None:
+        """Find out whether another process has gone on with the journal from where it ends for this one.
+
+        Raises:
+            FencedError: it has.
+        """
+        with self._lock:
+            self._refuse_outdated()
+
+    def _copy_listed(self) -> None:
+        names = sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
+        snapshots = [name for name in names if SNAPSHOT.fullmatch(name)]
+        segments = [name for name in names if SEGMENT.fullmatch(name)]
+        latest = number_of(snapshots[-1]) if snapshots else 0
+        if snapshots and snapshots[-1] not in self._snapshots:
+            with self._lock:
+                for name in segments:
+                    if number_of(name) == self._newest < latest:
+                        self._copy_segment(name)
+                self._seal_before(latest)
+            self._before_snapshot(self.refuse_outdated)
+            with self._lock:
+                self._create(f"{JOURNAL}/{snapshots[-1]}", read_part(self._folder / snapshots[-1], 0))
+                self._snapshots.add(snapshots[-1])
+        with self._lock:
+            self._copy_since(latest, segments, snapshots)
+
+    def _copy_since(self, latest: int, segments: list[str], snapshots: list[str]) -> None:
+        for name in segments:
+            if number_of(name) >= latest:
+                if number_of(name) > self._newest:
+                    raise FileNotFoundError(f"the snapshot before {name} was not there yet")  # nor its seal
+                self._copy_segment(name)
+        if snapshots:
+            self._forget_before(snapshots[-1])
+            for name in [*segments, *snapshots]:
+                if number_of(name) < latest:
+                    (self._folder / name).unlink(missing_ok=True)
+
+    def _copy_segment(self, name: str) -> None:
+        sent = self._sent.get(name, 0)
+        data = whole_records(read_part(self._folder / name, sent), at_start=sent == 0)
+        while data:
+            taken = self._create(piece_key(name, sent), data)
+            self._refuse_removed(name)
+            self._written()
+            sent, data = sent + taken, data[taken:]
+            self._sent[name] = sent
+            self._pieces[name] = self._pieces.get(name, 0) + 1
+
+    def _seal_before(self, number: int) -> None:
+        """End the segments before this one where they end for this process, or find out that they do not."""
+        for each in range(self._newest, number):
+            name = f"{each:08d}.log"
+            self._create(piece_key(name, self._sent.get(name, 0)), b"")
+            self._refuse_removed(name)
+        self._written()
+        self._sealed_to = number
+
+    @property
+    def _newest(self) -> int:
+        """The number of the latest segment or snapshot that is in the storage."""
+        return max(map(number_of, (*self._sent, *self._snapshots)), default=1)
+
+    def _refuse_outdated(self) -> None:
+        newest = self._newest
+        segment = f"{newest:08d}.log"
+        if self._sealed_to > newest:
+            name, start = f"{self._sealed_to:08d}.snapshot", 0
+            key = f"{JOURNAL}/{name}"
+        else:
+            name, start = segment, self._sent.get(segment, 0)
+            key = piece_key(segment, start)
+        with contextlib.suppress(KeyMissingError):
+            found = self._storage.read(key)
+            ours = read_part(self._folder / name, start) if (self._folder / name).exists() else b""
+            if not found or not ours.startswith(found):  # else the answer to our own was lost
+                raise self._outdated(key)
+        # Looked at last: it is made before what could have been found above is removed.
+        self._refuse_removed(segment)
+
+    def _outdated(self, key: str) -> FencedError:
+        return FencedError(
+            f"another process writes this experiment to {self._storage.uri} (it made {key}); stop one of them, "
+            "or give one another name"
+        )
+
+    def _refuse_removed(self, segment: str) -> None:
+        """Find out whether a segment that has just taken something had been replaced and removed before."""
+        with contextlib.suppress(KeyMissingError):
+            self._storage.read(f"{JOURNAL}/{segment}{REMOVED}")
+            raise FencedError(
+                f"another process has gone on with this experiment in {self._storage.uri}; stop one of them"
+            )
+
+    def _create(self, key: str, data: bytes) -> int:
+        """Make an object that nobody has made before; return how many of these bytes it holds."""
+        self._late.write_soon(key)
+        try:
+            self._storage.write_new(key, data)
+        except KeyExistsError:
+            # Ours when an earlier try ended without an answer, or something after it failed; there is more by now.
+            found = self._storage.read(key)
+            if found != data and not (found and data.startswith(found)):
+                raise self._outdated(key) from None
+            data = found
+        self._late.written(key, self._made_at)
+        self._made_at = self._monotonic()
+        return len(data)
+
+    def _forget_before(self, snapshot: str) -> None:
+        number = number_of(snapshot)
+        for name in [name for name in self._snapshots if number_of(name) < number]:
+            self._storage.delete(f"{JOURNAL}/{name}")
+            self._snapshots.discard(name)
+        for name in [name for name in self._sent if number_of(name) < number]:
+            self._late.write_soon(f"{JOURNAL}/{name}{REMOVED}")
+            self._storage.write(f"{JOURNAL}/{name}{REMOVED}", b"")
+            self._storage.delete_tree(f"{JOURNAL}/{name}")
+            del self._sent[name]
+            self._pieces.pop(name, None)
+
+    def _check_history(self, pieces: Pieces, local: dict[str, int]) -> None:
+        """Refuse when the same stretch of the journal has different bytes here and there."""
+        for name in pieces.snapshots:
+            here = self._folder / name
+            if here.exists() and here.read_bytes() != self._storage.read(f"{JOURNAL}/{name}"):
+                raise self._different()
+        newest_here, sizes = max(map(number_of, local), default=0), pieces.sizes()
+        for name, offsets in pieces.segments.items():
+            if name in local and number_of(name) < newest_here and sizes[name] > local[name]:
+                raise self._different()  # here it has been replaced as it is, there somebody has gone on with it
+            last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
+            if last is None:
+                continue
+            theirs = self._storage.read(piece_key(name, last))
+            ours = read_part(self._folder / name, last)[: len(theirs)]
+            # Behind a seal there is nothing, unless the snapshot that it was for is here.
+            beyond = not theirs and max(map(number_of, local)) == number_of(name)
+            if beyond or not theirs.startswith(ours):
+                raise self._different()
+
+    def _different(self) -> FencedError:
+        return FencedError(
+            f"{self._place} and {self._storage.uri} hold different histories of this experiment; "
+            f"move {self._place} away to go on with the one in the storage"
+        )
+
+    def _fetch(self, pieces: Pieces) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name in os.listdir(self._folder):
+            os.unlink(self._folder / name)
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+            for name in pieces.snapshots:
+                (self._folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
+            for name, offsets in pieces.segments.items():
+                found = executor.map(self._storage.read, [piece_key(name, offset) for offset in offsets])
+                with open(self._folder / name, "wb") as file:
+                    for offset, data in zip(offsets, found, strict=True):
+                        if file.tell() != offset:
+                            raise FencedError(
+                                f"{self._storage.uri}: the journal has a gap before byte {offset} of {name}"
+                            )
+                        file.write(data)

@@ -1,0 +1,474 @@
+"""Copies an experiment's directory to a remote storage while it is being written, and back on another machine.
+
+The directory stays where the truth is written first; the storage follows within about a second. Checkpoints are not
+copied from here: the attempts put them into the storage by themselves.
+
+* The journal goes first, and there is one copy of it, whoever writes it (`journal_copy`).
+* The other files are replaced, each after the records that it follows from were copied, and only in the version that
+  is known here (`file_copies`). So no process that was replaced puts back what they were before.
+* A snapshot comes after the files of all trials that may lag behind: of what ended before a stored snapshot, the
+  storage has everything. So a restart need not read it, nor compare. What `catch_up` has copied just before, the
+  journal need not wait for.
+* ``result.json``, ``progress.csv`` and ``log.txt`` of a running trial are copied again only when they have grown by a
+  quarter, and at its end; over a trial's life that is at most five times their size.
+* What comes behind the deletion of the whole experiment is taken away (`late_objects`).
+* What cannot be copied now is copied later. Nothing here ever stops training.
+
+* Whoever writes the journal may wait until the storage has what was written so far: `request` asks for it, and
+  `committed` is told. The journal has a thread of its own, so that the trials' files never delay it.
+
+Background threads do the copying; `Mirror`'s public methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from trialpod.errors import CheckpointError, StorageError
+from trialpod.storage.base import Storage, StorageDeniedError, StorageKeysError
+from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.layout import EXPERIMENT_KEY
+from trialpod_operator.experiment.replica.files import FileCopies, LogText
+from trialpod_operator.experiment.replica.journal import JournalCopy
+from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, LateObjects
+from trialpod_operator.experiment.replica.upload_queue import DueTrials
+
+__all__ = ["FencedError", "Mirror"]
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+LIVE_INTERVAL_S = 15.0
+GROWTH = 1.25
+BACKOFF_MAX_S = 30.0
+COMMIT_BACKOFF_MAX_S = 5.0
+"""The same for the journal where others wait for it: after an outage of the storage, decisions resume within this."""
+
+FEW = 50
+PASSES = 6
+"""Files are caught up with when only so many had changed since the last pass, and after so many passes."""
+
+_NO, _ASKED, _DONE = "no", "asked", "done"
+
+
+class Mirror:
+    """Keeps the copy of one experiment's directory.
+
+    Args:
+        directory: the experiment's directory; this process holds its lock.
+        storage: the experiment's place in the storage.
+        presence_s: how often to check that ``experiment.json`` is in the storage; 0 = never. Where it is not,
+            somebody has emptied the place, and what was written there is lost.
+    """
+
+    def __init__(self, directory: Path, storage: Storage, *, presence_s: float = 0.0) -> None:
+        self._directory = directory
+        self._presence_s = presence_s
+        self._present_at = float("-inf")
+        self._storage = storage
+        self._committed: Callable[[int], None] = lambda _position: None
+        self._requested = 0  # written by the journal's owner, read by the copying thread
+        self._told = 0
+        self._urgent = threading.Event()
+        self._report: Callable[[str], None] = logger.warning
+        self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
+        self._monotonic: Callable[[], float] = time.monotonic
+        self._late = LateObjects(storage, lambda: self._monotonic())
+        self._files = FileCopies(directory, storage, self._late)
+        self._journal = JournalCopy(
+            directory,
+            storage,
+            self._copy_before_snapshot,
+            self._files.stored.journal_written,
+            self._late,
+            lambda: self._monotonic(),
+        )
+        self._trials = DueTrials()
+        self._removals: deque[tuple[str, str]] = deque()  # added by the owner, taken by the thread of the files
+        self._closing = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._tell_end: Callable[[], None] = lambda: None
+        self._ended_copying = False
+        self._broken: FencedError | None = None
+        self._looked_at_live = float("-inf")
+        self._finishing = threading.Event()
+        self._given_up = False
+        self.errors = 0  # how often the storage did not take what was to be copied
+        self.refused = False  # it refuses the keys, or what they may do, as it was asked last
+        self._files_thread: threading.Thread | None = None
+        self._journal_complete = threading.Event()  # its thread has copied its last
+        self._telling = threading.Lock()  # guards the next
+        self._troubled: set[str] = set()  # threads to which the storage did not answer lately
+        self._passes = 0  # of the thread of the files
+        self._catching_up = _NO  # the owner sets "asked" and "no", the thread of the files "done"
+
+    @property
+    def uri(self) -> str:
+        """Where the copy is."""
+        return self._storage.uri
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+        return self._journal.sealed
+
+    @property
+    def pieces(self) -> int:
+        """How many objects the journal has in the storage since its latest snapshot: what a restart has to read."""
+        return self._journal.pieces
+
+    # -- from the storage --
+
+    def pull(self, *, journal_only: bool = False) -> bool:
+        """Bring the directory up to what the storage holds; return True when anything was fetched.
+
+        Args:
+            journal_only: leave the files of the trials where they are: enough to read. Whoever goes on has those that
+                are needed brought by `fetch`. What is here of trials goes when the journal was behind.
+
+        Raises:
+            FencedError: directory and storage hold different histories.
+            StorageError: the storage cannot be read.
+        """
+
+        def before() -> None:
+            if journal_only:
+                self._files.forget_trials()
+                self._files.fetch_experiment()
+            else:
+                self._files.fetch_all()
+
+        fetched = self._journal.pull(before)
+        if self._journal.stored:
+            self._files.found_stored()
+        return fetched
+
+    def take_place(self) -> bool:
+        """Put ``experiment.json`` into a place where nothing is, before anything else: it says whose the place is.
+
+        Returns:
+            False when somebody else was faster. Theirs is in the directory then, and to be looked at.
+
+        Raises:
+            StorageError: the storage takes nothing.
+        """
+        return self._journal.stored or self._files.take_place()
+
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Bring those of these files that are not here, before copying has started or for who waits for them.
+
+        Args:
+            keys: paths in the experiment's directory.
+
+        Raises:
+            StorageError: the storage cannot be read.
+        """
+        self._files.fetch(keys)
+
+    @property
+    def snapshot_stored(self) -> bool:
+        """Whether the storage has the latest snapshot that is here, and so all files of what ended before it."""
+        return self._journal.snapshot_stored
+
+    # -- to the storage --
+
+    def start(
+        self,
+        report: Callable[[str], None],
+        fenced: Callable[[FencedError], None],
+        committed: Callable[[int], None] = lambda _position: None,
+    ) -> None:
+        """Start copying. All three functions are called from the copying threads.
+
+        Args:
+            report: told in one sentence when the storage cannot be reached, and when it can be again.
+            fenced: told once when another process writes the same experiment; nothing is copied any more.
+            committed: told a number that was given to `request`, once everything that the journal held at that call
+                is in the storage.
+        """
+        self._report, self._fenced, self._committed = report, fenced, committed
+        self._thread = threading.Thread(target=self._run, name="trialpod-mirror", daemon=True)
+        self._thread.start()
+        self._files_thread = threading.Thread(target=self._run_files, name="trialpod-mirror-files", daemon=True)
+        self._files_thread.start()
+
+    def request(self, position: int, *, urgent: bool) -> None:
+        """Ask to be told when the storage has all that the journal holds now.
+
+        Args:
+            position: a number that grows with each call; `committed` gets it back, or a later one.
+            urgent: somebody waits for it; else it is done with the next regular copy, within `INTERVAL_S`.
+        """
+        self._requested = position
+        if urgent:
+            self._urgent.set()
+
+    def trial_started(self, dirname: str) -> None:
+        """A trial is running in this directory."""
+        self._trials.start(dirname)
+
+    def trial_ended(self, dirname: str, left: Iterable[str] = ()) -> None:
+        """The files of this trial are complete.
+
+        Args:
+            dirname: the trial's directory.
+            left: checkpoints that are to be removed, as in `remove_soon`.
+        """
+        self.remove_soon(dirname, left)
+        self.copy_soon(dirname)
+        self._trials.end(dirname)
+
+    def compare_soon(self, dirnames: Iterable[str]) -> None:
+        """Copy what the storage does not have of these trials, which an earlier process may have left behind."""
+        self._trials.add_unknown(dirnames)
+        self._wake.set()
+
+    def copy_soon(self, dirname: str) -> None:
+        """Copy the files of this trial as they are now, although it may be running."""
+        self._trials.add(dirname)
+        self._wake.set()
+
+    def remove_soon(self, dirname: str, names: Iterable[str]) -> None:
+        """Remove checkpoints from the storage that nobody has any more; until then the trial's `files_due`.
+
+        Args:
+            dirname: the trial's directory.
+            names: of checkpoints that its last attempt might have removed, and perhaps had no time to.
+        """
+        if found := [(dirname, name) for name in names]:
+            self._removals.extend(found)
+            self.copy_soon(dirname)
+
+    def add_log(self, dirname: str, text: str, *, once: bool = False) -> None:
+        """Add to the log of a trial, here and in the storage; until then its `files_due`.
+
+        Args:
+            dirname: the trial's directory.
+            text: what to add.
+            once: only what of it is not there already.
+        """
+        self._trials.add_log(LogText(dirname, text, once))
+        self.copy_soon(dirname)
+
+    def catch_up(self) -> bool:
+        """Have the files of all trials copied; to be called again until it returns True, which it does once then.
+
+        A snapshot that is written now holds the journal up for those only that have changed since.
+        """
+        if self._files_thread is None:
+            return True
+        done = self._catching_up == _DONE
+        if done:
+            self._catching_up = _NO
+        elif self._catching_up == _NO:
+            self._catching_up = _ASKED
+            self._wake.set()
+        return done
+
+    def files_due(self, dirname: str | None = None) -> bool:
+        """Whether files that were to be copied at once are not copied yet: of this trial, or of any."""
+        return self._trials.waiting(dirname)
+
+    def finish(self, ended: Callable[[], None]) -> None:
+        """Copy what is left and stop; returns at once. `ended` is called from the copying thread."""
+        self._tell_end = ended
+        self._trials.end_all()
+        self._closing = True
+        for event in (self._finishing, self._wake, self._urgent):
+            event.set()
+
+    def abandon(self) -> None:
+        """Copy nothing more; what is under way ends by itself."""
+        self._given_up = True
+        for event in (self._finishing, self._wake, self._urgent):
+            event.set()
+
+    @property
+    def done(self) -> bool:
+        """True when everything is copied, or nothing can be any more."""
+        return self._thread is None or self._ended_copying
+
+    def problem(self) -> str:
+        """Return what could not be copied and why, or ""."""
+        if self._broken is not None:
+            return str(self._broken)
+        if not self.done:
+            return f"not everything is copied to {self.uri} yet; run again to copy the rest from {self._directory}"
+        return ""
+
+    def close(self, timeout_s: float) -> str:
+        """Finish and wait for it for so many seconds; return what could not be copied and why, or ""."""
+        self.finish(lambda: None)
+        end = self._monotonic() + timeout_s
+        for thread in (self._thread, self._files_thread):
+            if thread is not None:
+                thread.join(max(0.0, end - self._monotonic()))
+        return self.problem()
+
+    # -- the threads --
+
+    def _run(self) -> None:
+        try:
+            self._repeat(self._commit, self._urgent, COMMIT_BACKOFF_MAX_S)
+        finally:
+            self._journal_complete.set()
+
+    def _run_files(self) -> None:
+        try:
+            self._repeat(self._copy_files, self._wake, BACKOFF_MAX_S)
+        finally:
+            self._journal_complete.wait()
+            if self._given_up or self._broken is not None:
+                self._late.leave_none()
+            self._ended_copying = True
+            self._tell_end()
+
+    def _repeat(self, copy: Callable[..., None], wake: threading.Event, backoff_max_s: float) -> None:
+        """Copy again and again, until it was told to finish and has copied everything."""
+        failures = 0
+        while self._broken is None and not self._given_up:
+            closing = self._closing
+            try:
+                copy(everything=closing)
+            except FencedError as error:
+                self._broken = error
+                self._fenced(error)
+                return
+            except (StorageError, OSError) as error:
+                failures += 1
+                self._failed(error, copy.__name__)
+                # Not woken up by those who wait: the storage needs the time more than they do.
+                self._pause(_backoff_s(failures, backoff_max_s) if not closing else 0.5, self._finishing)
+                continue
+            if failures:
+                self._recovered(copy.__name__)
+            failures = 0
+            if closing:
+                return
+            self._pause(INTERVAL_S, wake)
+
+    def _pause(self, seconds: float, wake: threading.Event) -> None:
+        if not self._closing:
+            wake.wait(seconds)
+            if wake is not self._finishing:
+                wake.clear()
+        else:
+            time.sleep(min(seconds, 0.5))
+
+    def _failed(self, error: Exception, thread: str) -> None:
+        self.errors += 1
+        self.refused = isinstance(error, StorageKeysError | StorageDeniedError)
+        logger.info("copying to %s failed: %s", self.uri, error)
+        with self._telling:
+            first = not self._troubled
+            self._troubled.add(thread)
+        if first:
+            self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
+
+    def _recovered(self, thread: str) -> None:
+        with self._telling:
+            self._troubled.discard(thread)
+            over = not self._troubled
+            self.refused = self.refused and not over
+        if over:
+            self._report(f"{self.uri} is up to date again")
+
+    # -- what they do --
+
+    def copy(self, *, everything: bool = True) -> None:
+        """Copy what the storage does not hold yet; without `everything`, of running trials only what has grown.
+
+        Only while the background threads have not been started.
+        """
+        self._copy_files(everything=everything, journal_too=True)
+
+    def _commit(self, *, everything: bool) -> None:
+        """Copy the journal and tell how far; `everything` changes nothing here."""
+        position = self._requested
+        if position != self._told or everything:
+            self._journal.copy()
+        if position != self._told:
+            self._told = position
+            self._committed(position)
+
+    def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:
+        """Copy the files that are due, and before them the records that they follow from, if not all of these."""
+        self._check_presence()
+        self._compare_unknown()
+        taken = self._trials.take()
+        whole = False
+        try:
+            while taken.logs:
+                self._files.add_log(taken.logs[0])
+                del taken.logs[0]
+            if self._removals:
+                self._copy_records_of_files()  # nobody who goes on from the storage may still count on them
+            while self._removals:
+                self._remove(*self._removals[0])
+                self._removals.popleft()
+            due = self._files.due_of_experiment()
+            catching_up = self._catching_up == _ASKED
+            due += self._files.due_of_trials(self._trials.behind() if catching_up else taken.due)
+            look = self._monotonic() - self._looked_at_live >= LIVE_INTERVAL_S
+            if taken.live and look and not catching_up and not everything:
+                self._looked_at_live = self._monotonic()
+                due += self._files.due_of_trials(taken.live, growth=GROWTH)
+            if due or journal_too:
+                self._copy_records_of_files()
+            self._files.send(due, self._journal.refuse_outdated)
+            whole = True
+            if catching_up:
+                self._note_pass(len(due))
+        finally:
+            self._trials.copied(taken, whole=whole)
+
+    def _check_presence(self) -> None:
+        now = self._monotonic()
+        if not self._presence_s or now - self._present_at < self._presence_s:
+            return
+        if self._present_at > float("-inf") and not self._storage.exists(EXPERIMENT_KEY):
+            raise FencedError(f"{self.uri} does not hold this experiment any more: somebody has emptied the place")
+        self._present_at = now
+
+    def _note_pass(self, copied: int) -> None:
+        self._passes += 1
+        if copied <= FEW or self._passes >= PASSES:
+            self._passes, self._catching_up = 0, _DONE
+        else:
+            self._wake.set()  # much may have changed while so many were copied
+
+    def _remove(self, dirname: str, name: str) -> None:
+        try:
+            CheckpointStore(self._storage.sub(dirname)).delete(name)
+        except CheckpointError as error:
+            logger.warning("%s of %s is left in %s: %s", name, dirname, self.uri, error)
+
+    def _copy_records_of_files(self) -> None:
+        """Find out, too, that somebody else writes here, before anything of theirs is replaced."""
+        self._journal.copy()
+
+    def _copy_before_snapshot(self, refuse_outdated: Callable[[], None]) -> None:
+        """Copy the trials' files as far as a snapshot goes, which says how long they are."""
+        self._files.send(self._files.due_of_trials(self._trials.behind()), refuse_outdated)
+
+    def _compare_unknown(self) -> None:
+        unknown = self._trials.unknown()
+        if not unknown:
+            return
+        if len(unknown) > FEW:
+            self._files.compare(unknown)
+        else:
+            self._files.compare_each(unknown)
+        self._trials.compared(unknown)
+
+
+def _backoff_s(failures: int, most_s: float) -> float:
+    """Return how long to leave the storage alone; not the same for everybody, so that not all come back at once."""
+    return min(0.25 * 2.0 ** min(failures, 10), most_s) * random.uniform(0.75, 1.0)

@@ -1,0 +1,226 @@
+"""Tells a script's callbacks, in the script's process, what happens to an experiment in a cluster.
+
+The cluster does not wait for them: they hear of things when this process sees them. Trials come from the resources,
+results from `result.json` in the storage, where the operator copies them while a trial runs (within some seconds to a
+minute) and at its end. So each result is told once, in order, before the end of its trial.
+
+Invariants: a trial's results come after its start and before its end. What the storage cannot give now is told later,
+and all of it before `on_experiment_end`. Who follows an experiment anew tells its callbacks everything anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from trialpod.errors import StorageError
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.storage.base import KeyMissingError, Storage
+from trialpod.storage.layout import RESULT_FILE
+from trialpod.tune.callback import Callback
+from trialpod.tune.callback_list import CallbackList
+from trialpod.tune.result import Metrics, checkpoints_in
+from trialpod.tune.trial import Trial as TrialView
+from trialpod_operator.kube_client.view import ENDED, row_of, seconds
+
+if TYPE_CHECKING:
+    from trialpod.tune.backends import TrialOutcome
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+RESULTS_EVERY_S = 5.0
+"""How often the results of a running trial are looked for."""
+
+CHUNK = 8 * 1024 * 1024
+
+
+class _Told:
+    """What the callbacks know of one trial."""
+
+    def __init__(self, trial: Json) -> None:
+        self.facts = _Facts(trial)
+        self.view = TrialView(cast("TrialOutcome", self.facts))
+        self.attempts = 0
+        self.setbacks = 0
+        self.checkpoint = -1
+        self.offset = 0
+        self.iteration = 0
+        self.looked_at = float("-inf")
+        self.ended = False
+
+
+class RemoteCallbacks:
+    """The callbacks of a script whose experiment runs in a cluster.
+
+    Args:
+        callbacks: in the order in which they are called.
+        open_storage: opens the experiment's storage.
+        uri: of that storage.
+        stop: for `Callback.setup`.
+        num_samples: for `Callback.setup`.
+        clock: seconds, for how often the storage is asked.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        open_storage: Callable[[], Storage],
+        uri: str,
+        *,
+        stop: Any = None,
+        num_samples: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._hooks = CallbackList(callbacks)
+        self._open_storage = open_storage
+        self._uri = uri.rstrip("/")
+        self._stop = stop
+        self._num_samples = num_samples
+        self._clock = clock
+        self._storage: Storage | None = None
+        self._iteration = 0
+        self._told: dict[str, _Told] = {}
+        self._trials: list[TrialView] = []
+        self._begun = self._ended = False
+
+    def look(self, item: Mapping[str, Any], trials: list[Json], *, final: bool = False) -> None:
+        """Tell what is new.
+
+        Args:
+            item: the TuneExperiment.
+            trials: its TuneTrials, in their order.
+            final: the experiment is over, and all its files are in the storage.
+
+        Raises:
+            CallbackError: a callback raised an exception; the experiment goes on.
+        """
+        if not self._begun:
+            self._begun = True
+            total = ((item.get("status") or {}).get("trials") or {}).get("total")
+            self._hooks.call("setup", stop=self._stop, num_samples=self._num_samples, total_num_samples=total)
+        self._iteration += 1
+        self._call("on_step_begin")
+        for trial in trials:
+            name = str(trial["metadata"]["name"])
+            if name not in self._told:
+                self._told[name] = _Told(trial)
+                self._trials.append(self._told[name].view)
+            self._look_at(self._told[name], trial, final=final)
+        self._call("on_step_end")
+
+    def end(self) -> None:
+        """Call `on_experiment_end`, once.
+
+        Raises:
+            CallbackError: a callback raised an exception; all were called.
+        """
+        if self._begun and not self._ended:
+            self._ended = True
+            self._hooks.end(trials=self._trials)
+
+    def _look_at(self, told: _Told, trial: Json, *, final: bool) -> None:
+        if told.ended:
+            return
+        told.facts.take(trial)
+        row = row_of(trial, self._clock())
+        if row.attempts > told.attempts:
+            told.attempts = row.attempts
+            self._call("on_trial_start", told)
+            if row.checkpoint is not None:
+                self._call("on_trial_restore", told)
+        reached = int((trial.get("status") or {}).get("iteration") or 0)
+        over = row.status in ENDED
+        due = reached > told.iteration and self._clock() - told.looked_at >= RESULTS_EVERY_S
+        if final or due or (over and reached > told.iteration):
+            self._results(told)
+        self._checkpoint(told)
+        setbacks = row.failures + row.disruptions
+        if setbacks > told.setbacks and not over:
+            self._call("on_trial_recover", told)
+        told.setbacks = setbacks
+        if over and (final or told.iteration >= reached):
+            told.ended = True
+            self._call("on_trial_error" if row.status == "ERROR" else "on_trial_complete", told)
+
+    def _results(self, told: _Told) -> None:
+        told.looked_at = self._clock()
+        if not told.facts.path:
+            return
+        key = f"{told.facts.path.removeprefix(self._uri).strip('/')}/{RESULT_FILE}"
+        try:
+            if self._storage is None:
+                self._storage = self._open_storage()
+            while data := self._storage.read_range(key, told.offset, CHUNK):
+                whole = data[: data.rfind(b"\n") + 1]
+                if not whole:
+                    return  # the last line is being written
+                told.offset += len(whole)
+                for line in whole.splitlines():
+                    self._result(told, json.loads(line))
+        except KeyMissingError:
+            return  # it is copied when there is something in it
+        except StorageError as error:
+            logger.warning("results for the callbacks come later: %s", error)
+
+    def _result(self, told: _Told, result: Json) -> None:
+        told.facts.last_result = result
+        told.iteration = max(told.iteration, int(result.get("training_iteration") or 0))
+        if self._hooks.wants("on_trial_result"):
+            self._hooks.result(Metrics(result), iteration=self._iteration, trials=self._trials, trial=told.view)
+
+    def _checkpoint(self, told: _Told) -> None:
+        info = next(iter(told.facts.checkpoints), None)
+        if info is None or info.index <= told.checkpoint:
+            return
+        told.checkpoint = info.index
+        if self._hooks.wants("on_checkpoint"):
+            checkpoint = checkpoints_in(told.view.checkpoint_place, [info])[0][0]
+            self._call("on_checkpoint", told, checkpoint=checkpoint)
+        self._call("on_trial_save", told)
+
+    def _call(self, hook: str, told: _Told | None = None, **more: Any) -> None:
+        if told is not None:
+            more["trial"] = told.view
+        if self._hooks.wants(hook):
+            self._hooks.call(hook, iteration=self._iteration, trials=self._trials, **more)
+
+
+class _Facts:
+    """A TuneTrial with the attributes of a `TrialOutcome`."""
+
+    def __init__(self, trial: Json) -> None:
+        self.last_result: Json | None = None
+        self.trainable_name = ""
+        self.experiment_tag = ""
+        self.traceback = ""
+        self.checkpoint_uri = ""
+        self.take(trial)
+
+    def take(self, trial: Json) -> None:
+        """Follow the resource."""
+        row = row_of(trial, 0.0)
+        self.trial_id, self.name, self.status = row.trial_id, row.name, row.status
+        self.config, self.path = row.config, row.path
+        self.error, self.failures = row.error, row.failures
+        self.created_at = seconds((trial.get("metadata") or {}).get("creationTimestamp"))
+        found = (trial.get("status") or {}).get("checkpoint") or {}
+        name = str(found.get("name") or "")
+        number = name.rpartition("_")[2]
+        self.checkpoints = (
+            [
+                CheckpointInfo(
+                    name=name,
+                    index=int(number),
+                    iteration=int(found.get("iteration") or 0),
+                    metrics={},
+                    attempt=int((trial.get("status") or {}).get("attempt") or 0),
+                )
+            ]
+            if number.isdecimal()
+            else []
+        )

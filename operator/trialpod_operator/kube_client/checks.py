@@ -1,0 +1,414 @@
+"""What `trialpod check` finds out about a cluster: each finding is fine, bad with a remedy, or not known.
+
+Every check stands alone: what the user may not look at is "not known", with the right that would tell, and the
+others go on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import email.utils
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from trialpod.errors import TrialpodError
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.pods import queues
+from trialpod_operator.cluster.pods.pending import why_waiting
+from trialpod_operator.cluster.pods.rejected import why_refused
+from trialpod_operator.kube_client import probe_pod
+from trialpod_operator.kube_client.client import ApiError, Experiments
+from trialpod_operator.kube_client.findings import (
+    IMAGE_REMEDY,
+    SKEW_S,
+    Finding,
+    clock_finding,
+    facts_of,
+    inside_findings,
+    is_ready,
+    queue_findings,
+    quota_finding,
+    served,
+    serves,
+    termination,
+)
+from trialpod_operator.kube_client.probe_pod import Probe
+from trialpod_operator.kube_client.version_skew import CHART, missing_fields, skew
+
+Json = dict[str, Any]
+
+OLDEST_KUBERNETES = (1, 30)
+POLL_S = 0.5
+_OPERATOR = "app.kubernetes.io/part-of=trialpod,app.kubernetes.io/component=operator"
+_OPERATOR_NAMESPACE = "trialpod-system"
+_RIGHTS = (
+    ("create", names.GROUP, names.EXPERIMENTS, ""),
+    ("get", names.GROUP, names.EXPERIMENTS, ""),
+    ("list", names.GROUP, names.EXPERIMENTS, ""),
+    ("patch", names.GROUP, names.EXPERIMENTS, ""),
+    ("delete", names.GROUP, names.EXPERIMENTS, ""),
+    ("list", names.GROUP, names.TRIALS, ""),
+    ("patch", names.GROUP, names.TRIALS, ""),
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("list", "", "events", ""),
+)
+
+
+class Checks:
+    """The checks of one namespace.
+
+    Args:
+        api: the namespace.
+        clock: seconds since the epoch.
+        sleep: waits some seconds.
+    """
+
+    def __init__(
+        self,
+        api: Experiments,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._client = api.client
+        self._clock = clock
+        self._sleep = sleep
+        self.facts: dict[str, str] = {}
+        """What the operator says of itself; after `operator`."""
+        self.user = "USER"
+        self._renewed = ""  # when the operator did so with its Lease
+
+    # -- the API server --
+
+    def server(self) -> Iterator[Finding]:
+        """Is there a cluster, of which version, and who is this.
+
+        Raises:
+            TrialpodError: it cannot be reached; nothing else is worth a try.
+        """
+        try:
+            version = self._client.request("GET", "/version")
+        except ApiError as error:
+            raise TrialpodError(f"the cluster at {self._client.access.server} refuses: {error}") from error
+        told = str(version.get("gitVersion") or "?")
+        number = re.match(r"v(\d+)\.(\d+)", told)
+        self.user = self._whoami()
+        text = f"Kubernetes {told} at {self._client.access.server}, as {self.user}"
+        if number and (int(number[1]), int(number[2])) < OLDEST_KUBERNETES:
+            least = ".".join(map(str, OLDEST_KUBERNETES))
+            yield Finding("API server", "bad", text, f"trialpod needs Kubernetes {least} or newer")
+        else:
+            yield Finding("API server", "ok", text)
+        yield from self._server_clock()
+        yield from self._namespace()
+
+    def _server_clock(self) -> Iterator[Finding]:
+        at = email.utils.parsedate_to_datetime(self._client.date) if self._client.date else None
+        if at is not None:
+            yield clock_finding("API server's clock", at.timestamp() + 0.5, self._clock())
+
+    def _whoami(self) -> str:
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        try:
+            found = self._client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
+        except ApiError:
+            return "USER"  # It is only for the messages.
+        return str(((found.get("status") or {}).get("userInfo") or {}).get("username") or "USER")
+
+    def _namespace(self) -> Iterator[Finding]:
+        name = self._api.namespace
+        try:
+            found = self._client.request("GET", f"/api/v1/namespaces/{quote(name)}")
+        except ApiError as error:
+            if error.status == 404:
+                yield Finding("namespace", "bad", f"{name} is not there", f"kubectl create namespace {name}")
+            return  # Forbidden: users of one namespace may not look at namespaces; the rights will tell.
+        phase = (found.get("status") or {}).get("phase")
+        if phase == "Terminating":
+            yield Finding("namespace", "bad", f"{name} is being deleted", "use another one: -n NAMESPACE")
+
+    def definitions(self) -> Iterator[Finding]:
+        """Are the kinds there, and do they have the fields that this version knows."""
+        install = (
+            f"who runs the cluster installs it: helm install trialpod {CHART} --namespace {_OPERATOR_NAMESPACE} "
+        )
+        install += "--create-namespace"
+        try:
+            self._client.request("GET", f"/apis/{names.API_VERSION}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            text = f"{names.API_VERSION} is not known to the cluster"
+            yield Finding("definitions", "bad", text, install)
+            return
+        try:
+            document = self._client.request("GET", f"/openapi/v3/apis/{names.API_VERSION}")
+        except ApiError as error:
+            text = f"{names.API_VERSION} is there; its fields cannot be seen: {error}"
+            yield Finding("definitions", "unknown", text)
+            return
+        missing = missing_fields((document.get("components") or {}).get("schemas") or {})
+        if missing:
+            listed = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            yield Finding(
+                "definitions",
+                "bad",
+                f"they are of an older version: {listed} {'are' if len(missing) > 1 else 'is'} not in them",
+                "kubectl apply --server-side -f crds/ (of this version), or helm upgrade the chart",
+            )
+        else:
+            yield Finding("definitions", "ok", f"{names.API_VERSION}, with all fields of this version")
+
+    # -- rights --
+
+    def rights(self, *, probe: bool) -> Iterator[Finding]:
+        """May the user do what the commands do; with `probe`, also what this check itself does."""
+        wanted = [*_RIGHTS, *([("create", "", "pods", ""), ("delete", "", "pods", "")] if probe else [])]
+        missing = []
+        for verb, group, resource, part in wanted:
+            allowed = self._may(verb, group, resource, part)
+            if allowed is None:
+                yield Finding("rights", "unknown", "the API server does not say what this user may do")
+                return
+            if not allowed:
+                missing.append(f"{verb} {resource}{f'/{part}' if part else ''}")
+        if missing:
+            space = self._api.namespace
+            yield Finding(
+                "rights",
+                "bad",
+                f"{self.user} may not {', '.join(missing)} in {space}",
+                f"who runs the cluster gives them: kubectl -n {space} create rolebinding trialpod-users "
+                f"--clusterrole=edit --user={self.user}",
+            )
+        else:
+            yield Finding("rights", "ok", f"{self.user} may run, watch, change and delete experiments")
+
+    def _may(self, verb: str, group: str, resource: str, part: str) -> bool | None:
+        asked: Json = {"namespace": self._api.namespace, "verb": verb, "group": group, "resource": resource}
+        if part:
+            asked["subresource"] = part
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        try:
+            found = self._client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+        except ApiError:
+            return None
+        return bool((found.get("status") or {}).get("allowed"))
+
+    # -- the operator --
+
+    def operator(self) -> Iterator[Finding]:
+        """Is an operator at work that serves the namespace, and of which version."""
+        self.facts = self._api.operator_facts()
+        try:
+            pods = self._operator_pods()
+        except ApiError as error:
+            pods = []
+            text = f"its pod cannot be seen ({error.reason or error.status})"
+            if version := self.facts.get(names.VERSION_ANNOTATION):
+                yield Finding("operator", "unknown", f"{text}; version {version} has run experiments here")
+            else:
+                hint = "submit an experiment: `trialpod why` says whether it answers"
+                yield Finding("operator", "unknown", text, hint)
+        else:
+            yield self._operator_finding(pods)
+        if problem := skew(self.facts):
+            found, _, remedy = problem.partition(": ")
+            yield Finding("versions", "bad", found, remedy)
+
+    def _operator_pods(self) -> list[Json]:
+        query = {"labelSelector": _OPERATOR}
+        try:
+            return list(self._client.request("GET", "/api/v1/pods", query=query).get("items") or [])
+        except ApiError as error:
+            if error.status != 403:
+                raise
+        path = f"/api/v1/namespaces/{_OPERATOR_NAMESPACE}/pods"
+        return list(self._client.request("GET", path, query=query).get("items") or [])
+
+    def _operator_finding(self, pods: list[Json]) -> Finding:
+        if not pods:
+            return Finding(
+                "operator",
+                "bad",
+                "there is none in the cluster (no pod with " + _OPERATOR + ")",
+                f"helm install trialpod {CHART} --namespace {_OPERATOR_NAMESPACE} --create-namespace",
+            )
+        serving = [pod for pod in pods if serves(pod, self._api.namespace)]
+        if not serving:
+            return Finding(
+                "operator",
+                "bad",
+                f"the one that runs does not serve the namespace {self._api.namespace}",
+                "add it to the chart's watchNamespaces, or use one of: "
+                + ", ".join(sorted({space for pod in pods for space in served(pod)})),
+            )
+        ready = [pod for pod in serving if is_ready(pod)]
+        pod = (ready or serving)[0]
+        meta = pod["metadata"]
+        for key, value in facts_of(pod).items():
+            self.facts.setdefault(key, value)
+        self.facts |= {k: v for k, v in self._lease_facts(meta["namespace"]).items() if v}
+        where = f"{meta['namespace']}/{meta['name']}"
+        if not ready:
+            why = why_waiting(pod, self._clock())
+            text = why.text if why else "it is not ready"
+            return Finding(
+                "operator", "bad", f"{where}: {text}", f"kubectl -n {meta['namespace']} logs {meta['name']} --tail=20"
+            )
+        version = self.facts.get(names.VERSION_ANNOTATION, "?")
+        return Finding("operator", "ok", f"trialpod {version} is ready: {where}")
+
+    def _lease_facts(self, namespace: str) -> dict[str, str]:
+        try:
+            path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/trialpod-operator"
+            found = self._client.request("GET", path)
+        except ApiError:
+            return {}  # Few may read it, and the pod says nearly as much.
+        notes = (found.get("metadata") or {}).get("annotations") or {}
+        self._renewed = str((found.get("spec") or {}).get("renewTime") or "")
+        return {key: str(value) for key, value in notes.items() if key.startswith(f"{names.GROUP}/")}
+
+    def operator_clock(self) -> Iterator[Finding]:
+        """How late the operator's latest sign of life is; its clock, and whether it is alive."""
+        if not self._renewed:
+            return
+        ago = self._clock() - dt.datetime.fromisoformat(self._renewed).timestamp()
+        if -SKEW_S <= ago <= 15.0 + SKEW_S:
+            yield Finding("operator's Lease", "ok", f"renewed {max(ago, 0.0):.0f} s ago")
+        elif ago > 0:
+            text = f"renewed {ago:.0f} s ago: it is not at work, or its node's clock is behind"
+            yield Finding("operator's Lease", "bad", text, "look at its log, and at the time service of its node")
+        else:
+            text = f"renewed {-ago:.0f} s in the future of this machine's clock"
+            yield Finding("operator's Lease", "bad", text, "set the clock of this machine, or of the operator's node")
+
+    # -- room --
+
+    def quota(self) -> Iterator[Finding]:
+        """What the namespace's quotas leave."""
+        path = f"/api/v1/namespaces/{quote(self._api.namespace)}/resourcequotas"
+        try:
+            found = self._client.request("GET", path).get("items") or []
+        except ApiError as error:
+            yield Finding("quota", "unknown", f"quotas cannot be seen: {error.reason or error}")
+            return
+        if not found:
+            yield Finding("quota", "ok", "the namespace has none")
+        for item in found:
+            yield quota_finding(item)
+
+    def devices(self, resource: str, *, wanted: bool) -> Iterator[Finding]:
+        """How many GPUs the nodes offer."""
+        try:
+            nodes = self._client.request("GET", "/api/v1/nodes").get("items") or []
+        except ApiError as error:
+            yield Finding("GPUs", "unknown", f"nodes cannot be seen: {error.reason or error}")
+            return
+        per_node = [int((node.get("status") or {}).get("allocatable", {}).get(resource, 0) or 0) for node in nodes]
+        offering = [count for count in per_node if count]
+        if offering:
+            yield Finding("GPUs", "ok", f"{sum(offering)} {resource} on {len(offering)} of {len(nodes)} nodes")
+        elif wanted:
+            remedy = "install the device plug-in of your GPUs, or the GPU operator"
+            yield Finding("GPUs", "bad", f"no node offers {resource}", remedy)
+        else:
+            yield Finding("GPUs", "ok", f"no node offers {resource}; experiments without GPUs do not need any")
+
+    def queues(self, queue: str) -> Iterator[Finding]:
+        """The LocalQueues of Kueue that the namespace has; nothing where there is no Kueue.
+
+        Args:
+            queue: that the experiment's pods are to wait in; "" = none.
+        """
+        found = None
+        for version in queues.VERSIONS:
+            path = f"/apis/{queues.GROUP}/{version}/namespaces/{quote(self._api.namespace)}/localqueues"
+            try:
+                found = list(self._client.request("GET", path).get("items") or [])
+                break
+            except ApiError as error:
+                if error.status != 404:
+                    yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error}")
+                    return
+        yield from queue_findings(found, queue, self._api.namespace)
+
+    # -- from inside --
+
+    def inside(self, probe: Probe, name: str, timeout_s: float) -> Iterator[Finding]:
+        """Run the probe's pod and tell what it found; the pod is gone afterwards."""
+        space = f"/api/v1/namespaces/{quote(self._api.namespace)}/pods"
+        body = probe_pod.build(probe, name, self._api.namespace)
+        try:
+            pod = self._client.request("POST", space, body)
+        except ApiError as error:
+            why = why_refused(error.status, error.reason, str(error), self._clock())
+            yield Finding("pod", "bad", f"a pod is refused: {why.message}", why.remedy)
+            return
+        try:
+            yield from self._watched(probe, pod, name, timeout_s)
+        finally:
+            try:
+                self._client.request("DELETE", f"{space}/{name}", {"gracePeriodSeconds": 0})
+            except ApiError as error:
+                if error.status != 404:
+                    remedy = f"kubectl -n {self._api.namespace} delete pod {name}"
+                    yield Finding("pod", "bad", f"{name} stays: {error}", remedy)
+
+    def _watched(self, probe: Probe, pod: Json, name: str, timeout_s: float) -> Iterator[Finding]:
+        began = self._clock()
+        path = f"/api/v1/namespaces/{quote(self._api.namespace)}/pods/{name}"
+        asked_for_events = 0.0
+        complaint = ""
+        while True:
+            phase = (pod.get("status") or {}).get("phase")
+            if phase in ("Succeeded", "Failed"):
+                break
+            now = self._clock()
+            if now - asked_for_events > 3.0:
+                asked_for_events = now
+                complaint = self._complaint(name)
+            why = why_waiting(pod, now, event=complaint)
+            stuck = why is not None and (why.severity == "stuck" or why.reason == "ImagePullFailed")
+            if stuck or now - began > timeout_s:
+                text = why.message if why else f"it has not ended after {timeout_s:.0f} s ({phase})"
+                remedy = why.remedy if why else "a longer --timeout, or ask who runs the cluster"
+                yield Finding("pod", "bad", text, remedy)
+                return
+            self._sleep(POLL_S)
+            pod = self._client.request("GET", path)
+        log = b"".join(self._api.log(name)).decode(errors="replace")
+        found = probe_pod.read(log)
+        took = self._clock() - began
+        if found is None:
+            last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
+            words = termination(pod) or last
+            yield Finding("pod", "bad", f"the image {probe.image} cannot run the check: {words[:300]}", IMAGE_REMEDY)
+            return
+        node = str((pod.get("spec") or {}).get("nodeName") or "")
+        yield from inside_findings(probe, found, node, took)
+        if "time" in found:
+            yield self._node_clock(node, float(found["time"]), began)
+
+    def _node_clock(self, node: str, theirs: float, began: float) -> Finding:
+        # It was read at some time since the pod was created: only what lies outside of that is a difference.
+        now = self._clock()
+        return clock_finding(f"clock of node {node}", theirs, min(max(theirs, began), now))
+
+    def _complaint(self, name: str) -> str:
+        path = f"/api/v1/namespaces/{quote(self._api.namespace)}/events"
+        chosen = f"involvedObject.kind=Pod,involvedObject.name={name},type=Warning"
+        try:
+            found = self._client.request("GET", path, query={"fieldSelector": chosen}).get("items") or []
+        except ApiError:
+            return ""  # Without the right to see events less is known.
+        return f"{found[-1].get('reason')}: {found[-1].get('message')}" if found else ""

@@ -1,0 +1,141 @@
+"""Follows an experiment in a cluster to its end, on the display that a local run has.
+
+Invariants: it only reads. What hinders the experiment is told once per reason. While the cluster cannot be reached,
+the view stands still, and it is asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trialpod.errors import TrialpodError
+from trialpod_operator.display import events
+from trialpod_operator.kube_client.client import ClusterUnreachableError, Experiments
+from trialpod_operator.kube_client.view import changes, condition, finished, is_true, view_of
+
+if TYPE_CHECKING:
+    from trialpod_operator.display.base import Display
+    from trialpod_operator.display.view import TrialRow
+
+Json = dict[str, Any]
+
+POLL_S = 1.0
+MANY_TRIALS, MANY_POLL_S = 300, 10.0
+"""From so many trials on they are listed only this often."""
+
+START_S = 3.0
+"""How long to wait for the first status before anything is shown."""
+
+UNNOTICED_S = 20.0
+"""After so long without a status something is wrong with the operator."""
+
+STALLED_S = 120.0
+"""How long to wait for somebody to put right what has stalled the experiment."""
+
+
+def follow(
+    api: Experiments,
+    item: Json,
+    display: Display,
+    *,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+    each: Callable[[Json, list[Json]], None] = lambda _item, _trials: None,
+) -> Json:
+    """Show an experiment until it has ended; return it as it was then.
+
+    Args:
+        api: its namespace.
+        item: the TuneExperiment.
+        display: shows it.
+        clock: seconds since the epoch.
+        sleep: waits some seconds.
+        each: told the experiment and its trials whenever they were listed.
+
+    Raises:
+        TrialpodError: it has stalled, or was deleted meanwhile.
+    """
+    name, uid = str(item["metadata"]["name"]), item["metadata"].get("uid")
+    generation = int(item["metadata"].get("generation") or 1)
+    begun = clock()
+    stalled_at: float | None = None
+    listed_at = 0.0
+    trials: list[Json] = []
+    rows: dict[str, TrialRow] = {}
+    told = ""
+    started = False
+    while True:
+        now = clock()
+        status = item.get("status") or {}
+        seen = int(status.get("observedGeneration", -1)) >= generation
+        over = seen and finished(item)
+        # How many trials there will be, the operator has to say first.
+        if not started and ("trials" in status or now - begun >= START_S):
+            display.start(view_of(item, trials, now=now, rows=display.rows))
+            started = True
+        if started and (over or now - listed_at >= (MANY_POLL_S if len(trials) >= MANY_TRIALS else POLL_S)):
+            trials, listed_at = api.trials(name), now
+            view = view_of(item, trials, now=now, rows=None)
+            fresh = {row.name: row for row in view.rows}
+            for event in changes(rows, fresh, view.metric):
+                display.event(event)
+            rows = fresh
+            each(item, trials)
+        view = view_of(item, trials, now=now, rows=display.rows)
+        if over and started:
+            display.finish(view)
+            return item
+        if started:
+            display.update(view)
+        why = hindrance(item, api.namespace, waited=now - begun, seen=seen)
+        # The words change with every node that comes and goes; the reason is worth telling once.
+        if why and why[0] != told:
+            display.event(events.warning(why[1]))
+        told = why[0] if why else ""
+        if not is_true(item, "Stalled"):
+            stalled_at = None
+        else:
+            stalled_at = stalled_at or now
+            fatal = condition(item, "Stalled").get("reason") == "InvalidSpec"
+            if seen and (fatal or now - stalled_at > STALLED_S):
+                raise TrialpodError(
+                    f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Put it "
+                    f"right and run this again, or delete it: trialpod delete {name} -n {api.namespace}"
+                )
+        sleep(POLL_S)
+        with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view stands still meanwhile
+            found = api.find(name)
+            if found is None or found["metadata"].get("uid") != uid:
+                raise TrialpodError(
+                    f"the TuneExperiment {name} was deleted while this waited for it; what was stored until then "
+                    "stays, unless its deletionPolicy is Delete"
+                )
+            item = found
+
+
+def hindrance(item: Mapping[str, Any], namespace: str, *, waited: float, seen: bool) -> tuple[str, str] | None:
+    """Return why the experiment, or some of its trials, do not go on: the reason, and a sentence.
+
+    Args:
+        item: the TuneExperiment.
+        namespace: its namespace.
+        waited: for the operator to look at it, in seconds.
+        seen: whether the operator has looked at it as it is now.
+    """
+    if not seen:
+        if waited < UNNOTICED_S:
+            return None
+        text = (
+            "no operator has looked at it yet: is one running that serves this namespace? "
+            f"`trialpod check -n {namespace}` finds out"
+        )
+        return "Unnoticed", text
+    for kind, bad in (("Stalled", "True"), ("Ready", "False"), ("Suspended", "True")):
+        found = condition(item, kind)
+        if found.get("status") == bad and found.get("reason") != "Starting":
+            return str(found.get("reason")), f"{found.get('reason')}: {found.get('message')}"
+    waiting = (item.get("status") or {}).get("waiting")
+    return (str(waiting.get("reason")), f"{waiting.get('reason')}: {waiting.get('message')}") if waiting else None

@@ -1,1 +1,0 @@
-"""The sub-commands of `trialpod` that need the engine, one module each."""

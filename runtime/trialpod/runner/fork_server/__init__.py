@@ -1,0 +1,1 @@
+"""The fork server: starts the trial processes of one machine."""

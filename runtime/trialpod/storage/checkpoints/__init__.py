@@ -1,0 +1,1 @@
+"""Checkpoints: committed as a whole or not there at all, verified when read."""

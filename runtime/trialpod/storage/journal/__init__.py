@@ -1,0 +1,1 @@
+"""The experiment's journal: records, segments and snapshots."""

@@ -1,0 +1,1 @@
+"""Storage in a bucket of an S3 server."""

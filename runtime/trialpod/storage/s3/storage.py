@@ -1,0 +1,442 @@
+"""Storage in a bucket of an S3 server: MinIO above all, and whatever speaks the same protocol.
+
+Invariants: an object is there as a whole or not at all; `write_new` and ``put_file(if_absent=True)`` are decided by
+the server (``If-None-Match: *``), so that one of any number of writers wins, and a lost answer is not mistaken for a
+lost race; so is `write_if` (``If-Match``); listings are complete when made (S3 and MinIO are strongly consistent).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+
+from trialpod.errors import InvalidInputError, StorageError
+from trialpod.storage.base import (
+    KeyMissingError,
+    NoConditionsError,
+    Storage,
+    checked_key,
+    local_folder,
+    storage_error,
+)
+from trialpod.storage.s3.client import Rejection, S3Client, settled
+from trialpod.storage.s3.endpoints import endpoint_of, plain, region_of
+from trialpod.storage.s3.errors import not_s3
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.routes import route_to
+from trialpod.storage.s3.signing import quoted
+from trialpod.storage.s3.transfer import download, etag_of, parallel, put, replace, upload
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_OPEN_PATIENCE_S = 5.0
+_DELETE_BATCH = 1000  # S3's limit for one DeleteObjects
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+class S3Storage(Storage):
+    """The storage whose root is a bucket, or what is below a prefix in it. Safe for use by many threads."""
+
+    def __init__(self, client: S3Client, prefix: str = "") -> None:
+        """Use a client as it is; `open` also checks that the bucket is there."""
+        self._client = client
+        self._prefix = prefix  # without "/" at the end
+
+    @classmethod
+    def open(cls, uri: str, options: StorageOptions | None = None, *, client: S3Client | None = None) -> S3Storage:
+        """Return the storage that ``s3://bucket/prefix`` names, after asking the server for it.
+
+        Args:
+            uri: the bucket and, optionally, a prefix.
+            options: how to reach the server; None takes all from the environment.
+            client: instead of one made from the options.
+
+        Raises:
+            StorageError: the bucket is missing (unless the options say that it may be made), the server refuses the
+                keys, is not trusted, or is no S3 server.
+            StorageUnavailableError: the server cannot be reached, or something may be put right there.
+            InvalidInputError: the URI or the options cannot be meant.
+        """
+        bucket, prefix = parse_uri(uri)
+        if client is None:
+            client = _client(uri, bucket, options)
+        storage = cls(client, prefix)
+        storage._check_bucket()
+        return storage
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """``s3://bucket/prefix``."""
+        return self._uri("")
+
+    def read(self, key: str) -> bytes:
+        """Return the object's content."""
+        return self._call("GET", key, "cannot read")
+
+    def read_version(self, key: str) -> tuple[bytes, str]:
+        """Return the object's content and its ETag."""
+        checked_key(key)
+        try:
+            answer = self._client.call("GET", self._full(key), f"cannot read {self._uri(key)}")
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+        return answer.body, etag_of(answer)
+
+    def write_if(self, key: str, data: bytes, version: str | None) -> str:
+        """Replace the object if it has this ETag still (``If-Match``)."""
+        checked_key(key)
+        if version == "":
+            raise NoConditionsError(f"the server of {self.uri} gives its objects no ETag")
+        doing = f"cannot write {self._uri(key)}"
+        return replace(self._client, self._full(key), doing, bytes(data), version)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Return that part of the object."""
+        if length <= 0:
+            return b""
+        checked_key(key)
+        try:
+            answer = self._client.call(
+                "GET",
+                self._full(key),
+                f"cannot read {self._uri(key)}",
+                headers={"Range": f"bytes={start}-{start + length - 1}"},
+            )
+        except Rejection as rejection:
+            if rejection.failure.code == "InvalidRange":
+                return b""
+            raise settled(rejection) from rejection
+        return answer.body
+
+    def write(self, key: str, data: bytes) -> None:
+        """Replace the object as a whole."""
+        self._put(key, data, if_absent=False)
+
+    def write_new(self, key: str, data: bytes) -> None:
+        """Make the object; refuse if there is one."""
+        self._put(key, data, if_absent=True)
+
+    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+        """Send a file, in parts if it is large."""
+        checked_key(key)
+        return upload(self._client, local, self._full(key), self._uri(key), if_absent=if_absent, crc32=crc32)
+
+    def copy(self, source: str, key: str) -> None:
+        """Have the server copy an object; Amazon's does up to 5 GB so."""
+        checked_key(key)
+        checked_key(source)
+        doing = f"cannot copy {self._uri(source)} to {self._uri(key)}"
+        headers = {"x-amz-copy-source": quoted(f"/{self._client.bucket}/{self._full(source)}", "/")}
+        try:
+            self._client.call("PUT", self._full(key), doing, headers=headers)
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+
+    def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
+        """Fetch an object, in parts if it is large."""
+        checked_key(key)
+        return download(self._client, self._full(key), local, self._uri(key), size)
+
+    def exists(self, key: str) -> bool:
+        """Tell whether there is an object of this name, or one below it."""
+        checked_key(key)
+        full = self._full(key)
+        # The object itself sorts before all others that begin with its name, but "name-x" sorts before "name/x".
+        return any(
+            found == full or found.startswith(f"{full}/")
+            for prefix in (full, f"{full}/")
+            for found, _ in self._page(prefix, "", limit=1)[0]
+        )
+
+    def list(self, prefix: str = "") -> list[str]:
+        """Return the keys below the folder, sorted."""
+        return list(self.sizes(prefix))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return the keys below the folder, sorted, with their sizes."""
+        checked_key(prefix, root_allowed=True)
+        full = self._full(prefix)
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        found = {key[cut:]: size for key, size in self._objects(f"{full}/" if full else "")}
+        return dict(sorted(found.items()))
+
+    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+        """Return one page of the list."""
+        checked_key(prefix, root_allowed=True)
+        full = self._full(prefix)
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        token = ""
+        while True:
+            page, token = self._page(f"{full}/" if full else "", token, limit=limit)
+            found = [key[cut:] for key, _ in page if not key.endswith("/")]
+            if found or not token:
+                return found
+
+    def delete(self, key: str) -> None:
+        """Remove the object, if it is there."""
+        try:
+            self._call("DELETE", key, "cannot remove")
+        except KeyMissingError:
+            return
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove objects, a thousand with each request."""
+        batch: list[str] = []
+        for key in keys:
+            checked_key(key)
+            if _NOT_XML.search(key):
+                self.delete(key)  # such a name cannot be written in a list
+                continue
+            batch.append(key)
+            if len(batch) == _DELETE_BATCH:
+                self._delete_batch(batch)
+                batch = []
+        if batch:
+            self._delete_batch(batch)
+
+    def delete_tree(self, prefix: str) -> None:
+        """Remove all objects below the folder."""
+        checked_key(prefix)
+        self.delete_many(self.list(prefix))
+
+    def put_directory(self, local: Path, prefix: str) -> None:
+        """Send the files below a folder, several at a time. Empty folders are not kept: S3 has none."""
+        from trialpod.storage.checkpoints.tree_copy import survey
+
+        checked_key(prefix, root_allowed=True)
+        tree = survey(os.fspath(local))
+        below = f"{prefix}/" if prefix else ""
+        parallel(
+            min(self._client.options.parallelism, max(len(tree.files), 1)),
+            tree.files,
+            lambda path: _nothing(self.put_file(Path(local, path), below + path)),
+        )
+
+    def get_directory(self, prefix: str, local: Path) -> None:
+        """Fetch all objects below the folder, several at a time."""
+        found = self.sizes(prefix)
+        if not found:
+            raise KeyMissingError(f"there is nothing below {self._uri(prefix)}")
+        cut = len(prefix) + 1 if prefix else 0
+        for key in found:
+            checked_key(key)  # a name in the bucket must not lead out of the folder
+        targets = {key: Path(local, key[cut:]) for key in found}
+        for folder in sorted({target.parent for target in targets.values()}):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise storage_error(error, "cannot make the folder", folder) from error
+        parallel(
+            min(self._client.options.parallelism, len(found)),
+            found,
+            lambda key: _nothing(self.get_file(key, targets[key], size=found[key])),
+        )
+
+    def abort_uploads(self, prefixes: Iterable[str]) -> int:
+        """Ask for unfinished multipart uploads, and abort them."""
+        count = 0
+        for prefix in prefixes:
+            full = self._full(prefix) if prefix or not self._prefix else f"{self._prefix}/"
+            doing = f"cannot end unfinished uploads of {self._uri(prefix)}"
+            try:
+                # With only one page of them: the others are found the next time.
+                answer = self._client.call(
+                    "GET", "", doing, query={"uploads": "", "prefix": full}, refusal_patience_s=0.0
+                )
+                found = re.findall(
+                    r"<Upload>.*?<Key>([^<]*)</Key>.*?<UploadId>([^<]*)</UploadId>",
+                    answer.body.decode("utf-8", "replace"),
+                    re.DOTALL,
+                )
+                for key, upload in found:
+                    self._client.call("DELETE", unescape(key), doing, query={"uploadId": unescape(upload)})
+            except Rejection as rejection:
+                if rejection.failure.code in ("NoSuchUpload", "NotImplemented"):
+                    continue
+                if rejection.failure.code == "AccessDenied":
+                    raise StorageError(f"{doing}: the keys may not list and abort multipart uploads") from rejection
+                raise settled(rejection) from rejection
+            count += len(found)
+        return count
+
+    def local_path(self, key: str) -> Path | None:
+        """Return None: objects are not on this machine's disk."""
+        return None
+
+    def sub(self, prefix: str) -> Storage:
+        """Return the storage of what is below a prefix; it shares the connections."""
+        return S3Storage(self._client, self._full(checked_key(prefix)))
+
+    def above(self) -> Storage:
+        """Return the storage of the folder above; it shares the connections."""
+        if not self._prefix:
+            raise StorageError(f"{self.uri} is a whole bucket; there is nothing above it")
+        return S3Storage(self._client, self._prefix.rpartition("/")[0])
+
+    def close(self) -> None:
+        """Close idle connections; later calls open new ones."""
+        self._client.close()
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix and key else self._prefix or key
+
+    def _uri(self, key: str) -> str:
+        full = self._full(key)
+        return f"s3://{self._client.bucket}/{full}" if full else f"s3://{self._client.bucket}"
+
+    def _call(self, method: str, key: str, doing: str) -> bytes:
+        checked_key(key)
+        try:
+            return self._client.call(method, self._full(key), f"{doing} {self._uri(key)}").body
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+
+    def _put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+        checked_key(key)
+        doing = f"cannot write {self._uri(key)}"
+        put(self._client, self._full(key), doing, bytes(data), if_absent=if_absent, crc32=zlib.crc32(data))
+
+    def _check_bucket(self) -> None:
+        doing = f"cannot open {self.uri}"
+        patience = min(_OPEN_PATIENCE_S, self._client.options.retry_s)
+        # With the prefix, because keys may be allowed to list only what is below it.
+        query = {"list-type": "2", "max-keys": "1", "prefix": f"{self._prefix}/" if self._prefix else ""}
+        try:
+            answer = self._client.call("GET", "", doing, query=query, patience_s=patience, refusal_patience_s=0.0)
+        except Rejection as rejection:
+            if rejection.failure.code != "NoSuchBucket" or not self._client.options.create_bucket:
+                raise settled(rejection) from rejection
+            self._make_bucket(patience)
+            return
+        if b"<ListBucketResult" not in answer.body:
+            raise not_s3(doing, self._client.options.endpoint, "the list of objects is none")
+
+    def _make_bucket(self, patience: float) -> None:
+        region = self._client.options.region
+        body = b""
+        if region != "us-east-1":
+            body = (
+                '<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+                f"<LocationConstraint>{region}</LocationConstraint></CreateBucketConfiguration>"
+            ).encode()
+        doing = f"cannot make the bucket {self._client.bucket}"
+        try:
+            self._client.call("PUT", "", doing, body=body, patience_s=patience, refusal_patience_s=0.0)
+        except Rejection as rejection:
+            if rejection.failure.code != "BucketAlreadyOwnedByYou":  # somebody else was faster
+                raise settled(rejection) from rejection
+
+    def _objects(self, prefix: str) -> Iterator[tuple[str, int]]:
+        token = ""
+        while True:
+            page, token = self._page(prefix, token)
+            # A name that ends in "/" is what graphical tools make for an empty folder.
+            yield from ((key, size) for key, size in page if not key.endswith("/"))
+            if not token:
+                return
+
+    def _page(self, prefix: str, token: str, *, limit: int = 1000) -> tuple[Sequence[tuple[str, int]], str]:
+        from xml.etree import ElementTree as ET
+
+        query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
+        if token:
+            query["continuation-token"] = token
+        doing = f"cannot list s3://{self._client.bucket}/{prefix}"
+        try:
+            answer = self._client.call("GET", "", doing, query=query)
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+        try:
+            root = ET.fromstring(answer.body)
+            space = root.tag.rpartition("}")[0] + "}" if root.tag.startswith("{") else ""
+            page = [
+                (
+                    unquote((item.findtext(f"{space}Key") or "").replace("+", " ")),
+                    int(item.findtext(f"{space}Size") or 0),
+                )
+                for item in root.iter(f"{space}Contents")
+            ]
+        except (ET.ParseError, ValueError) as error:
+            raise not_s3(doing, self._client.options.endpoint, f"the list cannot be read: {error}") from error
+        more = root.findtext(f"{space}IsTruncated") == "true"
+        return page, (root.findtext(f"{space}NextContinuationToken") or "") if more else ""
+
+    def _delete_batch(self, keys: Sequence[str]) -> None:
+        import base64
+        import hashlib
+        from html import escape
+
+        objects = "".join(f"<Object><Key>{escape(self._full(key), quote=False)}</Key></Object>" for key in keys)
+        body = f"<Delete><Quiet>true</Quiet>{objects}</Delete>".encode()
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        doing = f"cannot remove {len(keys)} objects of {self.uri}"
+        try:
+            answer = self._client.call(
+                "POST", "", doing, query={"delete": ""}, headers={"Content-MD5": digest}, body=body
+            )
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+        for code in re.findall(r"<Error>.*?<Code>([^<]*)</Code>", answer.body.decode("utf-8", "replace"), re.DOTALL):
+            if code != "NoSuchKey":
+                raise StorageError(f"{doing}: the server answers {code} for some; try again")
+
+
+def open_to_read(uri: str, options: StorageOptions | None = None) -> S3Storage:
+    """Return the storage that ``s3://bucket/prefix`` names without asking the server: the keys may not list it.
+
+    Args:
+        uri: the bucket and, optionally, a prefix.
+        options: how to reach the server; None takes all from the environment.
+
+    Raises:
+        StorageError: the scheme is another one.
+        InvalidInputError: the URI or the options cannot be meant.
+    """
+    uri = plain(uri)
+    if local_folder(uri) is not None:
+        raise InvalidInputError(f"storage {uri!r} is a folder, not a bucket")
+    bucket, prefix = parse_uri(uri)
+    return S3Storage(_client(uri, bucket, options), prefix)
+
+
+def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:
+    """Return a client for a bucket: at the options' endpoint, by a registered route, or as the environment says."""
+    given = options or StorageOptions()
+    if given.endpoint:
+        return S3Client(bucket, given.resolved())
+    if (route := route_to(bucket)) is not None:
+        given = msgspec.structs.replace(given, endpoint=route.endpoint, ca_pem=given.ca_pem or route.ca_pem)
+        return S3Client(bucket, given.resolved(), credentials=route.credentials, dial=route.dial)
+    given = msgspec.structs.replace(given, endpoint=endpoint_of(uri), region=given.region or region_of(uri))
+    return S3Client(bucket, given.resolved())
+
+
+def parse_uri(uri: str) -> tuple[str, str]:
+    """Return the bucket and the prefix of ``s3://bucket/prefix``; raise InvalidInputError if they cannot be meant."""
+    _, _, rest = uri.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        raise InvalidInputError(
+            f"storage {uri!r} does not name a bucket; write s3://bucket/prefix, the bucket's name having 3 to 63 "
+            "lower-case letters, digits, '.' and '-'"
+        )
+    prefix = prefix.strip("/")
+    if prefix:
+        try:
+            checked_key(prefix)
+        except StorageError as error:
+            raise InvalidInputError(f"storage {uri!r}: {error}") from None
+    return bucket, prefix
+
+
+def _nothing(value: object) -> None:
+    """Turn an expression into a statement of a lambda."""

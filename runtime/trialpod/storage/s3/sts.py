@@ -1,0 +1,144 @@
+"""Asks an S3 server's token service (STS) for short-lived keys with a policy: the action AssumeRole.
+
+MinIO has it at its own address and gives a user keys that may do what both the user and the policy may. Amazon has it
+at an address of its own, and wants a role. Source: "AssumeRole", AWS Security Token Service API Reference, and
+"AssumeRole", MinIO documentation.
+
+Invariants: secrets never appear in messages or representations; the keys' lifetime is reckoned by the server's clock
+alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from calendar import timegm
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from trialpod.errors import StorageError
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.errors import error_code
+from trialpod.storage.s3.http import Answer, HttpPool
+from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.s3.signing import Signer, query_string
+from trialpod.storage.s3.supplied import Supply
+
+LEAST_S, MOST_S = 900, 43_200
+"""Bounds of the lifetime of keys, in seconds, on both servers."""
+
+MOST_POLICY_CHARACTERS = 2048
+"""Amazon's limit for a session policy."""
+
+_API_VERSION = "2011-06-15"
+_TRANSIENT = frozenset({"Throttling", "ThrottlingException", "SlowDown", "ServiceUnavailable", "InternalError",
+                        "InternalFailure", "RequestTimeout", "XMinioServerNotInitialized"})  # fmt: skip
+
+
+class StsRefusedError(StorageError):
+    """The server gives no such keys; trying again does not help by itself.
+
+    Attributes:
+        code: the server's, "" when it does not answer like a token service at all.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def assume_role(
+    options: StorageOptions,
+    credentials: Credentials,
+    policy: str,
+    *,
+    duration_s: int,
+    role_arn: str = "",
+    endpoint: str = "",
+    session: str = "trialpod",
+    wall_clock: Callable[[], float] = time.time,
+    timeout_s: float = 10.0,
+) -> Supply:
+    """Return short-lived keys. Blocks; for a thread.
+
+    Args:
+        options: of the storage, resolved.
+        credentials: keys that may do at least what the policy says.
+        policy: a JSON document: what the new keys may do.
+        duration_s: how long they hold, in seconds; the server's answer counts.
+        role_arn: the role to take on; Amazon demands one.
+        endpoint: URL of the token service; "" for the storage's own, or Amazon's for the region.
+        session: name of the session in the server's records: letters, digits and ``_=,.@-``.
+        wall_clock: seconds since the epoch.
+        timeout_s: for each step of the exchange, in seconds.
+
+    Raises:
+        StsRefusedError: the server refuses.
+        StorageUnavailableError: it cannot be reached, or cannot now.
+    """
+    url = endpoint or _endpoint(options)
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    form = {"Action": "AssumeRole", "Version": _API_VERSION, "DurationSeconds": str(duration_s), "Policy": policy}
+    form["RoleSessionName"] = session
+    if role_arn:
+        form["RoleArn"] = role_arn
+    body = query_string(form).encode()
+    named = f"[{host}]" if ":" in host else host
+    headers = {
+        "Host": f"{named}:{parts.port}" if parts.port else named,
+        "Content-Type": "application/x-www-form-urlencoded; charset=utf-8",
+    }
+    signer = Signer(options.region, "sts")
+    digest = hashlib.sha256(body).hexdigest()
+    signed = signer.sign("POST", "/", "", headers, digest, credentials, wall_clock())
+    pool = HttpPool(
+        url, ca_file=options.ca_file, timeout_s=timeout_s, connect_timeout_s=timeout_s, ca_pem=options.ca_pem
+    )
+    try:
+        answer = pool.exchange("POST", host, "/", signed, body)
+    except OSError as error:
+        raise StorageUnavailableError(f"the token service of {url} cannot be reached: {error}") from error
+    finally:
+        pool.close()
+    if answer.status != 200:
+        raise _refusal(answer, url)
+    return _supply(answer, url, duration_s)
+
+
+def _endpoint(options: StorageOptions) -> str:
+    host = urlsplit(options.endpoint).hostname or ""
+    if host.endswith(".amazonaws.com"):
+        return f"https://sts.{options.region}.amazonaws.com"
+    return options.endpoint
+
+
+def _supply(answer: Answer, url: str, duration_s: int) -> Supply:
+    text = answer.body.decode("utf-8", "replace")
+    found = {
+        name: match[1].strip()
+        for name in ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
+        if (match := re.search(f"<{name}>([^<]+)</{name}>", text))
+    }
+    if len(found) < 4:
+        raise StsRefusedError(f"{url} does not answer like a token service", "")
+    lifetime_s = float(duration_s)
+    try:
+        now = timegm(time.strptime(answer.headers.get("date", ""), "%a, %d %b %Y %H:%M:%S GMT"))
+        until = timegm(time.strptime(found["Expiration"].partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S"))
+        lifetime_s = float(until - now)
+    except ValueError:
+        pass  # an answer without a date: what was asked for is the best guess
+    keys = Credentials(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
+    return Supply(keys, lifetime_s)
+
+
+def _refusal(answer: Answer, url: str) -> StorageError:
+    code, message = error_code(answer)
+    said = f"{code} ({message.rstrip('.')})" if code else f"HTTP status {answer.status}"
+    starting = "Server not initialized" in message  # MinIO, which serves objects somewhat sooner than it makes keys
+    if code in _TRANSIENT or starting or (answer.status >= 500 and answer.status != 501):
+        return StorageUnavailableError(f"the token service of {url} cannot answer now: {said}")
+    return StsRefusedError(f"{url} gives no short-lived keys (AssumeRole): {said}", code)
