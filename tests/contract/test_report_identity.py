@@ -45,8 +45,8 @@ from trialpod_operator.cluster.certificates import (
 from trialpod_operator.cluster.identity import TokenReviewer
 from trialpod_operator.cluster.report_authorization import Gate
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived
-from trialpod_operator.reports.http import Limits, ReportServer
 from trialpod_operator.reports.rate import Rate, RateLimiter
+from trialpod_operator.reports.server import Limits, ReportServer
 from trialpod_operator.reports.service import Caller, NotReadyError, ReportService
 
 _T = TypeVar("_T")

@@ -20,7 +20,7 @@ from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SettingsOb
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.host import ExperimentHost
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.reports.http import Limits, ReportServer
+from trialpod_operator.reports.server import Limits, ReportServer
 from trialpod_operator.reports.service import Caller, ReportService
 
 NAME = "fuzzed"

@@ -22,7 +22,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner import main as runner_main
 from trialpod.runner.preemption import PreemptionWatch
 from trialpod_operator.cluster import names
-from trialpod_operator.reports.http_connection import Limits
+from trialpod_operator.reports.connection import Limits
 from trialpod_operator.reports.service import ReportService
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from trialpod_operator.cluster.leader_label import Mark
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.report_authorization import Gate
-from trialpod_operator.reports.http import ReportServer
 from trialpod_operator.reports.probes import Page, ProbeServer
+from trialpod_operator.reports.server import ReportServer
 from trialpod_operator.reports.service import ReportService
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from trialpod_operator.cluster.identity import (
     ReviewUnavailableError,
     TokenReviewer,
 )
-from trialpod_operator.reports.http import Answer, Peer, error
 from trialpod_operator.reports.rate import Rate, RateLimiter
+from trialpod_operator.reports.server import Answer, Peer, error
 from trialpod_operator.reports.service import ReportService
 
 CALLER_REQUESTS = Rate(per_s=500.0, burst=2000.0)

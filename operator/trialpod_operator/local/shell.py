@@ -77,7 +77,7 @@ from trialpod_operator.local.processes import ProcessPool
 from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
 from trialpod_operator.local.workers import Workers
-from trialpod_operator.reports.http import Peer, ReportServer
+from trialpod_operator.reports.server import Peer, ReportServer
 from trialpod_operator.reports.service import Caller, Reply, ReportService, refuse
 
 logger = logging.getLogger(__name__)

@@ -15,17 +15,24 @@ import logging
 import ssl
 from asyncio import sslproto
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from trialpod_operator.reports.http_connection import Connection
-
-if TYPE_CHECKING:
-    from trialpod_operator.reports.http import ReportServer
+from trialpod_operator.reports.connection import Connection, ConnectionOwner
 
 logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 32 * 1024
 """What each connection reads into. asyncio's own 256 KiB would be most of the memory where thousands are open."""
+
+
+class HandshakeOwner(ConnectionOwner, Protocol):
+    """What a handshake needs of its server."""
+
+    def admit_handshake(self, handshake: Handshake) -> bool:
+        """Count a client whose handshake begins; False when there are too many."""
+
+    def forget_handshake(self, handshake: Handshake) -> None:
+        """Drop a client whose handshake has ended."""
 
 
 class Handshake(asyncio.Protocol):
@@ -36,7 +43,7 @@ class Handshake(asyncio.Protocol):
         context: gives the TLS context to use now.
     """
 
-    def __init__(self, server: ReportServer, context: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, server: HandshakeOwner, context: Callable[[], ssl.SSLContext]) -> None:
         self._server = server
         self._context = context
         self._received: list[bytes] = []

@@ -1,7 +1,9 @@
 """A small blocking HTTP/1.1 client for one server: POST over a kept-alive connection.
 
-Written for the two peers that an attempt talks to (the report service on a Unix socket or behind TLS), because the
-standard library's client takes longer to import than a short trial takes to run.
+Own code instead of the standard library's client, because it is on the report path and in each trial's start.
+Measured side by side on a Unix socket (benchmarks/http_libraries.py): 14 us of CPU per request against 75 us of
+http.client, and 15 ms less CPU to import. http.client also takes the interim answer 102 for the final one, and has no
+time limit for a whole answer.
 
 Invariants:
 

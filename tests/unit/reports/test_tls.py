@@ -16,7 +16,7 @@ from trialpod_operator.cluster.certificates import (
     plan_rotation,
     ssl_context,
 )
-from trialpod_operator.reports.http import Answer, Limits, Peer, ReportServer
+from trialpod_operator.reports.server import Answer, Limits, Peer, ReportServer
 
 MADE, OTHER = (plan_rotation({}, ["127.0.0.1"], time.time()) for _ in range(2))
 POST = b"POST /v1/digits/report HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"

@@ -19,15 +19,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httptools
 import msgspec
 
 from trialpod.protocol.messages import MAX_RESULT_BYTES, PROTOCOL_VERSION, ErrorAnswer
-
-if TYPE_CHECKING:
-    from trialpod_operator.reports.http import ReportServer
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +75,21 @@ class Limits:
     working_s: float = (
         5.0  # between two signs that a request is being worked on; clients wait for three times as long
     )
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its server."""
+
+    handler: Handler
+    limits: Limits
+    closing: bool
+    held_bytes: int
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a new connection; False when there are too many."""
+
+    def forget(self, connection: Connection) -> None:
+        """Drop a connection that is closed."""
 
 
 class _LaterAnswer(tuple[int, bytes]):
@@ -140,7 +152,7 @@ class _Request:
 class Connection(asyncio.Protocol):
     """One client: parser callbacks (`on_*`), then the queue of requests, then the answers."""
 
-    def __init__(self, server: ReportServer) -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._limits = server.limits
         self._handler = server.handler

@@ -12,7 +12,7 @@ import pytest
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.http import SILENCE_S
 from trialpod.protocol.messages import ErrorAnswer
-from trialpod_operator.reports.http import Answer, Handler, Limits, Peer, ReportServer, error
+from trialpod_operator.reports.server import Answer, Handler, Limits, Peer, ReportServer, error
 
 POST = b"POST /v1/digits/report HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
 
