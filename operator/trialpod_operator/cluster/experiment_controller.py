@@ -33,7 +33,6 @@ from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
 from trialpod_operator.cluster.background_removal import scrap
 from trialpod_operator.cluster.cache import Object
-from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.experiment_metrics import Account, AccountView
 from trialpod_operator.cluster.gather import together
@@ -46,7 +45,8 @@ from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, 
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.spec_changes import changes
-from trialpod_operator.cluster.status_writer import StatusWriter
+from trialpod_operator.cluster.status.conditions import Problem
+from trialpod_operator.cluster.status.writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (

@@ -23,8 +23,8 @@ from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.api.models import ScopedCredentials
-from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.session_policy import session_policy
+from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.storage_access import StorageProblemError
 from trialpod_operator.experiment.host import ExperimentHost
 

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialpod_operator.cluster.conditions import whole
 from trialpod_operator.cluster.experiment_metrics import Account, account_families
 from trialpod_operator.cluster.metrics import (
     Counter,
@@ -25,6 +24,7 @@ from trialpod_operator.cluster.metrics import (
     count_by,
     exposition,
 )
+from trialpod_operator.cluster.status.conditions import whole
 from trialpod_operator.engine.events import AnyEvent, CheckpointsChanged, ResultsReceived
 
 RESULTS = Counter("trialpod_results_total", "Results of trials that were taken in.")

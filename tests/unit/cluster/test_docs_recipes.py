@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from trialpod_operator.api.loader import check_text
-from trialpod_operator.cluster import conditions
-from trialpod_operator.cluster.conditions import Problem, observe_experiment, update_conditions
+from trialpod_operator.cluster.status import conditions
+from trialpod_operator.cluster.status.conditions import Problem, observe_experiment, update_conditions
 
 ROOT = Path(__file__).resolve().parents[3]
 HOOKS = ROOT / "examples/kubernetes/hooks"

@@ -20,9 +20,9 @@ from trialpod.protocol.messages import ReportAnswer, ReportRequest
 from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.api import status_models
 from trialpod_operator.cluster import metrics, operator, operator_metrics
-from trialpod_operator.cluster.conditions import Problem
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.status import experiment_status
+from trialpod_operator.cluster.status.build import experiment_status
+from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.engine.events import ResultsReceived, SettingsObserved, TimerFired
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.service import ReportService

@@ -13,7 +13,7 @@ from cluster_objects import Run, at
 from trialpod_operator.api import status_models
 from trialpod_operator.api.status_models import TuneExperimentStatus
 from trialpod_operator.api.trial_models import TuneTrialStatus
-from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
+from trialpod_operator.cluster.status.build import experiment_status, same_status, trial_status
 from trialpod_operator.engine import events
 from trialpod_operator.engine.reasons import told
 

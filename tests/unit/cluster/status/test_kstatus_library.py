@@ -15,7 +15,7 @@ import pytest
 from kstatus import verdict
 from test_argocd_health import EXPERIMENTS, TRIALS, experiment, trial
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def library() -> Path:

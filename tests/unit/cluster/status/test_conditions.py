@@ -9,8 +9,8 @@ from cluster_objects import NOW, Run, at
 from kstatus import verdict
 
 from trialpod_operator.api import status_models
-from trialpod_operator.cluster.conditions import Observation, Problem, set_condition, update_conditions
-from trialpod_operator.cluster.status import experiment_status
+from trialpod_operator.cluster.status.build import experiment_status
+from trialpod_operator.cluster.status.conditions import Observation, Problem, set_condition, update_conditions
 from trialpod_operator.engine import events
 
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trialpod_operator.cluster import conditions
+from trialpod_operator.cluster.status import conditions
 
 MAX_TRIAL_FAILURES = 10
 """TrialFailed events of one experiment; the rest is counted in its status."""

@@ -14,11 +14,11 @@ from kstatus import verdict
 from lupa import lua51
 
 from trialpod_operator.api import status_models
-from trialpod_operator.cluster.conditions import Problem
-from trialpod_operator.cluster.status import experiment_status, trial_status
+from trialpod_operator.cluster.status.build import experiment_status, trial_status
+from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.engine import events
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SCRIPT = (ROOT / "charts" / "trialpod" / "argocd" / "health.lua").read_text()
 WAITING = status_models.Waiting(reason="Queued", message="in a queue", count=3)
 

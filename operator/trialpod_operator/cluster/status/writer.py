@@ -17,8 +17,6 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
-from trialpod_operator.cluster.conditions import Problem, cut, is_starting
-from trialpod_operator.cluster.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
 from trialpod_operator.cluster.gather import together
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.kube import ApiError
@@ -28,7 +26,9 @@ from trialpod_operator.cluster.pods.pending import Waiting, summarize
 from trialpod_operator.cluster.pods.pod_work import node_of
 from trialpod_operator.cluster.pods.reading import condition, seconds
 from trialpod_operator.cluster.pods.terminated import Ending
-from trialpod_operator.cluster.status import experiment_status, same_status, trial_status
+from trialpod_operator.cluster.status.build import experiment_status, same_status, trial_status
+from trialpod_operator.cluster.status.conditions import Problem, cut, is_starting
+from trialpod_operator.cluster.status.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
 from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.trial import ERROR, Trial
 

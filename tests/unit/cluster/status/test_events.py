@@ -7,9 +7,14 @@ from typing import Any
 from cluster_objects import NOW, Run
 
 from trialpod_operator.api import status_models
-from trialpod_operator.cluster.conditions import Problem
-from trialpod_operator.cluster.events import MAX_DISRUPTIONS, MAX_TRIAL_FAILURES, TrialEvents, transition_events
-from trialpod_operator.cluster.status import experiment_status
+from trialpod_operator.cluster.status.build import experiment_status
+from trialpod_operator.cluster.status.conditions import Problem
+from trialpod_operator.cluster.status.events import (
+    MAX_DISRUPTIONS,
+    MAX_TRIAL_FAILURES,
+    TrialEvents,
+    transition_events,
+)
 from trialpod_operator.engine import events
 
 

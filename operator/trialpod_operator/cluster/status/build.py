@@ -26,7 +26,8 @@ from trialpod_operator.api.status_models import (
 )
 from trialpod_operator.api.trial_models import LastDecision, TrialCheckpoint, TuneTrialStatus
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.conditions import (
+from trialpod_operator.cluster.json_values import bounded
+from trialpod_operator.cluster.status.conditions import (
     Problem,
     cut,
     is_starting,
@@ -34,7 +35,6 @@ from trialpod_operator.cluster.conditions import (
     observe_trial,
     update_conditions,
 )
-from trialpod_operator.cluster.json_values import bounded
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.reasons import told
