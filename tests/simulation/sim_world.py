@@ -52,8 +52,8 @@ from trialpod.protocol import client as client_module
 from trialpod.runner import attempt as attempt_module
 from trialpod.runner import main as runner_main
 from trialpod.runner import preemption
-from trialpod.storage import parallel
-from trialpod.storage.checkpoints import commit_queue, remote, snapshots, tree_copy, upload
+from trialpod.storage import file_tree, parallel
+from trialpod.storage.checkpoints import commit_queue, remote, snapshots, upload
 from trialpod.storage.checkpoints import store as checkpoints
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.journal.journal import Journal
@@ -494,7 +494,7 @@ _runs = itertools.count()
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, commit_queue, replica, journal_copy, background_search, snapshots, parallel, upload,
-    checkpoints, upload_queue, attempt_module, preemption, runner_main, background_removal, tree_copy, files,
+    checkpoints, upload_queue, attempt_module, preemption, runner_main, background_removal, file_tree, files,
 )  # fmt: skip
 
 _BEGIN_SESSION = session_module.Session.__init__

@@ -13,7 +13,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, NoConditionsError, Storage, storage_error
-from trialpod.storage.checkpoints.tree_copy import write_synced
+from trialpod.storage.file_tree import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod_operator.api.cel import BUDGET_FIELDS
 

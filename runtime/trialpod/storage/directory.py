@@ -23,7 +23,7 @@ from trialpod.storage.base import (
     checked_key,
     storage_error,
 )
-from trialpod.storage.checkpoints.tree_copy import copy_file, copy_tree, survey, sync_path, sync_tree
+from trialpod.storage.file_tree import copy_file, copy_tree, survey, sync_path, sync_tree
 
 _TEMPORARY = ".trialpod-tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)

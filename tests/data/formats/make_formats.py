@@ -22,7 +22,7 @@ from trialpod.protocol.values import metrics_encoder, params_encoder
 from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints.manifest import encode
 from trialpod.storage.checkpoints.store import CheckpointStore
-from trialpod.storage.checkpoints.tree_copy import FileEntry, Piece
+from trialpod.storage.file_tree import FileEntry, Piece
 from trialpod.tune.schedulers import create_scheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator

@@ -15,7 +15,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import KeyMissingError, Storage, StorageUnavailableError, storage_error
 from trialpod.storage.checkpoints.manifest import Manifest
 from trialpod.storage.checkpoints.packing import Part, Span, is_pack, parts, spans
-from trialpod.storage.checkpoints.tree_copy import FileEntry, checksum_file
+from trialpod.storage.file_tree import FileEntry, checksum_file
 from trialpod.storage.parallel import run_all
 
 

@@ -25,7 +25,7 @@ from trialpod.storage.base import Storage, storage_error
 from trialpod.storage.checkpoints import manifest as manifests
 from trialpod.storage.checkpoints.manifest import Manifest
 from trialpod.storage.checkpoints.store import CheckpointStore, Progress, refuse_other, scalars
-from trialpod.storage.checkpoints.tree_copy import (
+from trialpod.storage.file_tree import (
     FileEntry,
     checksum_file,
     copy_tree,

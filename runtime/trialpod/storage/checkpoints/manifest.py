@@ -25,7 +25,7 @@ import msgspec
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import readable
-from trialpod.storage.checkpoints.tree_copy import CHECKSUM, FileEntry, Piece
+from trialpod.storage.file_tree import CHECKSUM, FileEntry, Piece
 
 MANIFEST_FORMAT = 3
 """The newest format that is read and written here."""

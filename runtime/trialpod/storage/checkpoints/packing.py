@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from trialpod.errors import CheckpointError
 from trialpod.storage.base import storage_error
-from trialpod.storage.checkpoints.content import LocalFile
-from trialpod.storage.checkpoints.tree_copy import FileEntry, Tree
+from trialpod.storage.checkpoints.deduplication import LocalFile
+from trialpod.storage.file_tree import FileEntry, Tree
 
 PACK_PREFIX = ".trialpod-pack-"
 

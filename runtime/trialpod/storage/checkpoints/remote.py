@@ -51,7 +51,7 @@ from trialpod.storage.base import (
     StorageUnavailableError,
 )
 from trialpod.storage.checkpoints import manifest as manifests
-from trialpod.storage.checkpoints.content import LocalFile, Stored, copies
+from trialpod.storage.checkpoints.deduplication import LocalFile, Stored, copies
 from trialpod.storage.checkpoints.download import Download
 from trialpod.storage.checkpoints.manifest import Manifest
 from trialpod.storage.checkpoints.packing import Packing, configured

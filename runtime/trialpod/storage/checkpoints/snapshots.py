@@ -18,11 +18,11 @@ from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage
-from trialpod.storage.checkpoints.content import Facts, LocalFile, Stored, learn
+from trialpod.storage.checkpoints.deduplication import Facts, LocalFile, Stored, learn
 from trialpod.storage.checkpoints.packing import PACK_PREFIX, Packing, pack_small_files
 from trialpod.storage.checkpoints.store import CheckpointStore
-from trialpod.storage.checkpoints.tree_copy import FileEntry, Tree, survey
 from trialpod.storage.checkpoints.upload import BLOCKS_PREFIX, CLAIM_FILE, COPY_PREFIX
+from trialpod.storage.file_tree import FileEntry, Tree, survey
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_name
 from trialpod.storage.scratch import Scratch
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import Storage, StorageUnavailableError
-from trialpod.storage.checkpoints.tree_copy import Tree, own_links, snapshot_tree, survey
+from trialpod.storage.file_tree import Tree, own_links, snapshot_tree, survey
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index, checkpoint_name
 
 if TYPE_CHECKING:

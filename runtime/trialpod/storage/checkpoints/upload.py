@@ -21,10 +21,10 @@ from pathlib import Path
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import Storage, StorageUnavailableError, storage_error
-from trialpod.storage.checkpoints import content
-from trialpod.storage.checkpoints.content import Facts, LocalFile, Match, Stored
+from trialpod.storage.checkpoints import deduplication
+from trialpod.storage.checkpoints.deduplication import Facts, LocalFile, Match, Stored
 from trialpod.storage.checkpoints.packing import PACK_PREFIX, Packing, is_pack, packs
-from trialpod.storage.checkpoints.tree_copy import FileEntry, Piece
+from trialpod.storage.file_tree import FileEntry, Piece
 from trialpod.storage.parallel import run_all
 
 CLAIM_FILE = ".trialpod-claim"
@@ -152,8 +152,8 @@ class Upload:
         run_all(jobs, threads, tick=tick)
 
     def _compare(self, files: list[LocalFile]) -> None:
-        for file, descriptor in content.opened(files):
-            facts: Facts = (content.samples(file, descriptor), {})
+        for file, descriptor in deduplication.opened(files):
+            facts: Facts = (deduplication.samples(file, descriptor), {})
             match, alike = self._stored.match(file, descriptor, facts)
             with self._lock:
                 self.facts[file.path] = facts
@@ -164,11 +164,11 @@ class Upload:
 
     def _is_whole(self, path: str, match: Match) -> bool:
         size = self._files[path].size
-        return match.known.entry.size == size and len(match.same) == content.block_count(size)
+        return match.known.entry.size == size and len(match.same) == deduplication.block_count(size)
 
     def _worthwhile(self, file: LocalFile, match: Match) -> bool:
         """Whether to send only what changed: not when that is most of it, or too much of what is stored is old."""
-        if self._packing is None or content.block_count(file.size) < 2:
+        if self._packing is None or deduplication.block_count(file.size) < 2:
             return False
         changed = self._changed_bytes(file, match)
         entry = match.known.entry
@@ -176,7 +176,7 @@ class Upload:
 
     @staticmethod
     def _changed_bytes(file: LocalFile, match: Match) -> int:
-        return file.size - sum(content.block_span(file.size, block)[1] for block in match.same)
+        return file.size - sum(deduplication.block_span(file.size, block)[1] for block in match.same)
 
     def _adopt(self, threads: int, tick: Callable[[], None]) -> None:
         """Have the server copy what another attempt stored; what it cannot copy is sent."""
@@ -185,7 +185,7 @@ class Upload:
         for path, match in self._matches.items():
             needs[path] = set()
             for block in match.same:
-                for piece in match.known.ranges(*content.block_span(self._files[path].size, block)):
+                for piece in match.known.ranges(*deduplication.block_span(self._files[path].size, block)):
                     used[piece.at] += piece.size
                     needs[path].add(piece.at)
         plain: dict[str, str] = {}
@@ -266,14 +266,14 @@ class Upload:
         found: list[Piece] = []
         written = 0
         with _new(local) as target:
-            for _, descriptor in content.opened([file]):
-                for block in range(content.block_count(file.size)):
-                    start, length = content.block_span(file.size, block)
+            for _, descriptor in deduplication.opened([file]):
+                for block in range(deduplication.block_count(file.size)):
+                    start, length = deduplication.block_span(file.size, block)
                     if block in match.same:
                         ranges = [self._placed(piece) for piece in match.known.ranges(start, length)]
                     else:
                         ranges = [Piece(key, written, length)]
-                        for data in content.pieces(file, descriptor, start, length):
+                        for data in deduplication.pieces(file, descriptor, start, length):
                             try:
                                 target.write(data)
                             except OSError as error:
@@ -285,14 +285,14 @@ class Upload:
                             found[-1] = Piece(last.at, last.offset, last.size + piece.size)
                         else:
                             found.append(piece)
-                whole = content.checksum(file, descriptor)
+                whole = deduplication.checksum(file, descriptor)
         return found, whole
 
     def _send_local_pack(self, place: str, files: list[LocalFile]) -> None:
         key = self._next(PACK_PREFIX)
         entries = [
-            FileEntry(file.path, file.size, content.checksum(file, descriptor), key, file.offset)
-            for file, descriptor in content.opened(files)
+            FileEntry(file.path, file.size, deduplication.checksum(file, descriptor), key, file.offset)
+            for file, descriptor in deduplication.opened(files)
         ]
         self._will_send(key)
         self._storage.put_file(Path(place), key)
@@ -307,13 +307,15 @@ class Upload:
             entries = []
             offset = 0
             with _new(local) as pack:
-                for file, descriptor in content.opened(files):
-                    for data in content.pieces(file, descriptor, 0, file.size):
+                for file, descriptor in deduplication.opened(files):
+                    for data in deduplication.pieces(file, descriptor, 0, file.size):
                         try:
                             pack.write(data)
                         except OSError as error:
                             raise storage_error(error, "cannot write", local, file.size) from error
-                    entries.append(FileEntry(file.path, file.size, content.checksum(file, descriptor), key, offset))
+                    entries.append(
+                        FileEntry(file.path, file.size, deduplication.checksum(file, descriptor), key, offset)
+                    )
                     offset += file.size
             self._will_send(key)
             self._storage.put_file(Path(local), key)

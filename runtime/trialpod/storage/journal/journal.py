@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from trialpod.errors import JournalError, StorageError
 from trialpod.storage.base import storage_error
-from trialpod.storage.checkpoints.tree_copy import sync_path, write_synced
+from trialpod.storage.file_tree import sync_path, write_synced
 from trialpod.storage.journal.format import (
     FRAME,
     MAX_RECORD_BYTES,

@@ -210,7 +210,7 @@ class S3Storage(Storage):
 
     def put_directory(self, local: Path, prefix: str) -> None:
         """Send the files below a folder, several at a time. Empty folders are not kept: S3 has none."""
-        from trialpod.storage.checkpoints.tree_copy import survey
+        from trialpod.storage.file_tree import survey
 
         checked_key(prefix, root_allowed=True)
         tree = survey(os.fspath(local))

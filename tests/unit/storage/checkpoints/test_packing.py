@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod.storage.checkpoints.packing import Packing, packs, spans
-from trialpod.storage.checkpoints.tree_copy import FileEntry
+from trialpod.storage.file_tree import FileEntry
 
 SIZES = st.lists(st.integers(0, 300), max_size=30)
 

@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialpod.errors import CheckpointError
-from trialpod.storage.checkpoints import content
-from trialpod.storage.checkpoints.content import Known, LocalFile, Stored
-from trialpod.storage.checkpoints.tree_copy import FileEntry, Piece
+from trialpod.storage.checkpoints import deduplication
+from trialpod.storage.checkpoints.deduplication import Known, LocalFile, Stored
+from trialpod.storage.file_tree import FileEntry, Piece
 
 MEBIBYTE = 1024 * 1024
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, 1), (1, 1), (8 << 30, 1), ((8 << 30) + 1, 2), (100 << 30, 16)])
 def test_blocks_grow_with_the_file_so_that_their_number_does_not(size, expected):
-    assert content.block_bytes(size) == expected * MEBIBYTE
-    assert content.block_count(size) <= 8192
+    assert deduplication.block_bytes(size) == expected * MEBIBYTE
+    assert deduplication.block_count(size) <= 8192
 
 
 @given(st.integers(0, 5 * MEBIBYTE))
 def test_blocks_cover_a_file_without_a_gap(size):
-    spans = [content.block_span(size, block) for block in range(content.block_count(size))]
+    spans = [deduplication.block_span(size, block) for block in range(deduplication.block_count(size))]
     assert [start for start, _ in spans] == [sum(length for _, length in spans[:n]) for n in range(len(spans))]
     assert sum(length for _, length in spans) == size
 
@@ -45,13 +45,13 @@ def test_ranges_of_a_file_in_pieces_are_where_its_bytes_are(sizes, data):
 def stored(path, name="c"):
     file = LocalFile(path.name, path.stat().st_size, str(path))
     entry = FileEntry(path.name, file.size, zlib.crc32(path.read_bytes()))
-    return content.learn([file], {path.name: entry}, name, {}, True, lambda: False)
+    return deduplication.learn([file], {path.name: entry}, name, {}, True, lambda: False)
 
 
 def match(known, path):
     file = LocalFile(path.name, path.stat().st_size, str(path))
-    for one, descriptor in content.opened([file]):
-        return known.match(one, descriptor, (content.samples(one, descriptor), {}))
+    for one, descriptor in deduplication.opened([file]):
+        return known.match(one, descriptor, (deduplication.samples(one, descriptor), {}))
     return None, False
 
 
@@ -82,20 +82,20 @@ def test_a_copy_whose_checksum_is_another_is_not_trusted(tmp_path):
     path.write_bytes(os.urandom(2 * MEBIBYTE))
     file = LocalFile("f", 2 * MEBIBYTE, str(path))
     entry = FileEntry("f", file.size, zlib.crc32(path.read_bytes()))
-    assert match(content.copies([file], {"f": entry}, "c"), path)[0].same == {0, 1}
+    assert match(deduplication.copies([file], {"f": entry}, "c"), path)[0].same == {0, 1}
     with open(path, "r+b") as changed:
         changed.seek(100_000)
         changed.write(b"other")
-    assert match(content.copies([file], {"f": entry}, "c"), path)[0] is None
+    assert match(deduplication.copies([file], {"f": entry}, "c"), path)[0] is None
 
 
 def test_a_file_that_is_missing_or_becomes_shorter_is_named(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"x" * 1000)
     with pytest.raises(CheckpointError, match="cannot read"):
-        list(content.opened([LocalFile("f", 1, str(tmp_path / "missing"))]))
+        list(deduplication.opened([LocalFile("f", 1, str(tmp_path / "missing"))]))
     for size in (2000, MEBIBYTE):
         file = LocalFile("f", size, str(path))
-        for _, descriptor in content.opened([file]):
+        for _, descriptor in deduplication.opened([file]):
             with pytest.raises(CheckpointError, match="became shorter"):
-                content.checksum(file, descriptor)
+                deduplication.checksum(file, descriptor)

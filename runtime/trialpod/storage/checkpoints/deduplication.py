@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from trialpod.errors import CheckpointError
-from trialpod.storage.checkpoints.tree_copy import FileEntry, Piece
+from trialpod.storage.file_tree import FileEntry, Piece
 
 _MEBIBYTE = 1024 * 1024
 _MAX_BLOCKS = 8192
