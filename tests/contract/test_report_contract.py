@@ -32,7 +32,7 @@ from trialpod.tune.search import BasicVariantGenerator
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, Recovered, SettingsObserved, TimerFired
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.reports.service import Caller, ReportService
 
@@ -86,8 +86,8 @@ class Operator:
     def committed(self) -> None:
         return None
 
-    def _open(self) -> ExperimentHost:
-        return ExperimentHost(self._plan(), self.directory, lambda: self.now, lambda action: None)
+    def _open(self) -> JournaledEngine:
+        return JournaledEngine(self._plan(), self.directory, lambda: self.now, lambda action: None)
 
     def _plan(self) -> ExperimentPlan:
         search = BasicVariantGenerator(seed=1)

@@ -18,7 +18,7 @@ from trialpod.tune.search.sample import grid_search
 from trialpod.tune.stopper.trial_plateau import TrialPlateauStopper
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SettingsObserved
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.reports.server import Limits, ReportServer
 from trialpod_operator.reports.service import Caller, ReportService
@@ -52,7 +52,7 @@ class Served:
 
     def open(self) -> None:
         """Open the experiment from what is stored, as a new process does."""
-        self.host = ExperimentHost(make_plan(), self.directory, lambda: self.now, lambda action: None)
+        self.host = JournaledEngine(make_plan(), self.directory, lambda: self.now, lambda action: None)
 
     def find(self, name: str) -> Served | None:
         return self if name == NAME else None

@@ -29,8 +29,8 @@ from trialpod.storage.journal.format import encode_segment_header, encode_snapsh
 from trialpod.storage.journal.journal import Journal
 from trialpod.tune import stored_objects
 from trialpod_operator.engine.state import Snapshot
-from trialpod_operator.experiment.host import ExperimentHost
-from trialpod_operator.experiment.records import HostSnapshot, decode_record, decode_snapshot, encode
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
+from trialpod_operator.experiment.records import EngineSnapshot, decode_record, decode_snapshot, encode
 from trialpod_operator.experiment.stored import read_stored
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
@@ -46,16 +46,16 @@ def golden(tmp_path: Path) -> Path:
     return Path(shutil.copytree(V1 / "experiment", tmp_path / "experiment"))
 
 
-def host_of(directory: Path) -> ExperimentHost:
-    return ExperimentHost(make_formats.make_plan(), directory, lambda: make_formats.BEGAN + 99, lambda action: None)
+def host_of(directory: Path) -> JournaledEngine:
+    return JournaledEngine(make_formats.make_plan(), directory, lambda: make_formats.BEGAN + 99, lambda action: None)
 
 
-def opened(directory: Path) -> ExperimentHost:
+def opened(directory: Path) -> JournaledEngine:
     read_stored(directory)
     return host_of(directory)
 
 
-def facts(host: ExperimentHost) -> list[tuple[str, int, int, float | None]]:
+def facts(host: JournaledEngine) -> list[tuple[str, int, int, float | None]]:
     trials = host.engine.state.trials.values()
     return [(trial.status, trial.results, trial.iteration, trial.value) for trial in trials]
 
@@ -343,7 +343,7 @@ def test_a_record_that_is_not_known_is_refused_with_the_remedy() -> None:
 def test_fields_that_are_not_known_are_left_alone() -> None:
     event = {"type": "StopRequested", "trial_id": "t", "why": "a newer field"}
     assert decode_record(msgspec.msgpack.encode([1.0, event, {"speed": 3}, {}, "more"])).now == 1.0
-    snapshot = encode(HostSnapshot(engine=msgspec.Raw(b"\x80")))
+    snapshot = encode(EngineSnapshot(engine=msgspec.Raw(b"\x80")))
     added = msgspec.msgpack.encode({**msgspec.msgpack.decode(snapshot), "added": 1})
     assert decode_snapshot(added).version == 1
     assert encode_segment_header(1)  # whose form is fixed, so that every version can read the number of the format

@@ -30,10 +30,10 @@ from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.experiment.replica.journal import JournalCopy
-from trialpod_operator.experiment.replica.post_delete_cleanup import LateObjects
-from trialpod_operator.experiment.replica.replica import Mirror
-from trialpod_operator.experiment.replica.shared_files import StoredFiles
+from trialpod_operator.experiment.replica.journal import JournalReplica
+from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
+from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.experiment.replica.shared_files import SharedFiles
 from trialpod_operator.reports import service
 
 Put = Callable[[Any, str, Any], None]
@@ -48,25 +48,25 @@ def answer_before_commit(put: Put) -> None:
 def no_fencing(put: Put) -> None:
     """A journal's object that another operator has made is replaced."""
 
-    def create(self: JournalCopy, key: str, data: bytes) -> None:
+    def create(self: JournalReplica, key: str, data: bytes) -> None:
         self._storage.write(key, data)
 
-    put(JournalCopy, "_create", create)
+    put(JournalReplica, "_create", create)
 
 
 def no_seal(put: Put) -> None:
     """A snapshot replaces records that it does not know."""
-    put(JournalCopy, "_seal_before", lambda _self, _number: None)
+    put(JournalReplica, "_seal_before", lambda _self, _number: None)
 
 
 def anothers_write_taken_for_ones_own(put: Put) -> None:
     """An object of another operator is taken for one of ours whose answer was lost."""
 
-    def create(self: JournalCopy, key: str, data: bytes) -> None:
+    def create(self: JournalReplica, key: str, data: bytes) -> None:
         with contextlib.suppress(KeyExistsError):  # nobody looks whose it is
             self._storage.write_new(key, data)
 
-    put(JournalCopy, "_create", create)
+    put(JournalReplica, "_create", create)
 
 
 def duplicate_not_recognised(put: Put) -> None:
@@ -83,28 +83,28 @@ def duplicate_not_recognised(put: Put) -> None:
 
 def no_proof(put: Put) -> None:
     """An operator ends processes on what it knows, which may not be the latest."""
-    put(HostedExperiment, "prove", lambda _self: None)
+    put(HostedExperiment, "require_fencing_check", lambda _self: None)
 
 
 def no_mark_of_removal(put: Put) -> None:
     """What is written where the journal was removed counts as committed."""
-    put(JournalCopy, "_refuse_removed", lambda _self, _segment: None)
+    put(JournalReplica, "_refuse_removed", lambda _self, _segment: None)
 
 
 def older_files_come_back(put: Put) -> None:
     """A file is replaced whatever stands there, by whoever, and before its records are in the storage."""
-    put(Mirror, "_copy_records_of_files", lambda _self: None)
-    put(StoredFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
+    put(Replica, "_copy_records_of_files", lambda _self: None)
+    put(SharedFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
 
-    def pull(self: Mirror, **given: Any) -> bool:
+    def pull(self: Replica, **given: Any) -> bool:
         """Take time, in which another operator may go on: what is restored is restored at once else."""
         fetched = right(self, **given)
         if PROCESS.get() is not None:  # not in the checks afterwards
             sim_time.sleep(4.0)
         return fetched
 
-    right = Mirror.pull
-    put(Mirror, "pull", pull)
+    right = Replica.pull
+    put(Replica, "pull", pull)
 
 
 def deleted_checkpoints_come_back(put: Put) -> None:
@@ -218,10 +218,10 @@ def superseded_attempts_write(put: Put) -> None:
 def clock_taken_as_it_is(put: Put) -> None:
     """What is due waits until a clock that was set back comes there again."""
     from trialpod_operator.cluster import controller
-    from trialpod_operator.experiment.host import ExperimentHost
+    from trialpod_operator.experiment.journaled_engine import JournaledEngine
 
     put(controller, "steady", lambda clock: clock)
-    put(ExperimentHost, "now", lambda self: self._clock())
+    put(JournaledEngine, "now", lambda self: self._clock())
 
 
 # -- several experiments --
@@ -271,7 +271,7 @@ def deleted_whosever_it_is(put: Put) -> None:
 
 def deleted_places_are_written(put: Put) -> None:
     """Who was stopped does not look whether the place was deleted meanwhile."""
-    put(LateObjects, "_marks_gone", lambda _self: False)
+    put(PostDeleteCleanup, "_marks_gone", lambda _self: False)
 
 
 def told_before_it_is_labelled(put: Put) -> None:

@@ -1,6 +1,6 @@
 """Machines on which `trialpod run` runs an experiment, and a bucket that outlives them.
 
-What is real: `run_experiment` with its lock, its claim and its mirror, the shell, the keeper of the processes, the
+What is real: `run_experiment` with its lock, its claim and its replica, the shell, the keeper of the processes, the
 host with its journal and files on a disk, and in the trials' processes the runner. Made up are the processes
 themselves, the socket between them, the bucket and the clock.
 
@@ -41,7 +41,7 @@ from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.journal import Journal
 from trialpod_operator.api.loader import load_manifests
-from trialpod_operator.experiment import host as host_module
+from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment import writer
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.plans import plan_from_manifest

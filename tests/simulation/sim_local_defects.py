@@ -18,9 +18,9 @@ from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints.local import DirectoryCheckpoints
 from trialpod.storage.journal import journal
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.experiment.host import ExperimentHost
-from trialpod_operator.experiment.replica.journal import JournalCopy
-from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
+from trialpod_operator.experiment.replica.journal import JournalReplica
+from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.experiment.trial_files import TrialFiles
 from trialpod_operator.local import workers
 from trialpod_operator.local.shell import LocalShell
@@ -52,12 +52,12 @@ def replaced_segments_go_at_once(put: Put) -> None:
 def files_under_the_journals_lock(put: Put) -> None:
     """While files are sent before a snapshot, nobody else may look at the journal."""
 
-    def copy(self: Mirror, _: Callable[[], None]) -> None:
+    def copy(self: Replica, _: Callable[[], None]) -> None:
         with self._journal._lock:
             right(self, self._journal._refuse_outdated)
 
-    right = Mirror._copy_before_snapshot
-    put(Mirror, "_copy_before_snapshot", copy)
+    right = Replica._copy_before_snapshot
+    put(Replica, "_copy_before_snapshot", copy)
 
 
 def removed_before_it_is_known(put: Put) -> None:
@@ -68,13 +68,13 @@ def removed_before_it_is_known(put: Put) -> None:
 def nobody_is_fenced(put: Put) -> None:
     """What another machine made of the journal is taken for one's own."""
 
-    def create(self: JournalCopy, key: str, data: bytes) -> int:
+    def create(self: JournalReplica, key: str, data: bytes) -> int:
         with contextlib.suppress(KeyExistsError):
             self._storage.write_new(key, data)
         return len(data)
 
-    put(JournalCopy, "_create", create)
-    put(JournalCopy, "_refuse_outdated", lambda _self: None)
+    put(JournalReplica, "_create", create)
+    put(JournalReplica, "_refuse_outdated", lambda _self: None)
 
 
 def the_lock_is_not_looked_at(put: Put) -> None:
@@ -103,7 +103,7 @@ def a_torn_end_stays(put: Put) -> None:
 def done_before_it_is_recorded(put: Put) -> None:
     """What follows from an event is carried out before the journal has it."""
 
-    def apply(self: ExperimentHost, event: Any) -> None:
+    def apply(self: JournaledEngine, event: Any) -> None:
         perform, held = self._perform, list[Any]()
         self._perform = held.append
         append = self._journal.append
@@ -122,8 +122,8 @@ def done_before_it_is_recorded(put: Put) -> None:
         for action in held:
             perform(action)
 
-    right = ExperimentHost.apply
-    put(ExperimentHost, "apply", apply)
+    right = JournaledEngine.apply
+    put(JournaledEngine, "apply", apply)
 
 
 def files_go_on_at_their_ends(put: Put) -> None:

@@ -1,7 +1,7 @@
 """A cluster with its operators, pods, network and bucket, in which a seed's plan happens.
 
-The operator's half is `trialpod_operator.cluster` from its Lease inwards, with its own mirror and search threads; the
-pods' half is `trialpod.runner`. Only the API server, the bucket, the wires and the clock are made up.
+The operator's half is `trialpod_operator.cluster` from its Lease inwards, with its own replica and search
+threads; the pods' half is `trialpod.runner`. Only the API server, the bucket, the wires and the clock are made up.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from trialpod_operator.cluster.kube import NEVER_HELD_BACK, ApiError
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.experiment import background_search
-from trialpod_operator.experiment import host as host_module
+from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.replica import files, replica, upload_queue
 from trialpod_operator.experiment.replica import journal as journal_copy
 from trialpod_operator.reports.service import NotReadyError, ReportService

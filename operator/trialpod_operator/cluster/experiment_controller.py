@@ -177,7 +177,7 @@ class ExperimentController:
         hosted, _ = self._ready()
         answer = hosted.answer(trial_id, attempt)
         if answer.superseded:
-            hosted.prove()
+            hosted.require_fencing_check()
         return answer
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
@@ -185,7 +185,7 @@ class ExperimentController:
         hosted, runs = self._ready()
         answer = runs.assignments.assign(request)
         if isinstance(answer, AssignmentAnswer) and answer.assignment is None:
-            hosted.prove()
+            hosted.require_fencing_check()
         return answer
 
     async def credentials(self, trial_id: str, attempt: int) -> CredentialsAnswer:
@@ -207,9 +207,9 @@ class ExperimentController:
         """Return what to await until everything applied so far is durable."""
         return self._ready()[0].committed()
 
-    def prove(self) -> None:
+    def require_fencing_check(self) -> None:
         """Have the next answer wait for a proof that no other operator has gone on."""
-        self._ready()[0].prove()
+        self._ready()[0].require_fencing_check()
 
     def _ready(self) -> tuple[HostedExperiment, Runs]:
         if self._hosted is None or self._runs is None:
@@ -344,13 +344,15 @@ class ExperimentController:
         self._retry_on_request(item, hosted)
         self._stop_on_request(item, hosted)
         if begins:
-            await hosted.settled(SETTLE_WITHIN_S)  # so that the first pods are made in this look, before any status
+            await hosted.wait_committed(
+                SETTLE_WITHIN_S
+            )  # so that the first pods are made in this look, before any status
         again = await runs.reconcile()
         if hosted.host.engine.finished and not runs.under_way:
             if self._held_back is not None:
                 return 0.0  # nothing runs now: the next look decides on the Trainable
             # Whatever ends the experiment is committed and written down before its memory is given up.
-            if not await hosted.settled(SETTLE_WITHIN_S):
+            if not await hosted.wait_committed(SETTLE_WITHIN_S):
                 return 1.0
             # Once it says that it is over, nobody opens it again: its files have to be in the storage by then.
             if not hosted.files_stored:
@@ -388,7 +390,7 @@ class ExperimentController:
             return wanted
         self._experiment = running
         self._refuse_other(running, hosted.plan.document)
-        if not await hosted.settled(SETTLE_WITHIN_S):
+        if not await hosted.wait_committed(SETTLE_WITHIN_S):
             self._held_back = Problem(
                 reason=CHANGE_PENDING, message="spec.trainable was changed; waiting for the storage"
             )

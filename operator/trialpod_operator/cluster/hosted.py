@@ -37,9 +37,9 @@ from trialpod_operator.engine.events import (
     TimerFired,
 )
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
 from trialpod_operator.experiment.stored import read_stored, write_stored
 from trialpod_operator.reports.service import NotReadyError
 
@@ -77,15 +77,15 @@ class HostedExperiment:
 
     Args:
         host: the engine with its journal; from now on owned by the loop.
-        mirror: copies the host's directory; brought up to date already.
+        replica: copies the host's directory; brought up to date already.
         clock: seconds since the epoch.
         held: actions that wait for their commit, with the number of their record.
     """
 
     def __init__(
         self,
-        host: ExperimentHost,
-        mirror: Mirror,
+        host: JournaledEngine,
+        replica: Replica,
         held: deque[tuple[int, Action]],
         clock: Callable[[], float],
     ) -> None:
@@ -94,8 +94,8 @@ class HostedExperiment:
         self.trouble = ""
         self.last_contact: dict[str, float] = {}
         self.meter = ExperimentMeter()
-        self._mirror = mirror
-        self._errors = 0  # of the mirror, as they were counted
+        self._replica = replica
+        self._errors = 0  # of the replica, as they were counted
         self._held = held
         self._clock = clock
         self._committed = host.position
@@ -126,15 +126,15 @@ class HostedExperiment:
         """
         directory.mkdir(parents=True, exist_ok=True)
         opened: list[HostedExperiment] = []  # who is told by the threads, once it is there
-        mirror = Mirror(directory, storage, presence_s=PRESENCE_S)
-        mirror.pull(journal_only=True)
+        replica = Replica(directory, storage, presence_s=PRESENCE_S)
+        replica.pull(journal_only=True)
         plan = make_plan(read_stored(directory))
         write_stored(directory, plan.document)
-        if not mirror.take_place():
+        if not replica.claim_location():
             plan = make_plan(read_stored(directory))
             write_stored(directory, plan.document)
         held: deque[tuple[int, Action]] = deque()
-        host: ExperimentHost | None = None
+        host: JournaledEngine | None = None
 
         def hold(action: Action) -> None:
             assert host is not None
@@ -143,12 +143,12 @@ class HostedExperiment:
         def deliver(event: SuggestionReady) -> None:
             opened[0].tell_suggestion(event)
 
-        host = ExperimentHost(
-            plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S, deliver=deliver, fetch=mirror.fetch
+        host = JournaledEngine(
+            plan, directory, clock, hold, heartbeat_s=HEARTBEAT_S, deliver=deliver, fetch=replica.fetch
         )
-        if mirror.sealed:
+        if replica.sealed:
             host.write_snapshot()  # the one that the seal was for never came
-        opened.append(cls(host, mirror, held, clock))
+        opened.append(cls(host, replica, held, clock))
         return opened[0]
 
     def start(
@@ -172,12 +172,12 @@ class HostedExperiment:
                 self.trial_started(trial)
         # The storage has the journal up to here, and perhaps not yet the files that follow from it. Of those that
         # ended before a stored snapshot it has all.
-        behind = self.host.ended_lately if self._mirror.snapshot_stored else trials
-        self._mirror.compare_soon(self.host.files.path(trial).name for trial in behind if trial.ended)
+        behind = self.host.ended_lately if self._replica.snapshot_stored else trials
+        self._replica.compare_soon(self.host.files.path(trial).name for trial in behind if trial.ended)
         for trial in trials:
             if trial.ended and trial.released:
-                self._mirror.remove_soon(self.host.files.path(trial).name, trial.released)
-        self._mirror.start(self._tell_trouble, self._tell_fenced, self.tell_committed)
+                self._replica.remove_soon(self.host.files.path(trial).name, trial.released)
+        self._replica.start(self._tell_trouble, self._tell_fenced, self.tell_committed)
         self._housekeeper = asyncio.ensure_future(self._keep_house())
 
     # -- for the report service --
@@ -203,7 +203,7 @@ class HostedExperiment:
         self.meter.applied(event, self.host.position, waits=blocked)
         acts = any(not isinstance(self._held[i][1], ResultsApplied) for i in range(before, len(self._held)))
         quiet = isinstance(event, ResultsReceived | CheckpointsChanged | TimerFired)
-        self._mirror.request(self.host.position, urgent=blocked or acts or not quiet)
+        self._replica.request(self.host.position, urgent=blocked or acts or not quiet)
         self._on_change()
         self._set_timer()
 
@@ -228,30 +228,30 @@ class HostedExperiment:
     @property
     def keys_refused(self) -> bool:
         """Whether the storage takes nothing because it refuses the keys."""
-        return self._mirror.refused
+        return self._replica.refused
 
     @property
     def files_stored(self) -> bool:
         """Whether the storage has the files of all trials that have ended, and all logs that were kept."""
-        return not self._mirror.files_due()
+        return not self._replica.files_due()
 
-    def prove(self) -> None:
+    def require_fencing_check(self) -> None:
         """Have the next `committed` wait for a write that fails when another operator has gone on from here.
 
         Answers that end a process rest on it: what is not known here, such an operator may have begun. A write that
         is under way proves nothing: it may have been made before this process was stopped for a while.
         """
         self.apply(TimerFired())
-        self._mirror.request(self.host.position, urgent=True)
+        self._replica.request(self.host.position, urgent=True)
 
     async def settle(self) -> None:
         """Return when everything applied so far is committed and its actions were given out."""
         waiting = self.committed()
         if waiting is not None:
-            self._mirror.request(self.host.position, urgent=True)
+            self._replica.request(self.host.position, urgent=True)
             await waiting
 
-    async def settled(self, within_s: float) -> bool:
+    async def wait_committed(self, within_s: float) -> bool:
         """Wait for that moment for so many seconds at most; return whether it has come.
 
         A reconcile waits like this: while the storage is away it has other things to do, deleting the experiment
@@ -305,14 +305,14 @@ class HostedExperiment:
             def copied() -> None:
                 self._in_loop(done.set)
 
-            self._mirror.finish(copied)
+            self._replica.finish(copied)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), CLOSE_WITHIN_S)
-            problem = self._mirror.problem()
+            problem = self._replica.problem()
             if problem:
-                self._mirror.abandon()
+                self._replica.abandon()
         else:
-            self._mirror.abandon()
+            self._replica.abandon()
         self.host.close()
         self._fail_waiting(NotReadyError("the experiment was closed"))
         return problem
@@ -333,12 +333,12 @@ class HostedExperiment:
         return any(_meets(horizon, last) for horizon in horizons)
 
     def _in_loop(self, function: Callable[..., object], *given: object) -> None:
-        """Call it in the operator's loop; for the mirror's and the search algorithm's threads."""
+        """Call it in the operator's loop; for the replica's and the search algorithm's threads."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(function, *given)
 
     def tell_committed(self, position: int) -> None:
-        """The storage holds the journal up to there; called by the mirror's thread."""
+        """The storage holds the journal up to there; called by the replica's thread."""
         self._in_loop(self._release, position)
 
     def tell_suggestion(self, event: SuggestionReady) -> None:
@@ -404,9 +404,9 @@ class HostedExperiment:
             self._count_errors()
             try:
                 self.host.flush()
-                if self._mirror.pieces > self._most_pieces and self._mirror.catch_up():
+                if self._replica.pieces > self._most_pieces and self._replica.catch_up():
                     self.host.write_snapshot()
-                    self._mirror.request(self.host.position, urgent=True)
+                    self._replica.request(self.host.position, urgent=True)
                 if self._clock() - last_tick >= TICK_S and self.host.engine.state.running:
                     last_tick = self._clock()
                     self.apply(TimerFired())
@@ -418,7 +418,7 @@ class HostedExperiment:
         return max(MOST_PIECES, PIECES_FOR_EACH_RUNNING * len(self.host.engine.state.running))
 
     def _count_errors(self) -> None:
-        errors = self._mirror.errors
+        errors = self._replica.errors
         STORAGE_ERRORS.value += errors - self._errors
         self._errors = errors
 
@@ -426,7 +426,7 @@ class HostedExperiment:
 
     def trial_started(self, trial: Trial) -> None:
         """Keep the copy of the trial's files up to date from now on."""
-        self._mirror.trial_started(self.host.files.path(trial).name)
+        self._replica.trial_started(self.host.files.path(trial).name)
 
     def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
         """Add what one of the trial's pods printed to the trial's log.
@@ -437,16 +437,16 @@ class HostedExperiment:
             once: an earlier operator may have done so already.
         """
         text = text if text.endswith("\n") else f"{text}\n"
-        self._mirror.add_log(self.host.files.path(trial).name, text, once=once)
+        self._replica.add_log(self.host.files.path(trial).name, text, once=once)
 
     def log_stored(self, trial: Trial) -> bool:
         """Return whether the storage has what `keep_log` was given of this trial."""
-        return not self._mirror.files_due(self.host.files.path(trial).name)
+        return not self._replica.files_due(self.host.files.path(trial).name)
 
     def trial_ended(self, trial: Trial) -> None:
         """The trial's files are complete."""
         self.last_contact.pop(trial.trial_id, None)
-        self._mirror.trial_ended(self.host.files.path(trial).name, trial.released)
+        self._replica.trial_ended(self.host.files.path(trial).name, trial.released)
 
 
 def _meets(horizon: Horizon, result: dict[str, Any]) -> bool:

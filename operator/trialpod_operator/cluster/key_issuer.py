@@ -26,7 +26,7 @@ from trialpod_operator.api.models import ScopedCredentials
 from trialpod_operator.cluster.session_policy import session_policy
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.storage_access import StorageProblemError
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 
 _NOT_ALLOWED = frozenset({"AccessDenied", "AccessDeniedException", "InvalidClientTokenId", "SignatureDoesNotMatch",
                           "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException"})  # fmt: skip
@@ -82,7 +82,7 @@ class KeyIssuer:
         except InvalidInputError as error:
             raise StorageProblemError("ScopedCredentialsImpossible", str(error)) from error
 
-    async def answer(self, host: ExperimentHost, trial_id: str, attempt: int) -> CredentialsAnswer:
+    async def answer(self, host: JournaledEngine, trial_id: str, attempt: int) -> CredentialsAnswer:
         """Return keys for an attempt, or why there are none now.
 
         Args:

@@ -1,7 +1,7 @@
 """The Lease that lets one operator work at a time, so that a standby can wait for its turn.
 
 It is a courtesy, not the guarantee: of two operators that both believe that they hold it, the first object of an
-experiment's journal that both want to write stops one (`experiment.mirror`).
+experiment's journal that both want to write stops one (`experiment.replica`).
 
 Invariants: no clock is compared with another machine's. Whoever waits watches whether the record changes, on its own
 clock. A holder that could not renew changes nothing at the API server from then on (`may_act`). Where others stand

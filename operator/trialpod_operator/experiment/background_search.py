@@ -33,7 +33,7 @@ _Call = tuple[str, tuple[Any, ...]]
 _SUGGEST: _Call = ("next_suggestion", ())
 
 
-def takes_its_time(search: SearchAlgorithm) -> bool:
+def is_slow(search: SearchAlgorithm) -> bool:
     """Return whether the suggestions of a search algorithm may take long; those with ``instant = True`` never do."""
     return not getattr(search, "instant", False)
 
@@ -42,7 +42,7 @@ def _copied(result: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if result is None else dict(result)
 
 
-class QueuedSearch(SearchAlgorithm):
+class BackgroundSearcher(SearchAlgorithm):
     """A search algorithm whose suggestions come as events.
 
     Args:

@@ -21,7 +21,7 @@ class Record(msgspec.Struct, array_like=True):
     named: dict[str, tuple[str, str]] = {}  # (name, dirname) of trials that a script names itself
 
 
-class HostSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
+class EngineSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The engine's snapshot, and how long the log files of the trials that go on were at that moment, in bytes."""
 
     version: int = FORMAT_VERSION
@@ -38,11 +38,11 @@ class _Version(msgspec.Struct):
 # A script's own plug-ins decide by values as they were reported, which may be NumPy's.
 _encoder = msgspec.msgpack.Encoder(enc_hook=readable)
 _record_decoder = msgspec.msgpack.Decoder(Record)
-_snapshot_decoder = msgspec.msgpack.Decoder(HostSnapshot)
+_snapshot_decoder = msgspec.msgpack.Decoder(EngineSnapshot)
 _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
-def encode(message: Record | HostSnapshot) -> bytes:
+def encode(message: Record | EngineSnapshot) -> bytes:
     """Return the stored form."""
     return _encoder.encode(message)
 
@@ -58,7 +58,7 @@ def decode_record(data: bytes) -> Record:
         ) from error
 
 
-def decode_snapshot(data: bytes) -> HostSnapshot:
+def decode_snapshot(data: bytes) -> EngineSnapshot:
     """Read a snapshot; raise JournalError when it is newer than this version."""
     try:
         version = _version_decoder.decode(data).version

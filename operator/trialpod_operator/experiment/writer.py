@@ -1,7 +1,7 @@
 """The one process that writes an experiment into a storage: it tells that it is alive, so that no second one starts.
 
 It is a courtesy, not the guarantee: the guarantee is that the journal's objects are created only if they do not exist
-(`mirror`). Without the courtesy, the second process to start could be the one that wins there.
+(`replica`). Without the courtesy, the second process to start could be the one that wins there.
 
 Invariants: no clock is compared with another machine's. A writer counts up in ``.trialpod/writer.json``; whoever
 starts watches the count, and takes over when it stands still for `LEASE_S` seconds of its own time. On the same

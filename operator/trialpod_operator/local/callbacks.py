@@ -35,7 +35,7 @@ from trialpod.tune.trial import Trial as TrialView
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, CheckpointsChanged, ResultsReceived
 from trialpod_operator.engine.trial import ERROR, Trial
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.trial_files import complete_result, static_fields
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class Callbacks:
         self._views: dict[str, TrialView] = {}
         self._facts: dict[str, _Facts] = {}
         self._checkpoints: dict[str, int] = {}  # trial_id -> index of the latest that was told
-        self._host: ExperimentHost | None = None
+        self._host: JournaledEngine | None = None
         self._ended = False
         self.trials: list[TrialView] = []
         """All trials so far, in the order in which they were made."""
 
-    def begin(self, host: ExperimentHost) -> None:
+    def begin(self, host: JournaledEngine) -> None:
         """Set the callbacks up, with what an earlier run saved of them.
 
         Raises:
@@ -223,7 +223,7 @@ class Callbacks:
 class _Facts:
     """A trial of the engine with the attributes of a `TrialOutcome`, each computed when it is asked for."""
 
-    def __init__(self, trial: Trial, host: ExperimentHost) -> None:
+    def __init__(self, trial: Trial, host: JournaledEngine) -> None:
         self._trial = trial
         self._host = host
         self.trial_id = trial.trial_id

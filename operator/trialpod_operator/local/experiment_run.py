@@ -20,7 +20,7 @@ from trialpod_operator.display.base import Display
 from trialpod_operator.display.remedies import Remedies
 from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
-from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.experiment.stored import read_stored, write_stored
 from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.local.existing import RESUME, Existing, notify
@@ -91,8 +91,8 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         if claim is not None:
             claim.acquire(options.wait)
             claim.keep()
-        mirror = Mirror(directory, storage) if storage is not None else None
-        if mirror is not None and mirror.pull():
+        replica = Replica(directory, storage) if storage is not None else None
+        if replica is not None and replica.pull():
             plan, stored = _checked_plan(make_plan, directory, slots)
             if stored is not None and (found := differences(stored, plan.document)):
                 Existing(directory, stored, options.ways, in_bucket=True).refuse(found)
@@ -115,7 +115,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 drop_unfinished=options.drop_unfinished,
                 retry_failed=options.retry_failed,
                 ways=options.ways,
-                mirror=mirror,
+                replica=replica,
                 fork_server=fork_server,
                 callbacks=options.callbacks,
                 output=OutputFollower(display.output, options.follow) if options.follow is not None else None,

@@ -147,13 +147,13 @@ def _pulled(folder: Path, storage: Storage) -> Path | None:
 
     Its writer may replace segments by a snapshot in the meantime; then it is read again.
     """
-    from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+    from trialpod_operator.experiment.replica.replica import FencedError, Replica
 
     for number in range(READINGS):
         directory = folder / str(number)
         directory.mkdir()
         try:
-            return directory if Mirror(directory, storage).pull(journal_only=True) else None
+            return directory if Replica(directory, storage).pull(journal_only=True) else None
         except (KeyMissingError, FencedError):
             if number == READINGS - 1:
                 raise

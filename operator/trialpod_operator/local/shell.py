@@ -67,9 +67,9 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.engine.outcome import FAILED
 from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.loading import Loading
@@ -90,7 +90,7 @@ _SERVICE_NAME = "experiment"
 """What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
 WAITING_S = 1.0
 """How long an experiment that is being ended waits for its trials before it says so."""
-MIRROR_TIMEOUT_S = 300.0
+REPLICATION_TIMEOUT_S = 300.0
 """How long the end of a run waits for the copy in the storage to be complete."""
 
 
@@ -118,7 +118,7 @@ class LocalShell:
         drop_unfinished: stop the trials that an earlier run left unfinished instead of going on with them.
         retry_failed: queue the failed trials again if the experiment failed as a whole.
         ways: what the user can do about results that are there already.
-        mirror: copies the directory to its storage; brought up to date already.
+        replica: copies the directory to its storage; brought up to date already.
         fork_server: starts the processes; None starts one.
         callbacks: the script's, which are told of everything.
         output: follows what trials print; None leaves it in their files.
@@ -136,7 +136,7 @@ class LocalShell:
         drop_unfinished: bool = False,
         retry_failed: bool = False,
         ways: Remedies | None = None,
-        mirror: Mirror | None = None,
+        replica: Replica | None = None,
         fork_server: ForkServer | None = None,
         callbacks: Callbacks | None = None,
         output: OutputFollower | None = None,
@@ -151,7 +151,7 @@ class LocalShell:
         self._drop_unfinished = drop_unfinished
         self._retry_failed = retry_failed
         self._ways = ways or Remedies()
-        self._mirror = mirror
+        self._replica = replica
         self._fork_server = fork_server
         self._callbacks = callbacks
         self._output = output
@@ -163,7 +163,7 @@ class LocalShell:
         self._loop: asyncio.AbstractEventLoop | None = None  # where `interrupt` may be called from other threads
         self._failure: BaseException | None = None
         self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
-        self._host: ExperimentHost
+        self._host: JournaledEngine
         self._workers: Workers
         self._stored_to = 0  # position of the journal in the storage
         self._released: dict[str, dict[str, int]] = {}  # trial -> checkpoint -> position when it was let go
@@ -247,7 +247,7 @@ class LocalShell:
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what an attempt is to know."""
         answer = self._host.answer(trial_id, attempt)
-        if self._mirror is not None and answer.deletable:
+        if self._replica is not None and answer.deletable:
             answer.deletable = self._not_needed_elsewhere(trial_id, answer.deletable)
         return answer
 
@@ -264,7 +264,7 @@ class LocalShell:
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a process its attempt; one that has done its own gets another, when there is one."""
         reply = self._workers.assign(request)
-        return reply if self._mirror is None else self._once_stored(reply)
+        return reply if self._replica is None else self._once_stored(reply)
 
     async def _once_stored(self, reply: AssignmentAnswer | Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
         """Give an attempt that goes on from an earlier one only when the storage knows that it has begun.
@@ -280,12 +280,12 @@ class LocalShell:
 
     async def _stored(self) -> None:
         """Wait until the storage has the journal as it is now."""
-        assert self._mirror is not None
+        assert self._replica is not None
         position = self._host.position
         if position > self._stored_to:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((position, waiting))
-            self._mirror.request(position, urgent=True)
+            self._replica.request(position, urgent=True)
             await waiting
 
     def _tell_stored(self, position: int) -> None:
@@ -351,7 +351,7 @@ class LocalShell:
                 self._loading = Loading(self._plan.trainable, self._display.event)
                 following = asyncio.ensure_future(self._loading.follow(preload))
                 stack.callback(following.cancel)
-                self._host = ExperimentHost(
+                self._host = JournaledEngine(
                     self._plan,
                     self._directory,
                     self._clock,
@@ -359,9 +359,9 @@ class LocalShell:
                     heartbeat_s=HEARTBEAT_S,
                     deliver=self._deliver_into(asyncio.get_running_loop()),
                 )
-                if self._mirror is not None and self._mirror.sealed:
+                if self._replica is not None and self._replica.sealed:
                     self._host.write_snapshot()
-                self._start_mirror()
+                self._start_replica()
                 if self._callbacks is not None:
                     self._callbacks.begin(self._host)
                 with self._signals():
@@ -376,8 +376,8 @@ class LocalShell:
                 await pool.close()
                 remove_left_behind(tempfile.gettempdir())  # of trials that were killed
                 await server.close()
-                if self._mirror is not None:
-                    self._mirror.abandon()  # the lock is let go next
+                if self._replica is not None:
+                    self._replica.abandon()  # the lock is let go next
                 if hasattr(self, "_host"):
                     self._host.close()
                 self._display.close()
@@ -419,10 +419,10 @@ class LocalShell:
         self._end_callbacks()  # before the rest is copied to the storage, with what they want to remember
         if self._interrupts < 2:
             self._host.write_snapshot()
-            await self._finish_mirror()
+            await self._finish_replica()
             if isinstance(self._failure, FencedError):
                 raise self._failure  # what was shown is not what the storage has
-        uncopied = self._mirror.problem() if self._mirror is not None else ""
+        uncopied = self._replica.problem() if self._replica is not None else ""
         if uncopied:
             self._display.event(events.warning(uncopied))
         cut_short = bool(uncopied) or not self._host.engine.finished
@@ -444,8 +444,8 @@ class LocalShell:
         """Return what applies events of other threads, as long as the loop runs."""
         return lambda event: _tell(loop, self.guarded, lambda: self.apply(event))
 
-    def _start_mirror(self) -> None:
-        if self._mirror is None:
+    def _start_replica(self) -> None:
+        if self._replica is None:
             return
         tell = partial(_tell, asyncio.get_running_loop())
 
@@ -454,26 +454,26 @@ class LocalShell:
         trials = self._host.engine.state.get_trials()
         for trial in trials:
             if not trial.ended and trial.attempt:
-                self._mirror.trial_started(self._host.files.path(trial).name)
-        behind = self._host.ended_lately if self._mirror.snapshot_stored else trials
-        self._mirror.compare_soon(self._host.files.path(trial).name for trial in behind if trial.ended)
+                self._replica.trial_started(self._host.files.path(trial).name)
+        behind = self._host.ended_lately if self._replica.snapshot_stored else trials
+        self._replica.compare_soon(self._host.files.path(trial).name for trial in behind if trial.ended)
         for trial in trials:
             if trial.ended and trial.released:
-                self._mirror.remove_soon(self._host.files.path(trial).name, trial.released)
-        self._mirror.start(
+                self._replica.remove_soon(self._host.files.path(trial).name, trial.released)
+        self._replica.start(
             lambda message: tell(self._display.event, events.warning(message)),
             partial(tell, self._fail),
             partial(tell, self._tell_stored),
         )
-        self._mirror.request(self._host.position, urgent=True)
+        self._replica.request(self._host.position, urgent=True)
 
-    async def _finish_mirror(self) -> None:
+    async def _finish_replica(self) -> None:
         """Copy the rest to the storage; a second Ctrl-C ends the wait."""
-        if self._mirror is None:
+        if self._replica is None:
             return
-        self._mirror.finish(partial(_tell, asyncio.get_running_loop(), self._changed.set))
-        deadline = time.monotonic() + MIRROR_TIMEOUT_S
-        while not self._mirror.done and time.monotonic() < deadline and self._interrupts < 2:
+        self._replica.finish(partial(_tell, asyncio.get_running_loop(), self._changed.set))
+        deadline = time.monotonic() + REPLICATION_TIMEOUT_S
+        while not self._replica.done and time.monotonic() < deadline and self._interrupts < 2:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), 0.5)
@@ -578,11 +578,11 @@ class LocalShell:
                 if self._output is not None:
                     self._output.trial_started(trial.trial_id, self._trial_name(trial), self.log_path(trial))
                 self._workers.start(trial, attempt)
-                if self._mirror is not None:
-                    self._mirror.trial_started(self._host.files.path(trial).name)
-            case TrialEnded(trial=trial) if self._mirror is not None:
+                if self._replica is not None:
+                    self._replica.trial_started(self._host.files.path(trial).name)
+            case TrialEnded(trial=trial) if self._replica is not None:
                 self._released.pop(trial.trial_id, None)
-                self._mirror.trial_ended(self._host.files.path(trial).name, trial.released)
+                self._replica.trial_ended(self._host.files.path(trial).name, trial.released)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)
             case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
@@ -662,8 +662,8 @@ class LocalShell:
             return refuse(503, "the experiment is being ended by an error")  # which `run` raises
 
     def _after_event(self) -> None:
-        if self._mirror is not None:
-            self._mirror.request(self._host.position, urgent=False)
+        if self._replica is not None:
+            self._replica.request(self._host.position, urgent=False)
         if self._over():
             self._changed.set()
         if self._wakeup is not None:
@@ -727,8 +727,8 @@ class LocalShell:
         self._interrupts += 1
         self._changed.set()
         if self._interrupts == 1:
-            if self._mirror is not None and self._host.engine.finished:
-                what = f"all trials are over; what is left of them is being copied to {self._mirror.uri}"
+            if self._replica is not None and self._host.engine.finished:
+                what = f"all trials are over; what is left of them is being copied to {self._replica.uri}"
             else:
                 what = "stopping: running trials finish their step and checkpoint"
             here = threading.current_thread() is threading.main_thread()

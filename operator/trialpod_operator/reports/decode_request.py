@@ -18,7 +18,7 @@ from trialpod.storage.layout import checkpoint_name
 
 T = TypeVar("T")
 
-MOST = 2**53
+MAX_COUNT = 2**53
 """No number that counts something is larger: JSON carries whole numbers up to here."""
 
 MAX_ERROR = 8_000
@@ -34,7 +34,7 @@ class BadRequestError(TrialpodError):
     """A call that no attempt makes (400)."""
 
 
-def read(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
+def decode_request(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
     """Return the message in `body`.
 
     Raises:
@@ -55,7 +55,7 @@ def read(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
 
 def check_report(request: ReportRequest) -> None:
     """Cut off what is too long; raise BadRequestError when numbers and names of a report cannot be an attempt's."""
-    if not 1 <= request.first <= MOST:
+    if not 1 <= request.first <= MAX_COUNT:
         raise BadRequestError(f"`first` is {request.first}; the results of an attempt are numbered from 1 on")
     for info in request.checkpoints:
         _check_checkpoint(info, request.attempt)
@@ -65,14 +65,14 @@ def check_report(request: ReportRequest) -> None:
 
 
 def _check_checkpoint(info: CheckpointInfo, attempt: int) -> None:
-    if not 0 <= info.index <= MOST or info.name != checkpoint_name(info.index):
+    if not 0 <= info.index <= MAX_COUNT or info.name != checkpoint_name(info.index):
         raise BadRequestError(
             f"a checkpoint with the index {info.index} cannot be called {info.name[:100]!r}: it is called "
             "checkpoint_ and its index in six digits"
         )
     if not 1 <= info.attempt <= attempt:
         raise BadRequestError(f"{info.name} cannot be of attempt {info.attempt}: attempt {attempt} reports it")
-    if not 0 <= info.size <= MOST or not abs(info.iteration) <= MOST:
+    if not 0 <= info.size <= MAX_COUNT or not abs(info.iteration) <= MAX_COUNT:
         raise BadRequestError(f"{info.name} cannot have {info.size} bytes at iteration {info.iteration}")
     for key, value in info.metrics.items():
         if not isinstance(value, _SCALARS):

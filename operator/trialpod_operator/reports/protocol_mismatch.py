@@ -9,7 +9,7 @@ from trialpod import __version__
 from trialpod.protocol.messages import OLDEST_PROTOCOL, PROTOCOL_VERSION, AssignmentRequest
 
 
-def unspoken(
+def protocol_mismatch(
     request: AssignmentRequest,
     oldest: int = OLDEST_PROTOCOL,
     newest: int = PROTOCOL_VERSION,

@@ -36,8 +36,8 @@ from trialpod.protocol.messages import (
     ReportRequest,
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
-from trialpod_operator.reports.decode_request import MOST, BadRequestError, read
-from trialpod_operator.reports.protocol_mismatch import unspoken
+from trialpod_operator.reports.decode_request import MAX_COUNT, BadRequestError, decode_request
+from trialpod_operator.reports.protocol_mismatch import protocol_mismatch
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Experiments(Protocol):
 
 
 @runtime_checkable
-class KnowsCallers(Protocol):
+class SupportsCallerLookup(Protocol):
     """Experiments that know which of them a caller belongs to."""
 
     def experiment_of(self, caller: Caller) -> str:
@@ -117,16 +117,16 @@ class KnowsCallers(Protocol):
 
 
 @runtime_checkable
-class Shared(Protocol):
+class SupportsFencing(Protocol):
     """An experiment that another process may have gone on with."""
 
-    def prove(self) -> None:
+    def require_fencing_check(self) -> None:
         """Have `committed` wait for a proof that none has."""
         ...
 
 
 @runtime_checkable
-class Guarded(Protocol):
+class SupportsRunnerAuthorization(Protocol):
     """An experiment whose runners may not all ask for the work of the trial that their name says."""
 
     def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
@@ -135,7 +135,7 @@ class Guarded(Protocol):
 
 
 @runtime_checkable
-class Locked(Protocol):
+class SupportsCredentials(Protocol):
     """An experiment whose storage its attempts need keys for."""
 
     def credentials(self, trial_id: str, attempt: int) -> Awaitable[CredentialsAnswer]:
@@ -192,7 +192,7 @@ class ReportService:
             if experiment is None:
                 return refuse(404, f"there is no experiment '{name}' here")
             if parts[-1] == "report":
-                request = read(_report_decoder, body)
+                request = decode_request(_report_decoder, body)
                 if len(body) > MAX_RESULT_BYTES and (size := max(map(_size, request.results), default=0)) > (
                     MAX_RESULT_BYTES
                 ):
@@ -200,15 +200,15 @@ class ReportService:
                     return refuse(413, f"{large}; put large data into a checkpoint")
                 return self._report(experiment, request, caller)
             if parts[-1] == "credentials":
-                return self._credentials(experiment, read(_credentials_decoder, body), caller)
-            return self._assign(experiment, read(_assignment_decoder, body), caller)
+                return self._credentials(experiment, decode_request(_credentials_decoder, body), caller)
+            return self._assign(experiment, decode_request(_assignment_decoder, body), caller)
         except BadRequestError as error:
             return refuse(400, str(error))
         except msgspec.ValidationError as error:
             return refuse(400, f"the request cannot be taken: {error}")
         except NotReadyError as error:
             # Who belongs to another experiment is not told to try again: it would do so for ever.
-            if caller is not None and isinstance(self._experiments, KnowsCallers):
+            if caller is not None and isinstance(self._experiments, SupportsCallerLookup):
                 belongs_to = self._experiments.experiment_of(caller)
                 if belongs_to and belongs_to != name:
                     return refuse(403, f"pod {caller.pod_name} belongs to {belongs_to} and may not report to {name}")
@@ -244,7 +244,7 @@ class ReportService:
     ) -> Reply | Awaitable[Reply]:
         if caller is not None and (why := experiment.permits(caller, request.trial_id)):
             return refuse(403, why)
-        if caller is None or not isinstance(experiment, Locked):
+        if caller is None or not isinstance(experiment, SupportsCredentials):
             return refuse(404, "no keys are handed out here")
 
         async def answer(keys: Awaitable[CredentialsAnswer]) -> Reply:
@@ -261,22 +261,22 @@ class ReportService:
         why_not: Callable[[], str] = str
         if caller is not None:
             trial_id, slash, attempt = request.runner.rpartition("/")
-            numbered = attempt.isascii() and attempt.isdigit() and len(attempt) <= len(str(MOST))
+            numbered = attempt.isascii() and attempt.isdigit() and len(attempt) <= len(str(MAX_COUNT))
             if not (slash and trial_id and numbered):
                 return refuse(400, f"the runner {request.runner[:100]!r} is not of the form trial/attempt")
             why_not = (
                 partial(experiment.admits, caller, trial_id, int(attempt))
-                if isinstance(experiment, Guarded)
+                if isinstance(experiment, SupportsRunnerAuthorization)
                 else partial(experiment.permits, caller, trial_id)
             )
             if why := why_not():
                 return _send_away(experiment, why)
-            if why := unspoken(request):
+            if why := protocol_mismatch(request):
                 # Said as the end of the attempt, it is where users look: in the trial's status and the events.
                 end = AttemptEnd(cause="failed", error=why, retry=False)
                 experiment.apply(AttemptEnded(trial_id=trial_id, attempt=int(attempt), end=end))
                 return _refuse_when(426, why, experiment.committed())
-        elif why := unspoken(request):
+        elif why := protocol_mismatch(request):
             return refuse(426, why)
         answer = experiment.assign(request)
         if isinstance(answer, AssignmentAnswer):
@@ -308,8 +308,8 @@ class ReportService:
 
 def _committed(experiment: Experiment, answer: AssignmentAnswer) -> Awaitable[None] | None:
     """Return what an answer has to wait for; one without work ends a process, and waits for a proof, too."""
-    if answer.assignment is None and isinstance(experiment, Shared):
-        experiment.prove()
+    if answer.assignment is None and isinstance(experiment, SupportsFencing):
+        experiment.require_fencing_check()
     return experiment.committed()
 
 
@@ -320,8 +320,8 @@ def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer)
         return answer
     if request.first > answer.received + 1:
         # A gap, which what follows has to wait for. Who took what is missing has died since, or works on.
-        if isinstance(experiment, Shared):
-            experiment.prove()
+        if isinstance(experiment, SupportsFencing):
+            experiment.require_fencing_check()
         return answer
     last = request.first + len(request.results) - 1
     if answer.received + 1 <= last:
@@ -359,8 +359,8 @@ def _size(result: msgspec.Raw) -> int:
 
 def _send_away(experiment: Experiment, why: str) -> Reply | Awaitable[Reply]:
     """Refuse a caller, which ends its process: not before it is proven that what is known here is the latest."""
-    if isinstance(experiment, Shared):
-        experiment.prove()
+    if isinstance(experiment, SupportsFencing):
+        experiment.require_fencing_check()
     return _refuse_when(403, why, experiment.committed())
 
 

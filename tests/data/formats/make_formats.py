@@ -36,7 +36,7 @@ from trialpod.tune.stopper.trial_plateau import TrialPlateauStopper
 from trialpod_operator.engine import events
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
 
@@ -113,7 +113,7 @@ def write_experiment(directory: Path) -> None:
     """Write an experiment with a snapshot, records after it, a checkpoint, and a torn end."""
     write_stored(directory, {"name": "golden", "storage": "", "seed": 1, "total": 4})
     now = [BEGAN]
-    host = ExperimentHost(make_plan(), directory, lambda: now[0], lambda action: None)
+    host = JournaledEngine(make_plan(), directory, lambda: now[0], lambda action: None)
     host.apply(events.SettingsObserved(settings=make_plan().settings))
     trials = list(host.engine.state.trials.values())
     for step in range(1, 5):

@@ -22,14 +22,14 @@ from trialpod_operator.cluster import deletion, experiment_controller, hosted
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Replica
 from trialpod_operator.reports.service import ReportService
 
 KEY = "team/digits"
 
 
-class InlineMirror(Mirror):
-    """The mirror without threads: it copies in the loop, a moment after it was asked to."""
+class InlineReplica(Replica):
+    """The replica without threads: it copies in the loop, a moment after it was asked to."""
 
     def start(self, report: Any, fenced: Any, committed: Any = lambda _position: None) -> None:
         self._report, self._fenced, self._committed = report, fenced, committed
@@ -160,7 +160,7 @@ class World:
 
         monkeypatch.setattr(experiment_controller, "open_storage", open_storage)
         monkeypatch.setattr(deletion, "open_storage", open_storage)
-        monkeypatch.setattr(hosted, "Mirror", InlineMirror)
+        monkeypatch.setattr(hosted, "Replica", InlineReplica)
         assert controller_module
 
     # -- operators --

@@ -22,7 +22,7 @@ from trialpod_operator.engine.actions import Action, StartAttempt, TrialCreated
 from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, ResultsReceived, SettingsObserved
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.replica.replica import Replica
 from trialpod_operator.reports.service import NotReadyError
 
 SETTINGS = Settings(name="digits", trainable_name="train", metric="score", num_samples=2, max_concurrent=2)
@@ -270,21 +270,21 @@ def test_a_log_that_comes_while_its_trial_is_copied_is_copied_too(tmp_path: Path
 
     storage = Late(tmp_path / "storage")
     directory = tmp_path / "work"
-    mirror = Mirror(directory, storage)
+    replica = Replica(directory, storage)
     (directory / "trial").mkdir(parents=True)
     log = directory / "trial" / "log.txt"
     log.write_text("first\n")
 
     def more() -> None:
         log.write_text("first\nsecond\n")
-        mirror.copy_soon("trial")
+        replica.copy_soon("trial")
 
     storage.hook = more  # type: ignore[method-assign]
-    mirror.trial_ended("trial")
-    mirror.copy(everything=False)
-    assert mirror.files_due("trial")
-    mirror.copy(everything=False)
-    assert not mirror.files_due()
+    replica.trial_ended("trial")
+    replica.copy(everything=False)
+    assert replica.files_due("trial")
+    replica.copy(everything=False)
+    assert not replica.files_due()
     assert storage.read("trial/log.txt") == b"first\nsecond\n"
 
 

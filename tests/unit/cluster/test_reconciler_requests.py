@@ -83,10 +83,10 @@ def test_the_operator_says_what_it_is_beside_the_certificates(play: Play) -> Non
 def test_an_image_that_speaks_another_protocol_fails_its_trials_at_once_with_the_remedy(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unspoken(request: AssignmentRequest, **_: Any) -> str:
+    def protocol_mismatch(request: AssignmentRequest, **_: Any) -> str:
         return f'too old; pip install "trialpod=={__version__}"' if request.hostname else ""
 
-    monkeypatch.setattr(service, "unspoken", unspoken)
+    monkeypatch.setattr(service, "protocol_mismatch", protocol_mismatch)
 
     async def scenario(world: World) -> None:
         await world.apply(failurePolicy={"maxFailures": 3})

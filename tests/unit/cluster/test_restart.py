@@ -30,7 +30,7 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.replica.replica import Replica
 
 RUNNING = 3
 JOURNAL = ".trialpod/journal/"
@@ -102,7 +102,7 @@ class Operator:
     async def copied(self) -> None:
         """Everything that was to be copied at once is."""
         await self.hosted.settle()
-        while not self.hosted.files_stored:  # noqa: ASYNC110 - the mirror's threads tell nobody
+        while not self.hosted.files_stored:  # noqa: ASYNC110 - the replica's threads tell nobody
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ def test_what_a_restart_reads_does_not_grow_with_the_trials_that_have_ended(
             second = Operator(storage, tmp_path / f"second-{ended}", ended + RUNNING)
             found = reads(storage)
             counts.append(len([key for key in found if not key.startswith(JOURNAL)]))
-            assert len([key for key in found if key.startswith(JOURNAL)]) <= first.hosted._mirror.pieces + 2
+            assert len([key for key in found if key.startswith(JOURNAL)]) <= first.hosted._replica.pieces + 2
             assert not any(key == "" for name, key in storage.calls if name in ("list", "sizes"))
             second.start()
             running = [trial for trial in second.host.engine.state.get_trials() if trial.running]
@@ -227,7 +227,7 @@ def test_a_log_that_cannot_be_looked_for_now_is_added_to_later(
         first = await ran(storage, tmp_path / "first", 1)
         await first.close()
         second = Operator(storage, tmp_path / "second", 1 + RUNNING)
-        monkeypatch.setattr(second.hosted._mirror, "_pause", lambda seconds, wake: time.sleep(0.001))
+        monkeypatch.setattr(second.hosted._replica, "_pause", lambda seconds, wake: time.sleep(0.001))
         second.start()
         ended = next(trial for trial in second.host.engine.state.get_trials() if trial.ended)
         await second.copied()
@@ -307,7 +307,7 @@ def test_an_operator_that_died_while_it_fetched_begins_where_it_was(storage: Mem
     async def test() -> None:
         first = await ran(storage, tmp_path / "first", 1)
         await first.close()
-        assert Mirror(tmp_path / "second", storage).pull(journal_only=True)  # and then it died
+        assert Replica(tmp_path / "second", storage).pull(journal_only=True)  # and then it died
         second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
         trial = next(trial for trial in second.host.engine.state.get_trials() if trial.running)
         second.results(trial, 1)

@@ -14,7 +14,7 @@ from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
 
@@ -32,7 +32,7 @@ def experiment(tmp_path: Path) -> tuple[Path, list[str]]:
         trainable=TrainableRef(entrypoint="m:train"),
     )
     write_stored(tmp_path, {"name": "e", "total": 3})
-    host = ExperimentHost(plan, tmp_path, lambda: 1000.0, lambda action: None)
+    host = JournaledEngine(plan, tmp_path, lambda: 1000.0, lambda action: None)
     host.apply(events.SettingsObserved(settings=plan.settings))
     good, bad, broken = host.engine.state.trials
 

@@ -21,7 +21,7 @@ from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
 from trialpod_operator.local.reading import reading
@@ -48,7 +48,7 @@ def trials(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     source.mkdir()
     (source / "weights").write_text("w")
     write_stored(folder, {"name": "climb", "total": 2})
-    host = ExperimentHost(plan, folder, lambda: 1000.0, lambda action: None)
+    host = JournaledEngine(plan, folder, lambda: 1000.0, lambda action: None)
     host.apply(events.SettingsObserved(settings=plan.settings))
     where = {"storageUri": str(folder), "conditions": [condition_of("Succeeded", "True", "Succeeded")]}
     server.put("tuneexperiments", experiment_object("climb", {"storage": {"uri": str(folder.parent)}}, **where))

@@ -11,7 +11,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.engine import events
 from trialpod_operator.experiment.fsck.examine import recording_engine
 from trialpod_operator.experiment.fsck.history import History, check_records, first_other_choice
-from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
+from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_record, decode_snapshot, encode
 
 SNAPSHOT_AT = 25
 """A snapshot is taken after so many records, and again after as many."""
@@ -27,7 +27,7 @@ class Journaled(Experiment):
         super().apply(self.honest(event))
         self.journal.append(encode(Record(self.now, self.honest_event, self.engine.outputs)))
         if len(self.journal) % SNAPSHOT_AT == 0:
-            state = HostSnapshot(engine=msgspec.Raw(self.engine.snapshot()))
+            state = EngineSnapshot(engine=msgspec.Raw(self.engine.snapshot()))
             self.snapshots.append((len(self.journal), encode(state)))
 
     def honest(self, event: events.AnyEvent) -> events.AnyEvent:

@@ -2,7 +2,7 @@
 
 Invariants: an attempt begins with the first pod that is given it, and is given to the same pod again and again. The
 pods of a group get theirs together. Who is told that there is no work gets that answer from the operator that is in
-office, never from one that was replaced: the report service has it proven (`HostedExperiment.prove`).
+office, never from one that was replaced: the report service has it proven (`HostedExperiment.require_fencing_check`).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Assignments:
             self._shared.changed.add(trial.trial_id)
         else:
             # The pod may have told another operator, which has gone on from here, that the attempt is over.
-            self._shared.hosted.prove()
+            self._shared.hosted.require_fencing_check()
         if not request.rank:
             self._shared.hosted.last_contact[trial.trial_id] = self._shared.clock()
         assignment = self._shared.hosted.assignment(trial)

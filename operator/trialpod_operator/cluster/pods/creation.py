@@ -50,8 +50,8 @@ class PodCreation:
         if any(run.remade for run in missing):
             # Another operator may have gone on from here, and know that one of these had begun when its pod went
             # away: then what follows is another attempt, and not the same one in a second pod.
-            self._shared.hosted.prove()
-            if not await self._shared.hosted.settled(PROVEN_WITHIN_S):
+            self._shared.hosted.require_fencing_check()
+            if not await self._shared.hosted.wait_committed(PROVEN_WITHIN_S):
                 self.more = True
                 return
         # The first alone: where the server refuses it, it would refuse them all.

@@ -258,7 +258,7 @@ class StatusWriter:
             uri_of=hosted.host.checkpoint_uri if hosted is not None else None,
             differs=self.trainable_differs,
         )
-        if hosted is not None and not same_status(self._status, status) and not await hosted.settled(COMMIT_S):
+        if hosted is not None and not same_status(self._status, status) and not await hosted.wait_committed(COMMIT_S):
             if problem is None:
                 return  # nothing is said that is not committed
             status = experiment_status(
@@ -350,7 +350,7 @@ class StatusWriter:
                     break  # the others are still among the changed ones
         if not plans:
             return True
-        if not await hosted.settled(COMMIT_S):
+        if not await hosted.wait_committed(COMMIT_S):
             runs.changed.update(trial_id for trial_id, *_ in plans)
             return True
         room = asyncio.Semaphore(PARALLEL)

@@ -41,7 +41,7 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import SuggestionReady
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.background_search import takes_its_time
+from trialpod_operator.experiment.background_search import is_slow
 from trialpod_operator.experiment.fsck.checkpoints import Present, TrialCheckpoints, check_checkpoints
 from trialpod_operator.experiment.fsck.findings import Finding, Findings
 from trialpod_operator.experiment.fsck.history import Checked, History, check_records, first_other_choice
@@ -50,7 +50,7 @@ from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.plans import plan_from_manifest
 from trialpod_operator.experiment.recorded_search import RecordedSearch
 from trialpod_operator.experiment.records import decode_record, decode_snapshot
-from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles
 
@@ -172,7 +172,7 @@ class _Examiner:
 
     def _read_copy(self) -> _Reading:
         with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
-            Mirror(Path(copy), self.storage).pull(journal_only=True)
+            Replica(Path(copy), self.storage).pull(journal_only=True)
             return self._read_folder(Path(copy))
 
     def _read_folder(self, folder: Path) -> _Reading:
@@ -226,7 +226,7 @@ class _Examiner:
             return recording_engine(reading.stored.get("total"))
         # What a search algorithm that takes its time has suggested is in the records; it need not be made again.
         recorded = RecordedSearch(plan.search.total)
-        engine = Engine(recorded if takes_its_time(plan.search) else plan.search, plan.scheduler, plan.stopper)
+        engine = Engine(recorded if is_slow(plan.search) else plan.search, plan.scheduler, plan.stopper)
         engine.resources_of = plan.resources_for
         return engine
 
@@ -234,7 +234,7 @@ class _Examiner:
         """See whether the plan's algorithms would choose the same again."""
         plan = self._plan(reading)
         events = (record.event for record in reading.history.records)
-        if plan is None or takes_its_time(plan.search) or any(isinstance(event, SuggestionReady) for event in events):
+        if plan is None or is_slow(plan.search) or any(isinstance(event, SuggestionReady) for event in events):
             return
         try:
             number = first_other_choice(reading.history, self._engine(plan, reading))

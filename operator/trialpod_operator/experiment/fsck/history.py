@@ -31,7 +31,7 @@ from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED, Trial
 from trialpod_operator.experiment.fsck.findings import Findings
 from trialpod_operator.experiment.recorded_search import RecordedSearch
-from trialpod_operator.experiment.records import HostSnapshot, Record
+from trialpod_operator.experiment.records import EngineSnapshot, Record
 
 _OWN_WORD = ("completed", "stopped", "paused")
 """Ends that an attempt tells itself, after everything that it had to say."""
@@ -53,7 +53,7 @@ class History:
     """
 
     records: Sequence[Record]
-    snapshot: HostSnapshot | None = None
+    snapshot: EngineSnapshot | None = None
     first: int = 1
 
 
@@ -156,7 +156,7 @@ class _Account:
 
     # -- the snapshot --
 
-    def _restore(self, snapshot: HostSnapshot) -> bool:
+    def _restore(self, snapshot: EngineSnapshot) -> bool:
         try:
             self.engine.restore(bytes(snapshot.engine), by_record=True)
         except Exception as error:  # noqa: BLE001 - whatever a damaged state makes algorithms raise is the finding

@@ -1,6 +1,6 @@
 """The copies of an experiment's files in its storage: those of the trials, and those beside them.
 
-* A file is replaced as a whole, and only in the version that is known here (`StoredFiles`). So no process that was
+* A file is replaced as a whole, and only in the version that is known here (`SharedFiles`). So no process that was
   replaced puts back what they were before.
 * ``experiment.json`` is never made again when it was there and is gone: the experiment has been deleted then.
 * A file that is here is whole: it was fetched, or it was written here from its beginning. One that is not here may be
@@ -38,8 +38,8 @@ from trialpod.storage.layout import (
     TRIALPOD_DIR,
 )
 from trialpod_operator.experiment.replica.journal_layout import read_part
-from trialpod_operator.experiment.replica.post_delete_cleanup import LateObjects
-from trialpod_operator.experiment.replica.shared_files import RefuseOutdated, StoredFiles
+from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
+from trialpod_operator.experiment.replica.shared_files import RefuseOutdated, SharedFiles
 
 PARALLEL = 8
 LOCKS = 64
@@ -71,7 +71,7 @@ class LogText(NamedTuple):
     once: bool
 
 
-class FileCopies:
+class FileReplica:
     """Knows which files have changed since they were copied, and copies them.
 
     Args:
@@ -80,10 +80,10 @@ class FileCopies:
         late: is told what was written.
     """
 
-    def __init__(self, directory: Path, storage: Storage, late: LateObjects) -> None:
+    def __init__(self, directory: Path, storage: Storage, late: PostDeleteCleanup) -> None:
         self._directory = directory
         self._storage = storage
-        self.stored = StoredFiles(storage)
+        self.stored = SharedFiles(storage)
         self._copied: dict[str, tuple[int, int]] = {}  # file -> (size, mtime_ns) when it was copied
         self._locks = [threading.Lock() for _ in range(LOCKS)]  # each is held while a file of its share is sent
         self._late = late
@@ -95,7 +95,7 @@ class FileCopies:
         """Return which files beside the trials' have changed."""
         return self._due([*_EXPERIMENT_FILES, _TUNER_FILE, *self._policy_files()])
 
-    def take_place(self) -> bool:
+    def claim_location(self) -> bool:
         """Put ``experiment.json`` where nobody has put one; return False when it was there, and is here now."""
         if EXPERIMENT_KEY in self._copied:
             return True  # it is the one that was there
@@ -283,7 +283,7 @@ class FileCopies:
 def _each(work: Callable[[T], None], items: list[T]) -> None:
     """Do it with each of them, several at a time; raise the first error when all are done."""
     if items:
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-replica") as executor:
             list(executor.map(work, items))
 
 

@@ -34,7 +34,7 @@ from trialpod_operator.experiment.replica.journal_layout import (
     read_part,
     whole_records,
 )
-from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, LateObjects
+from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, PostDeleteCleanup
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ LISTINGS = 10
 """How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
 
 
-class JournalCopy:
+class JournalReplica:
     """Keeps the copy of one journal. Its methods may be called from any thread.
 
     Args:
@@ -62,7 +62,7 @@ class JournalCopy:
         storage: Storage,
         before_snapshot: Callable[[Callable[[], None]], None],
         written: Callable[[], None],
-        late: LateObjects,
+        late: PostDeleteCleanup,
         monotonic: Callable[[], float],
     ) -> None:
         self._place = directory
@@ -304,7 +304,7 @@ class JournalCopy:
         self._folder.mkdir(parents=True, exist_ok=True)
         for name in os.listdir(self._folder):
             os.unlink(self._folder / name)
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-mirror") as executor:
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-replica") as executor:
             for name in pieces.snapshots:
                 (self._folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
             for name, offsets in pieces.segments.items():

@@ -33,7 +33,7 @@ class FencedError(TrialpodError):
     """Another process writes the same experiment to the same storage, or has deleted it."""
 
 
-class LateObjects:
+class PostDeleteCleanup:
     """Knows what was written lately.
 
     Args:

@@ -17,7 +17,7 @@ copied from here: the attempts put them into the storage by themselves.
 * Whoever writes the journal may wait until the storage has what was written so far: `request` asks for it, and
   `committed` is told. The journal has a thread of its own, so that the trials' files never delay it.
 
-Background threads do the copying; `Mirror`'s public methods may be called from any thread.
+Background threads do the copying; `Replica`'s public methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage, StorageDeniedError, StorageKeysError
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
-from trialpod_operator.experiment.replica.files import FileCopies, LogText
-from trialpod_operator.experiment.replica.journal import JournalCopy
-from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, LateObjects
-from trialpod_operator.experiment.replica.upload_queue import DueTrials
+from trialpod_operator.experiment.replica.files import FileReplica, LogText
+from trialpod_operator.experiment.replica.journal import JournalReplica
+from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, PostDeleteCleanup
+from trialpod_operator.experiment.replica.upload_queue import UploadQueue
 
-__all__ = ["FencedError", "Mirror"]
+__all__ = ["FencedError", "Replica"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ PASSES = 6
 _NO, _ASKED, _DONE = "no", "asked", "done"
 
 
-class Mirror:
+class Replica:
     """Keeps the copy of one experiment's directory.
 
     Args:
@@ -79,9 +79,9 @@ class Mirror:
         self._report: Callable[[str], None] = logger.warning
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
         self._monotonic: Callable[[], float] = time.monotonic
-        self._late = LateObjects(storage, lambda: self._monotonic())
-        self._files = FileCopies(directory, storage, self._late)
-        self._journal = JournalCopy(
+        self._late = PostDeleteCleanup(storage, lambda: self._monotonic())
+        self._files = FileReplica(directory, storage, self._late)
+        self._journal = JournalReplica(
             directory,
             storage,
             self._copy_before_snapshot,
@@ -89,7 +89,7 @@ class Mirror:
             self._late,
             lambda: self._monotonic(),
         )
-        self._trials = DueTrials()
+        self._trials = UploadQueue()
         self._removals: deque[tuple[str, str]] = deque()  # added by the owner, taken by the thread of the files
         self._closing = False
         self._wake = threading.Event()
@@ -150,7 +150,7 @@ class Mirror:
             self._files.found_stored()
         return fetched
 
-    def take_place(self) -> bool:
+    def claim_location(self) -> bool:
         """Put ``experiment.json`` into a place where nothing is, before anything else: it says whose the place is.
 
         Returns:
@@ -159,7 +159,7 @@ class Mirror:
         Raises:
             StorageError: the storage takes nothing.
         """
-        return self._journal.stored or self._files.take_place()
+        return self._journal.stored or self._files.claim_location()
 
     def fetch(self, keys: Iterable[str]) -> None:
         """Bring those of these files that are not here, before copying has started or for who waits for them.
@@ -194,9 +194,9 @@ class Mirror:
                 is in the storage.
         """
         self._report, self._fenced, self._committed = report, fenced, committed
-        self._thread = threading.Thread(target=self._run, name="trialpod-mirror", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="trialpod-replica", daemon=True)
         self._thread.start()
-        self._files_thread = threading.Thread(target=self._run_files, name="trialpod-mirror-files", daemon=True)
+        self._files_thread = threading.Thread(target=self._run_files, name="trialpod-replica-files", daemon=True)
         self._files_thread.start()
 
     def request(self, position: int, *, urgent: bool) -> None:

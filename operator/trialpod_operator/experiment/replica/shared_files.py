@@ -26,7 +26,7 @@ RefuseOutdated = Callable[[], None]
 """Raises when another process has gone on with the journal from where this one is."""
 
 
-class StoredFiles:
+class SharedFiles:
     """Writes files, each of which is safe for one thread at a time.
 
     Args:

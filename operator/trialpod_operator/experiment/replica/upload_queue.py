@@ -21,7 +21,7 @@ class Taken(NamedTuple):
     logs: list[LogText]
 
 
-class DueTrials:
+class UploadQueue:
     """The trials' directories, by name. All methods may be called from any thread, `take` and after it from one."""
 
     def __init__(self) -> None:

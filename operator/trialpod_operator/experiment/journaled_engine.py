@@ -26,10 +26,10 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SuggestionReady
 from trialpod_operator.engine.outputs import Created, Outputs
 from trialpod_operator.engine.trial import ERROR, Trial
-from trialpod_operator.experiment.background_search import QueuedSearch, takes_its_time
+from trialpod_operator.experiment.background_search import BackgroundSearcher, is_slow
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.policy_files import PolicyFiles
-from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, decode_snapshot, encode
+from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_record, decode_snapshot, encode
 from trialpod_operator.experiment.trial_files import TrialFiles
 
 SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024
@@ -38,7 +38,7 @@ SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024
 Replaying as much takes about half a second."""
 
 
-class ExperimentHost:
+class JournaledEngine:
     """The engine of one experiment with its journal and the files of its trials.
 
     Args:
@@ -69,9 +69,9 @@ class ExperimentHost:
     ) -> None:
         self.plan = plan
         self.directory = directory
-        self._queued: QueuedSearch | None = None
-        if deliver is not None and takes_its_time(plan.search):
-            self._queued = QueuedSearch(
+        self._queued: BackgroundSearcher | None = None
+        if deliver is not None and is_slow(plan.search):
+            self._queued = BackgroundSearcher(
                 plan.search, deliver, opens_values=plan.opens_values, encode_params=plan.encode_params
             )
         self.engine = Engine(
@@ -240,7 +240,7 @@ class ExperimentHost:
                 self._told_of_state = True
                 self._warn("", f"{error}; its state is made again from the journal when the experiment is resumed")
             return
-        snapshot = HostSnapshot(
+        snapshot = EngineSnapshot(
             engine=msgspec.Raw(engine),
             offsets=offsets,
             names=self._names,

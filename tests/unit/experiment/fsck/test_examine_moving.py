@@ -10,7 +10,7 @@ from trialpod.storage.base import KeyMissingError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.experiment.fsck import examine as module
 from trialpod_operator.experiment.fsck.examine import _Examiner
-from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.replica.replica import Replica
 
 
 class Remote(DirectoryStorage):
@@ -24,14 +24,14 @@ class Remote(DirectoryStorage):
 def test_a_journal_that_a_snapshot_replaces_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, read: bool
 ) -> None:
-    pulls: list[Mirror] = []
+    pulls: list[Replica] = []
 
-    def pull(self: Mirror, **_: object) -> None:
+    def pull(self: Replica, **_: object) -> None:
         pulls.append(self)
         if len(pulls) <= failures:
             raise KeyMissingError("cannot read the journal: there is no such object")
 
-    monkeypatch.setattr(module.Mirror, "pull", pull)
+    monkeypatch.setattr(module.Replica, "pull", pull)
     examiner = _Examiner(Remote(tmp_path), verify=False)
     if read:
         with pytest.raises(Exception, match="experiment"):

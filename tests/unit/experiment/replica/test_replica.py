@@ -15,9 +15,9 @@ from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.replica.files import Due, FileCopies
-from trialpod_operator.experiment.replica.post_delete_cleanup import LateObjects
-from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+from trialpod_operator.experiment.replica.files import Due, FileReplica
+from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
 
 
 def journal_of(directory: Path) -> Journal:
@@ -33,10 +33,10 @@ def history(directory: Path) -> tuple[bytes | None, list[bytes]]:
     return journal.snapshot, list(journal.records())
 
 
-def wait_until_caught_up(mirror: Mirror) -> None:
+def wait_until_caught_up(replica: Replica) -> None:
     """Ask until the files are brought up to date, which tells nobody."""
     deadline, again = time.monotonic() + 10.0, threading.Event()
-    while not mirror.catch_up():
+    while not replica.catch_up():
         assert time.monotonic() < deadline, "the files are not brought up to date"
         again.wait(0.005)
 
@@ -54,11 +54,11 @@ def test_another_machine_goes_on_with_what_was_copied(tmp_path: Path, storage: D
     journal.append(b"two")
     (here / "trial_0").mkdir()
     (here / "trial_0" / "result.json").write_text('{"loss": 1}\n')
-    mirror = Mirror(here, storage)
-    mirror.trial_ended("trial_0")
-    mirror.copy()
+    replica = Replica(here, storage)
+    replica.trial_ended("trial_0")
+    replica.copy()
 
-    assert Mirror(there, storage).pull()
+    assert Replica(there, storage).pull()
     assert history(there) == (b"state after one", [b"two"])
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
 
@@ -72,28 +72,28 @@ def test_checkpoints_that_an_attempt_could_not_remove_are_removed(
     journal_of(tmp_path / "here")
     for name in ("checkpoint_000001", "checkpoint_000002"):
         storage.write(f"trial_0/{name}/model", b"x")
-    mirror = Mirror(tmp_path / "here", storage)
-    mirror.remove_soon("trial_0", ["checkpoint_000001", "checkpoint_000000"])
+    replica = Replica(tmp_path / "here", storage)
+    replica.remove_soon("trial_0", ["checkpoint_000001", "checkpoint_000000"])
     with monkeypatch.context() as patch:
         patch.setattr("trialpod_operator.experiment.replica.replica.CheckpointStore", away)
         with pytest.raises(StorageUnavailableError):
-            mirror.copy()
-    assert mirror.files_due("trial_0")
-    mirror.copy()
-    assert not mirror.files_due()
+            replica.copy()
+    assert replica.files_due("trial_0")
+    replica.copy()
+    assert not replica.files_due()
     assert storage.list("trial_0") == ["trial_0/checkpoint_000002/model"]
 
 
 def test_growth_is_added_and_nothing_is_rewritten(tmp_path: Path, storage: DirectoryStorage) -> None:
     journal = journal_of(tmp_path / "here")
-    mirror = Mirror(tmp_path / "here", storage)
+    replica = Replica(tmp_path / "here", storage)
     journal.append(b"one")
-    mirror.copy()
+    replica.copy()
     before = stored_journal(storage)
-    mirror.copy()
+    replica.copy()
     assert stored_journal(storage) == before
     journal.append(b"two")
-    mirror.copy()
+    replica.copy()
     after = stored_journal(storage)
     assert {key: after[key] for key in before} == before
     assert len(after) == len(before) + 1
@@ -101,13 +101,13 @@ def test_growth_is_added_and_nothing_is_rewritten(tmp_path: Path, storage: Direc
 
 def test_a_snapshot_replaces_the_pieces_before_it(tmp_path: Path, storage: DirectoryStorage) -> None:
     journal = journal_of(tmp_path / "here")
-    mirror = Mirror(tmp_path / "here", storage)
+    replica = Replica(tmp_path / "here", storage)
     for number in range(5):
         journal.append(b"%d" % number)
-        mirror.copy()
+        replica.copy()
     assert len(stored_journal(storage)) == 5
     journal.write_snapshot(b"after five")
-    mirror.copy()
+    replica.copy()
     names = [key.rpartition("/")[2] for key in stored_journal(storage)]
     assert sorted(names) == ["000000000000", "00000001.log.removed", "00000002.snapshot"]
 
@@ -117,11 +117,11 @@ def test_a_snapshot_that_does_not_know_the_latest_records_replaces_nothing(
 ) -> None:
     stale = journal_of(tmp_path / "stale")
     stale.append(b"one")
-    of_stale = Mirror(tmp_path / "stale", storage)
+    of_stale = Replica(tmp_path / "stale", storage)
     of_stale.copy()
-    Mirror(tmp_path / "second", storage).pull()
+    Replica(tmp_path / "second", storage).pull()
     second = journal_of(tmp_path / "second")
-    of_second = Mirror(tmp_path / "second", storage)
+    of_second = Replica(tmp_path / "second", storage)
     of_second.pull()
     second.append(b"two")
     of_second.copy()
@@ -135,11 +135,11 @@ def test_a_snapshot_that_does_not_know_the_latest_records_replaces_nothing(
 def test_who_writes_where_a_segment_was_removed_is_stopped(tmp_path: Path, storage: DirectoryStorage) -> None:
     stale = journal_of(tmp_path / "stale")
     stale.append(b"one")
-    of_stale = Mirror(tmp_path / "stale", storage)
+    of_stale = Replica(tmp_path / "stale", storage)
     of_stale.copy()
-    Mirror(tmp_path / "second", storage).pull()
+    Replica(tmp_path / "second", storage).pull()
     second = journal_of(tmp_path / "second")
-    of_second = Mirror(tmp_path / "second", storage)
+    of_second = Replica(tmp_path / "second", storage)
     of_second.pull()
     second.append(b"two")
     of_second.copy()
@@ -153,13 +153,13 @@ def test_who_writes_where_a_segment_was_removed_is_stopped(tmp_path: Path, stora
 def test_a_sealed_journal_goes_on_with_a_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
     first = journal_of(tmp_path / "first")
     first.append(b"one")
-    mirror = Mirror(tmp_path / "first", storage)
-    mirror.copy()
+    replica = Replica(tmp_path / "first", storage)
+    replica.copy()
     first.append(b"lost with its process, which died between seal and snapshot")
     first.write_snapshot(b"after both")
-    mirror._journal._seal_before(2)
+    replica._journal._seal_before(2)
 
-    next_one = Mirror(tmp_path / "next", storage)
+    next_one = Replica(tmp_path / "next", storage)
     next_one.pull()
     assert next_one.sealed
     journal = journal_of(tmp_path / "next")
@@ -168,8 +168,8 @@ def test_a_sealed_journal_goes_on_with_a_snapshot(tmp_path: Path, storage: Direc
     journal.append(b"two")
     next_one.copy()
     with pytest.raises(FencedError):
-        mirror.copy()
-    last = Mirror(tmp_path / "last", storage)
+        replica.copy()
+    last = Replica(tmp_path / "last", storage)
     last.pull()
     assert not last.sealed
     found = journal_of(tmp_path / "last")
@@ -180,18 +180,18 @@ def test_the_second_of_two_writers_is_stopped(tmp_path: Path, storage: Directory
     first, second = tmp_path / "first", tmp_path / "second"
     journal_of(first).append(b"mine")
     journal_of(second).append(b"yours")
-    Mirror(first, storage).copy()
+    Replica(first, storage).copy()
     with pytest.raises(FencedError, match="another process writes this experiment"):
-        Mirror(second, storage).copy()
+        Replica(second, storage).copy()
 
 
 def test_different_histories_are_refused_at_the_start(tmp_path: Path, storage: DirectoryStorage) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     journal_of(first).append(b"mine")
     journal_of(second).append(b"your")
-    Mirror(first, storage).copy()
+    Replica(first, storage).copy()
     with pytest.raises(FencedError, match="different histories"):
-        Mirror(second, storage).pull()
+        Replica(second, storage).pull()
 
 
 def test_what_was_written_after_the_last_copy_is_copied_by_the_next_process(
@@ -200,31 +200,31 @@ def test_what_was_written_after_the_last_copy_is_copied_by_the_next_process(
     here = tmp_path / "here"
     journal = journal_of(here)
     journal.append(b"one")
-    Mirror(here, storage).copy()
+    Replica(here, storage).copy()
     journal.append(b"two")  # and then the process died
     journal.close()
 
     journal = journal_of(here)
-    mirror = Mirror(here, storage)
-    assert not mirror.pull()
+    replica = Replica(here, storage)
+    assert not replica.pull()
     journal.append(b"three")
-    mirror.copy()
-    Mirror(tmp_path / "there", storage).pull()
+    replica.copy()
+    Replica(tmp_path / "there", storage).pull()
     assert history(tmp_path / "there") == (None, [b"one", b"two", b"three"])
 
 
 def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
     journal_of(here).append(b"one")
-    Mirror(here, storage).copy()
-    Mirror(here, storage).copy()  # does not know what is there already
+    Replica(here, storage).copy()
+    Replica(here, storage).copy()  # does not know what is there already
 
 
 def test_a_segment_whose_last_piece_was_stored_unheard_can_be_replaced(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_of(tmp_path / "here")
-    mirror = Mirror(tmp_path / "here", storage)
+    replica = Replica(tmp_path / "here", storage)
     journal.append(b"one")
     with monkeypatch.context() as patch:
         real = DirectoryStorage.write_new
@@ -235,12 +235,12 @@ def test_a_segment_whose_last_piece_was_stored_unheard_can_be_replaced(
 
         patch.setattr(DirectoryStorage, "write_new", unheard)
         with pytest.raises(StorageUnavailableError):
-            mirror.copy()
+            replica.copy()
     journal.append(b"two")
     journal.write_snapshot(b"one,two")
-    mirror.copy()
+    replica.copy()
     assert not list((tmp_path / "here" / TRIALPOD_DIR / JOURNAL_DIR).glob("00000001.*"))
-    Mirror(tmp_path / "there", storage).pull()
+    Replica(tmp_path / "there", storage).pull()
     assert history(tmp_path / "there") == (b"one,two", [])
 
 
@@ -250,19 +250,19 @@ def test_what_another_machine_did_behind_a_segment_that_is_replaced_here_is_anot
 ) -> None:
     here = journal_of(tmp_path / "here")
     here.append(b"one")
-    Mirror(tmp_path / "here", storage).copy()
-    Mirror(tmp_path / "there", storage).pull()
+    Replica(tmp_path / "here", storage).copy()
+    Replica(tmp_path / "there", storage).pull()
     there = journal_of(tmp_path / "there")
     there.append(b"theirs")
     if theirs == "snapshot":
         there.write_snapshot(b"one,theirs")
-    of_there = Mirror(tmp_path / "there", storage)
+    of_there = Replica(tmp_path / "there", storage)
     of_there.pull()
     of_there.copy()
     here.write_snapshot(b"one,ours")
     here.append(b"ours")
     with pytest.raises(FencedError, match="different histories"):
-        Mirror(tmp_path / "here", storage).pull()
+        Replica(tmp_path / "here", storage).pull()
 
 
 def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
@@ -270,7 +270,7 @@ def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
 ) -> None:
     journal = journal_of(tmp_path / "here")
     journal.append(b"one")
-    mirror = Mirror(tmp_path / "here", storage)
+    replica = Replica(tmp_path / "here", storage)
     real = DirectoryStorage.read
 
     def fails(self: DirectoryStorage, key: str) -> bytes:
@@ -280,11 +280,11 @@ def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
 
     monkeypatch.setattr(DirectoryStorage, "read", fails)
     with pytest.raises(StorageUnavailableError):
-        mirror.copy()
+        replica.copy()
     monkeypatch.undo()
     journal.append(b"two")
-    mirror.copy()
-    assert Mirror(tmp_path / "there", storage).pull()
+    replica.copy()
+    assert Replica(tmp_path / "there", storage).pull()
     assert history(tmp_path / "there") == (None, [b"one", b"two"])
 
 
@@ -294,19 +294,19 @@ def test_who_was_stopped_while_the_place_was_deleted_leaves_nothing_there(
     here, now = tmp_path / "here", [100.0]
     journal = journal_of(here)
     (here / TRIALPOD_DIR / "experiment.json").write_text("{}")
-    mirror = Mirror(here, storage)
-    mirror._monotonic = lambda: now[0]
+    replica = Replica(here, storage)
+    replica._monotonic = lambda: now[0]
     journal.append(b"one")
-    mirror.copy()
+    replica.copy()
     now[0] += 60.0
     journal.append(b"two")
-    mirror.copy()  # it was only idle
+    replica.copy()  # it was only idle
 
     now[0] += 60.0
     storage.delete_many(storage.list())
     journal.append(b"three")
     with pytest.raises(FencedError, match="was deleted meanwhile"):
-        mirror.copy()
+        replica.copy()
     assert storage.list() == []
 
 
@@ -336,20 +336,20 @@ def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Pa
         if "again" in message:
             healed.set()
 
-    mirror = Mirror(here, storage)
-    mirror.start(report, lambda error: told.append(str(error)))
-    mirror.request(1, urgent=True)
+    replica = Replica(here, storage)
+    replica.start(report, lambda error: told.append(str(error)))
+    replica.request(1, urgent=True)
     assert healed.wait(30)
-    assert mirror.close(30) == ""
+    assert replica.close(30) == ""
     assert [("connection refused" in message, "up to date again" in message) for message in told] == [
         (True, False),
         (False, True),
     ]
-    Mirror(there, storage).pull()
+    Replica(there, storage).pull()
     assert history(there) == (None, [b"one"])
 
 
-class Clocked(Mirror):
+class Clocked(Replica):
     """Its pauses pass at once, on a clock of its own; the storage is away until a time of that."""
 
     def __init__(self, directory: Path, storage: MemoryStorage, outage_s: float) -> None:
@@ -379,20 +379,20 @@ def test_what_waits_for_a_commit_waits_at_most_five_seconds_longer_than_an_outag
     tmp_path: Path, outage_s: float
 ) -> None:
     journal_of(tmp_path / "here").append(b"one")
-    mirror = Clocked(tmp_path / "here", MemoryStorage(), outage_s)
-    mirror.request(1, urgent=True)
-    mirror._run()
-    assert outage_s <= mirror.committed_at <= outage_s + 5.0
+    replica = Clocked(tmp_path / "here", MemoryStorage(), outage_s)
+    replica.request(1, urgent=True)
+    replica._run()
+    assert outage_s <= replica.committed_at <= outage_s + 5.0
 
 
 def test_experiments_do_not_come_back_in_step_after_an_outage(tmp_path: Path) -> None:
     pauses = []
     for name in ("first", "second"):
         journal_of(tmp_path / name).append(b"one")
-        mirror = Clocked(tmp_path / name, MemoryStorage(), 60.0)
-        mirror.request(1, urgent=True)
-        mirror._run()
-        pauses.append(mirror.pauses[:-1])  # without the one after the copy
+        replica = Clocked(tmp_path / name, MemoryStorage(), 60.0)
+        replica.request(1, urgent=True)
+        replica._run()
+        pauses.append(replica.pauses[:-1])  # without the one after the copy
     assert not set(pauses[0]) & set(pauses[1])
 
 
@@ -408,10 +408,10 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
     """`move` goes on elsewhere from the storage alone: at most what was not yet copied is gone."""
-    root = tmp_path_factory.mktemp("mirror")
+    root = tmp_path_factory.mktemp("replica")
     storage = DirectoryStorage(root / "storage")
     machine, here = 0, root / "0"
-    journal, mirror = journal_of(here), Mirror(here, storage)
+    journal, replica = journal_of(here), Replica(here, storage)
     written: list[bytes] = []
     copied = 0
     for step in steps:
@@ -421,24 +421,24 @@ def test_whatever_happens_the_storage_holds_a_whole_prefix(
         elif step == "snapshot":
             journal.write_snapshot(b",".join(written))
         elif step == "copy":
-            mirror.copy()
+            replica.copy()
             copied = len(written)
         elif step == "crash":
             journal.close()
-            mirror = Mirror(here, storage)
-            mirror.pull()
+            replica = Replica(here, storage)
+            replica.pull()
             journal = journal_of(here)
         else:
             journal.close()
             machine += 1
             here = root / str(machine)
-            mirror = Mirror(here, storage)
-            mirror.pull()
+            replica = Replica(here, storage)
+            replica.pull()
             journal = journal_of(here)
             del written[copied:]
         assert all_of(here) == written
-    mirror.copy()
-    Mirror(root / "elsewhere", storage).pull()
+    replica.copy()
+    Replica(root / "elsewhere", storage).pull()
     assert all_of(root / "elsewhere") == written
 
 
@@ -449,7 +449,7 @@ def all_of(directory: Path) -> list[bytes]:
 
 def test_an_older_version_of_a_file_is_not_sent_behind_a_later_one(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
-    copies = FileCopies(here, storage, LateObjects(storage, time.monotonic))
+    copies = FileReplica(here, storage, PostDeleteCleanup(storage, time.monotonic))
     (here / "trial_0").mkdir(parents=True)
     growing, whole = here / "trial_0" / "result.json", here / "trial_0" / "params.json"
 
@@ -473,11 +473,11 @@ def test_a_snapshot_comes_with_the_files_of_running_trials(tmp_path: Path, stora
     (here / "trial_0").mkdir()
     (here / "trial_0" / "result.json").write_text('{"loss": 1}\n')
     (here / "trial_0" / "events.out.tfevents.1700000000.box").write_bytes(b"events")
-    mirror = Mirror(here, storage)
-    mirror.trial_started("trial_0")
+    replica = Replica(here, storage)
+    replica.trial_started("trial_0")
     journal.write_snapshot(b"says how long the files are; the result is only there now")
-    mirror.copy(everything=False)
-    assert Mirror(there, storage).pull()
+    replica.copy(everything=False)
+    assert Replica(there, storage).pull()
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
     assert (there / "trial_0" / "events.out.tfevents.1700000000.box").read_bytes() == b"events"
 
@@ -509,16 +509,16 @@ def test_a_file_that_is_looked_at_again_does_not_keep_a_snapshot_waiting_for_eve
     (here / "trial_0").mkdir()
     (here / "trial_0" / "result.json").write_text('{"loss": 1}\n{"loss": 2}\n')
     told = threading.Event()
-    mirror = Mirror(here, storage)
-    mirror.trial_started("trial_0")
-    mirror.start(lambda _: None, lambda _: None, lambda _: told.set())
-    mirror.copy_soon("trial_0")
+    replica = Replica(here, storage)
+    replica.trial_started("trial_0")
+    replica.start(lambda _: None, lambda _: None, lambda _: told.set())
+    replica.copy_soon("trial_0")
     assert storage.sending.wait(10.0)
     journal.write_snapshot(b"state after one")
-    mirror.request(1, urgent=True)
+    replica.request(1, urgent=True)
     assert told.wait(10.0)
     assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
-    assert mirror.close(10.0) == ""
+    assert replica.close(10.0) == ""
 
 
 def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up(
@@ -531,23 +531,23 @@ def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up
         (here / f"trial_{number}").mkdir()
         (here / f"trial_{number}" / "result.json").write_text('{"loss": 1}\n')
     told = threading.Event()
-    mirror = Mirror(here, Recorded(storage, written))
+    replica = Replica(here, Recorded(storage, written))
     for number in range(2):
-        mirror.trial_started(f"trial_{number}")
-    mirror.start(lambda _: None, lambda _: None, lambda _: told.set())
-    assert not mirror.catch_up()
-    wait_until_caught_up(mirror)
+        replica.trial_started(f"trial_{number}")
+    replica.start(lambda _: None, lambda _: None, lambda _: told.set())
+    assert not replica.catch_up()
+    wait_until_caught_up(replica)
     assert sorted(written) == ["trial_0/result.json", "trial_1/result.json"]
-    assert not mirror.catch_up()  # it is for one snapshot
+    assert not replica.catch_up()  # it is for one snapshot
 
     written.clear()
     (here / "trial_1" / "result.json").write_text('{"loss": 1}\n{"loss": 2}\n')
     journal.write_snapshot(b"state after one")
-    mirror.request(1, urgent=True)
+    replica.request(1, urgent=True)
     assert told.wait(10.0)
     assert {key for key in written if key.endswith(".json")} == {"trial_1/result.json"}
     assert f"{TRIALPOD_DIR}/{JOURNAL_DIR}/00000002.snapshot" in storage.list()
-    mirror.abandon()
+    replica.abandon()
 
 
 def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
@@ -566,20 +566,20 @@ def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
             if len(data) < 6:
                 result.write_bytes(data + b"2\n")
 
-    mirror = Mirror(tmp_path / "here", Busy(storage, written))
-    mirror.trial_started("trial_0")
-    mirror.start(lambda _: None, lambda _: None)
-    wait_until_caught_up(mirror)
+    replica = Replica(tmp_path / "here", Busy(storage, written))
+    replica.trial_started("trial_0")
+    replica.start(lambda _: None, lambda _: None)
+    wait_until_caught_up(replica)
     assert storage.read("trial_0/result.json") == b"1\n2\n2\n"
     assert written == ["trial_0/result.json"] * 3
-    mirror.abandon()
+    replica.abandon()
 
 
 def test_records_behind_a_snapshot_are_not_copied_before_it(tmp_path: Path, storage: DirectoryStorage) -> None:
     journal = journal_of(tmp_path / "here")
     journal.append(b"one")
-    mirror = Mirror(tmp_path / "here", storage)
-    mirror.copy()
+    replica = Replica(tmp_path / "here", storage)
+    replica.copy()
     journal.write_snapshot(b"state after one")
     journal.append(b"two")
     snapshot = tmp_path / "here" / TRIALPOD_DIR / JOURNAL_DIR / "00000002.snapshot"
@@ -587,11 +587,11 @@ def test_records_behind_a_snapshot_are_not_copied_before_it(tmp_path: Path, stor
     snapshot.unlink()  # a listing that was begun before it was there
     before = stored_journal(storage)
     with pytest.raises(FileNotFoundError, match=r"00000002\.log"):
-        mirror.copy()
+        replica.copy()
     assert stored_journal(storage) == before
     snapshot.write_bytes(data)
-    mirror.copy()
-    assert Mirror(tmp_path / "there", storage).pull()
+    replica.copy()
+    assert Replica(tmp_path / "there", storage).pull()
     assert history(tmp_path / "there") == (b"state after one", [b"two"])
 
 
@@ -604,9 +604,9 @@ def test_the_code_that_a_start_brings_is_not_replaced_by_the_code_in_the_storage
         (directory / TRIALPOD_DIR).mkdir(parents=True, exist_ok=True)
         (directory / TRIALPOD_DIR / "trainable.pkl").write_bytes(code)
     (here / "tuner.pkl").write_bytes(b"tuner")
-    Mirror(here, storage).copy()
+    Replica(here, storage).copy()
     assert storage.read("tuner.pkl") == b"tuner"
-    assert Mirror(there, storage).pull()
+    assert Replica(there, storage).pull()
     assert (there / TRIALPOD_DIR / "trainable.pkl").read_bytes() == b"new"
 
 
@@ -618,7 +618,7 @@ def test_of_trials_that_ended_before_a_kill_only_what_the_storage_lacks_is_copie
     for name, text in (("stored", "complete"), ("behind", "half"), ("unknown", "")):
         (here / name).mkdir()
         (here / name / "result.json").write_text(text)
-    before = Mirror(here, storage)
+    before = Replica(here, storage)
     before.trial_ended("stored")
     before.trial_ended("behind")
     before.copy()
@@ -627,7 +627,7 @@ def test_of_trials_that_ended_before_a_kill_only_what_the_storage_lacks_is_copie
 
     written: list[str] = []
     recorded = Recorded(storage, written)
-    after = Mirror(here, recorded)
+    after = Replica(here, recorded)
     after.compare_soon(["stored", "behind", "unknown"])
     after.copy()
     assert storage.read("behind/result.json") == b"half and the rest"

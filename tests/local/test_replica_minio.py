@@ -11,7 +11,7 @@ from minio_server import MinioServer
 from trialpod.storage.base import Storage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.replica.replica import FencedError, Mirror
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 
@@ -36,8 +36,8 @@ class Writer:
 
     def __init__(self, directory: Path, storage: Storage) -> None:
         self._file = directory / RESULTS
-        self.mirror = Mirror(directory, storage)
-        self.mirror.pull()
+        self.replica = Replica(directory, storage)
+        self.replica.pull()
         self.journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
         self._file.parent.mkdir(exist_ok=True)
 
@@ -48,7 +48,7 @@ class Writer:
     def keep(self, text: str) -> None:
         with open(self._file, "a") as file:
             file.write(text)
-        self.mirror.copy_soon("trial_0")
+        self.replica.copy_soon("trial_0")
 
     def snapshot(self) -> None:
         self.journal.write_snapshot(self._file.read_bytes())
@@ -61,23 +61,23 @@ def test_who_was_replaced_writes_neither_journal_nor_files(
 ) -> None:
     stale = Writer(tmp_path / "stale", storage)
     stale.result("1")
-    stale.mirror.copy()
+    stale.replica.copy()
     right = Writer(tmp_path / "right", storage)
     right.result("2")
-    right.mirror.copy()
+    right.replica.copy()
     for _ in range({"record": 0, "snapshot": 1}.get(gone_on, 2)):
         right.snapshot()
-        right.mirror.copy()
+        right.replica.copy()
     before = storage.sizes()
 
     stale.keep("x") if late == "file" else stale.result("x")
     if late == "snapshot":
         stale.snapshot()
     with pytest.raises(FencedError):
-        stale.mirror.copy()
+        stale.replica.copy()
 
     right.result("3")
-    right.mirror.copy()
+    right.replica.copy()
     assert storage.read(RESULTS) == b"123"
     assert set(before) <= set(storage.sizes())
     third = Writer(tmp_path / "third", storage)
@@ -88,9 +88,9 @@ def test_who_was_replaced_writes_neither_journal_nor_files(
 def test_the_files_of_a_process_that_goes_on_elsewhere_are_replaced(storage: Storage, tmp_path: Path) -> None:
     first = Writer(tmp_path / "first", storage)
     first.result("1")
-    first.mirror.copy()
+    first.replica.copy()
     second = Writer(tmp_path / "second", storage)
     for number in "234":
         second.result(number)
-        second.mirror.copy()
+        second.replica.copy()
     assert storage.read(RESULTS) == b"1234"

@@ -12,8 +12,8 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import KeyChangedError, NoConditionsError, StorageUnavailableError
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.replica.replica import FencedError, Mirror
-from trialpod_operator.experiment.replica.shared_files import TRIES, StoredFiles
+from trialpod_operator.experiment.replica.replica import FencedError, Replica
+from trialpod_operator.experiment.replica.shared_files import TRIES, SharedFiles
 
 RESULTS = "trial_0/result.json"
 
@@ -41,14 +41,14 @@ def storage() -> MemoryStorage:
 
 
 def test_files_cost_one_request_each_and_no_look_at_the_journal(storage: MemoryStorage) -> None:
-    files, journal = StoredFiles(storage), Journals()
+    files, journal = SharedFiles(storage), Journals()
     for data in (b"1", b"12", b"123"):
         files.write(RESULTS, data, journal)
     assert (storage.values[RESULTS], storage.calls, journal.looked) == (b"123", [("write_if", RESULTS)] * 3, 0)
 
 
 def test_who_was_replaced_does_not_replace_what_the_other_wrote(storage: MemoryStorage) -> None:
-    stale, right = StoredFiles(storage), StoredFiles(storage)
+    stale, right = SharedFiles(storage), SharedFiles(storage)
     stale.write(RESULTS, b"1", Journals())
     right.read(RESULTS)
     right.journal_written()
@@ -60,7 +60,7 @@ def test_who_was_replaced_does_not_replace_what_the_other_wrote(storage: MemoryS
 
 def test_what_was_found_is_replaced_by_who_looked_at_the_journal_or_wrote_it_since(storage: MemoryStorage) -> None:
     storage.values.update({RESULTS: b"1", "other": b"1"})
-    files, outdated, right = StoredFiles(storage), Journals(outdated=True), Journals()
+    files, outdated, right = SharedFiles(storage), Journals(outdated=True), Journals()
     assert files.read(RESULTS) == b"1"
     assert files.read("other") == b"1"
     with pytest.raises(OutdatedError):
@@ -75,7 +75,7 @@ def test_what_was_found_is_replaced_by_who_looked_at_the_journal_or_wrote_it_sin
 
 
 def test_a_write_whose_answer_was_lost_is_recognised(storage: MemoryStorage) -> None:
-    files, journal = StoredFiles(storage), Journals(outdated=True)
+    files, journal = SharedFiles(storage), Journals(outdated=True)
     storage.after = fail_on("write_if")
     with pytest.raises(StorageUnavailableError):
         files.write(RESULTS, b"1", journal)
@@ -85,7 +85,7 @@ def test_a_write_whose_answer_was_lost_is_recognised(storage: MemoryStorage) -> 
 
 
 def test_the_right_process_gets_the_better_of_a_late_write(storage: MemoryStorage) -> None:
-    right = StoredFiles(storage)
+    right = SharedFiles(storage)
     right.write(RESULTS, b"1", Journals())
     storage.values[RESULTS] = b"1 of another"
     journal = Journals()
@@ -95,7 +95,7 @@ def test_the_right_process_gets_the_better_of_a_late_write(storage: MemoryStorag
 
 def test_what_is_longer_and_otherwise_the_same_stays(storage: MemoryStorage) -> None:
     storage.values[RESULTS] = b"123"
-    files, journal = StoredFiles(storage), Journals()
+    files, journal = SharedFiles(storage), Journals()
     files.write(RESULTS, b"12", journal)
     assert storage.values[RESULTS] == b"123"
     files.write(RESULTS, b"1234", journal)
@@ -103,7 +103,7 @@ def test_what_is_longer_and_otherwise_the_same_stays(storage: MemoryStorage) -> 
 
 
 def test_a_file_that_somebody_removed_is_made_again(storage: MemoryStorage) -> None:
-    files = StoredFiles(storage)
+    files = SharedFiles(storage)
     files.write(RESULTS, b"1", Journals())
     storage.values.clear()
     files.write(RESULTS, b"12", Journals())
@@ -114,11 +114,11 @@ def test_a_file_that_never_stays_is_an_error(storage: MemoryStorage) -> None:
     storage.values[RESULTS] = b"another"
     storage.before = fail_on("write_if", error=KeyChangedError, times=TRIES)
     with pytest.raises(StorageError, match="again and again"):
-        StoredFiles(storage).write(RESULTS, b"1", Journals())
+        SharedFiles(storage).write(RESULTS, b"1", Journals())
 
 
 def test_without_conditions_the_journal_is_looked_at_before_each_file(storage: MemoryStorage) -> None:
-    files, journal = StoredFiles(storage), Journals()
+    files, journal = SharedFiles(storage), Journals()
     storage.before = fail_on("write_if", error=NoConditionsError)
     for data in (b"1", b"12"):
         files.write(RESULTS, data, journal)
@@ -134,8 +134,8 @@ class Writer:
 
     def __init__(self, directory: Path, storage: MemoryStorage) -> None:
         self._file = directory / RESULTS
-        self.mirror = Mirror(directory, storage)
-        self.mirror.pull()
+        self.replica = Replica(directory, storage)
+        self.replica.pull()
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
         self._file.parent.mkdir(exist_ok=True)
 
@@ -143,14 +143,14 @@ class Writer:
         self._journal.append(text.encode())
         with open(self._file, "a") as file:
             file.write(text)
-        self.mirror.copy_soon("trial_0")
+        self.replica.copy_soon("trial_0")
 
     def snapshot(self) -> None:
         self._journal.write_snapshot(self._file.read_bytes())
 
     def keep(self, text: str) -> None:
         self._file.write_text(text)
-        self.mirror.copy_soon("trial_0")
+        self.replica.copy_soon("trial_0")
 
 
 @pytest.fixture
@@ -163,10 +163,10 @@ def test_what_a_file_says_is_in_the_stored_journal_before(
 ) -> None:
     first = writer("first")
     first.result("1")
-    first.mirror.copy()
+    first.replica.copy()
     storage.calls.clear()
     first.result("2")
-    first.mirror._copy_files(everything=False)  # by the thread of the files, ahead of the journal's
+    first.replica._copy_files(everything=False)  # by the thread of the files, ahead of the journal's
     assert [name for name, key in storage.calls] == ["write_new", "read", "write_if"]
 
 
@@ -182,75 +182,75 @@ def test_a_file_grows_after_its_records_were_copied_and_the_rest_waits(
             first.result("2")
 
     storage.after = more
-    first.mirror.copy()
+    first.replica.copy()
     assert storage.values[RESULTS] == b"1"
-    first.mirror.copy()
+    first.replica.copy()
     assert storage.values[RESULTS] == b"12"
 
 
 @pytest.mark.parametrize("gone_on", ["record", "snapshot"])
-def test_a_mirror_that_was_replaced_copies_no_file_any_more(
+def test_a_replica_that_was_replaced_copies_no_file_any_more(
     storage: MemoryStorage, writer: Callable[[str], Writer], gone_on: str
 ) -> None:
     stale = writer("stale")
     stale.result("1")
-    stale.mirror.copy()
+    stale.replica.copy()
     right = writer("right")
     right.result("2")
-    right.mirror.copy()
+    right.replica.copy()
     if gone_on == "snapshot":
         right.snapshot()
-        right.mirror.copy()
+        right.replica.copy()
     stale.keep("1 of old")  # something that has no record of its own
     with pytest.raises(FencedError):
-        stale.mirror.copy()
+        stale.replica.copy()
     assert storage.values[RESULTS] == b"12"
 
 
-def test_a_mirror_that_was_behind_when_it_began_replaces_nothing(
+def test_a_replica_that_was_behind_when_it_began_replaces_nothing(
     storage: MemoryStorage, writer: Callable[[str], Writer]
 ) -> None:
     right = writer("right")
     right.result("1")
-    right.mirror.copy()
+    right.replica.copy()
     stale = writer("stale")
     right.result("2")
-    right.mirror.copy()
-    stale.mirror._files.stored.read(RESULTS)  # files are read after the journal
+    right.replica.copy()
+    stale.replica._files.stored.read(RESULTS)  # files are read after the journal
     stale.keep("1")
     with pytest.raises(FencedError):
-        stale.mirror.copy()
+        stale.replica.copy()
     assert storage.values[RESULTS] == b"12"
     right.result("3")
-    right.mirror.copy()
+    right.replica.copy()
     assert storage.values[RESULTS] == b"123"
 
 
-def test_the_next_mirror_looks_at_the_journal_once_where_it_writes_none(
+def test_the_next_replica_looks_at_the_journal_once_where_it_writes_none(
     storage: MemoryStorage, writer: Callable[[str], Writer]
 ) -> None:
     first = writer("first")
     first.result("1")
-    first.mirror.copy()
+    first.replica.copy()
     second = writer("second")
     storage.calls.clear()
     second.keep("1 and what was not copied")
-    second.mirror.copy()
+    second.replica.copy()
     assert storage.values[RESULTS] == b"1 and what was not copied"
     assert [name for name, _ in storage.calls] == ["read", "read", "write_if"]
 
 
-def test_a_snapshot_of_a_mirror_that_was_replaced_takes_no_files_along(
+def test_a_snapshot_of_a_replica_that_was_replaced_takes_no_files_along(
     storage: MemoryStorage, writer: Callable[[str], Writer]
 ) -> None:
     stale = writer("stale")
     stale.result("1")
-    stale.mirror.copy()
+    stale.replica.copy()
     right = writer("right")
     right.result("2")
-    right.mirror.copy()
+    right.replica.copy()
     stale.result("another")
     stale.snapshot()
     with pytest.raises(FencedError):
-        stale.mirror.copy()
+        stale.replica.copy()
     assert storage.values[RESULTS] == b"12"

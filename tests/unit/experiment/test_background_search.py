@@ -40,9 +40,9 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR
-from trialpod_operator.experiment import host as host_module
-from trialpod_operator.experiment.background_search import QueuedSearch
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment import journaled_engine as host_module
+from trialpod_operator.experiment.background_search import BackgroundSearcher
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.recorded_search import RecordedSearch
 from trialpod_operator.experiment.records import decode_record
@@ -139,7 +139,7 @@ class Driven:
     def open(self) -> None:
         self.ready: list[SuggestionReady] = []
         self.plan = self.make()
-        self.host = ExperimentHost(
+        self.host = JournaledEngine(
             self.plan, self.directory, self.clock, lambda _action: None, deliver=self.ready.append
         )
 
@@ -148,7 +148,7 @@ class Driven:
         self.open()
 
     @property
-    def queued(self) -> QueuedSearch:
+    def queued(self) -> BackgroundSearcher:
         assert self.host._queued is not None
         return self.host._queued
 
@@ -165,7 +165,7 @@ class Driven:
 
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "QueuedSearch", functools.partial(QueuedSearch, threaded=False))
+    monkeypatch.setattr(host_module, "BackgroundSearcher", functools.partial(BackgroundSearcher, threaded=False))
 
 
 SCHEDULERS: dict[str, Callable[[], TrialScheduler]] = {
@@ -426,7 +426,7 @@ def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> 
         assert gate.acquire(timeout=PATIENCE_S)
 
     search = Remembering(2, before=wait)
-    host = ExperimentHost(
+    host = JournaledEngine(
         plan(search, FIFOScheduler(), settings(2)), tmp_path, Clock(), lambda _a: None, deliver=arrived.put
     )
     host.apply(SettingsObserved(settings=settings(2)))
@@ -441,7 +441,7 @@ def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> 
     host.apply(arrived.get(timeout=PATIENCE_S))
     assert host.engine.state.running.keys() == {"t_00000", "t_00001"}
     host.close()
-    again = ExperimentHost(
+    again = JournaledEngine(
         plan(fresh := Remembering(2), FIFOScheduler(), settings(2)),
         tmp_path,
         Clock(),
@@ -456,7 +456,7 @@ def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> 
 def test_quick_algorithms_have_no_thread(tmp_path: Path) -> None:
     search = BasicVariantGenerator(seed=1)
     search.configure({"x": 1}, 2)
-    host = ExperimentHost(
+    host = JournaledEngine(
         plan(search, FIFOScheduler(), settings(2)), tmp_path, Clock(), lambda _a: None, deliver=lambda _e: None
     )
     host.apply(SettingsObserved(settings=settings(2)))

@@ -13,9 +13,9 @@ from memory_storage import MemoryStorage
 from trialpod.storage.base import NoConditionsError
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
-from trialpod_operator.experiment.replica.files import FileCopies
-from trialpod_operator.experiment.replica.post_delete_cleanup import IDLE_S, LATELY_S, FencedError, LateObjects
-from trialpod_operator.experiment.replica.replica import Mirror
+from trialpod_operator.experiment.replica.files import FileReplica
+from trialpod_operator.experiment.replica.post_delete_cleanup import IDLE_S, LATELY_S, FencedError, PostDeleteCleanup
+from trialpod_operator.experiment.replica.replica import Replica
 
 
 @pytest.fixture
@@ -38,30 +38,30 @@ def journal_of(directory: Path) -> Journal:
     return Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR)
 
 
-def placed(here: Path, storage: MemoryStorage, step_s: float = 0.0) -> FileCopies:
+def placed(here: Path, storage: MemoryStorage, step_s: float = 0.0) -> FileReplica:
     """Return the copies of an experiment that has its place; each look at their clock takes so long."""
     clock = partial(next, itertools.count(0.0, step_s))
-    copies = FileCopies(here, storage, LateObjects(storage, clock))
-    assert copies.take_place()
+    copies = FileReplica(here, storage, PostDeleteCleanup(storage, clock))
+    assert copies.claim_location()
     return copies
 
 
-def send(copies: FileCopies) -> None:
+def send(copies: FileReplica) -> None:
     copies.send([*copies.due_of_trials(["trial_0"]), *copies.due_of_experiment()], lambda: None)
 
 
 def test_who_lets_go_takes_away_what_came_late(here: Path, storage: MemoryStorage) -> None:
-    mirror = Mirror(here, storage)
-    assert not mirror.pull()
-    assert mirror.take_place()
+    replica = Replica(here, storage)
+    assert not replica.pull()
+    assert replica.claim_location()
     storage.delete_many(storage.list())
     copied = threading.Event()
-    mirror.start(lambda _: None, lambda _: None, lambda _: copied.set())
-    mirror.request(1, urgent=True)
+    replica.start(lambda _: None, lambda _: None, lambda _: copied.set())
+    replica.request(1, urgent=True)
     assert copied.wait(10.0)
     assert storage.list() != []
-    mirror.abandon()
-    mirror.close(10.0)
+    replica.abandon()
+    replica.close(10.0)
     assert storage.list() == []
 
 
@@ -105,7 +105,7 @@ class Late:
 
     def __init__(self, storage: MemoryStorage, *, marked: bool = True) -> None:
         self.now, self.storage = 100.0, storage
-        self.objects = LateObjects(storage, lambda: self.now)
+        self.objects = PostDeleteCleanup(storage, lambda: self.now)
         self.objects.marked = marked
         if marked:
             self.write(EXPERIMENT_KEY)

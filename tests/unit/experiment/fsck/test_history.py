@@ -23,9 +23,9 @@ from trialpod_operator.engine.state import Snapshot
 from trialpod_operator.experiment.fsck.examine import examine, recording_engine
 from trialpod_operator.experiment.fsck.findings import Finding
 from trialpod_operator.experiment.fsck.history import History, check_records
-from trialpod_operator.experiment.host import ExperimentHost
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.records import HostSnapshot, Record, decode_record, encode
+from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_record, encode
 from trialpod_operator.experiment.stored import write_stored
 
 
@@ -49,7 +49,7 @@ class Stand:
         self.plan = make_plan()
         write_stored(directory, {"name": "e", "total": 3})
         self.records: list[Record] = []
-        self.host = ExperimentHost(self.plan, directory, lambda: 1000.0, lambda action: None)
+        self.host = JournaledEngine(self.plan, directory, lambda: 1000.0, lambda action: None)
         self.apply(events.SettingsObserved(settings=self.plan.settings))
         self.good, self.bad, self.other = self.host.engine.state.trials
 
@@ -244,7 +244,7 @@ def test_garbage_is_listed_and_harmless(stand: Stand) -> None:
 def damaged_snapshot(stand: Stand, change: Callable[[Snapshot], None]) -> list[Finding]:
     state = msgspec.msgpack.decode(stand.host.engine.snapshot(), type=Snapshot)
     change(state)
-    snapshot = HostSnapshot(engine=msgspec.Raw(msgspec.msgpack.encode(state)))
+    snapshot = EngineSnapshot(engine=msgspec.Raw(msgspec.msgpack.encode(state)))
     return check_records(History([], snapshot, 12), recording_engine()).findings.errors
 
 
@@ -289,7 +289,7 @@ def test_a_trial_that_its_user_retries_keeps_its_results_across_restarts(stand: 
     stand.end(stand.other, 4, cause="failed", error="again", retry=False)
     stand.host.write_snapshot()
     stand.host.close()
-    again = ExperimentHost(make_plan(), stand.directory, lambda: 1001.0, lambda action: None)
+    again = JournaledEngine(make_plan(), stand.directory, lambda: 1001.0, lambda action: None)
     again.apply(events.RetryRequested())
     raw = msgspec.Raw(msgspec.msgpack.encode({"training_iteration": 3, "score": 9.9}))
     again.apply(events.ResultsReceived(trial_id=stand.other, attempt=5, first=1, results=[raw]))
