@@ -131,23 +131,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "callback": ("Callback",),
-    "checkpoint": ("Checkpoint",),
-    "config": ("CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"),
-    "experiment": ("Experiment",),
-    "experiment_analysis": ("ExperimentAnalysis",),
-    "legacy_checkpoints": ("checkpoint_dir", "make_checkpoint_dir", "save_checkpoint"),
-    "parameters": ("with_parameters",),
-    "placement_groups": ("PlacementGroupFactory", "Resources"),
-    "progress_reporter": ("CLIReporter", "JupyterNotebookReporter", "ProgressReporter"),
-    "registry": ("register_env", "register_trainable"),
-    "resources": ("with_resources",),
-    "result": ("Result",),
-    "result_grid": ("ResultGrid",),
-    "resume_config": ("ResumeConfig",),
-    "schedulers": ("create_scheduler",),
-    "search": ("create_searcher",),
-    "search.sample": (
+    "trialpod.tune.callback": ("Callback",),
+    "trialpod.tune.checkpoint": ("Checkpoint",),
+    "trialpod.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"),
+    "trialpod.tune.experiment": ("Experiment",),
+    "trialpod.tune.experiment_analysis": ("ExperimentAnalysis",),
+    "trialpod.tune.legacy_checkpoints": ("checkpoint_dir", "make_checkpoint_dir", "save_checkpoint"),
+    "trialpod.tune.parameters": ("with_parameters",),
+    "trialpod.tune.placement_groups": ("PlacementGroupFactory", "Resources"),
+    "trialpod.tune.progress_reporter": ("CLIReporter", "JupyterNotebookReporter", "ProgressReporter"),
+    "trialpod.tune.registry": ("register_env", "register_trainable"),
+    "trialpod.tune.resources": ("with_resources",),
+    "trialpod.tune.result": ("Result",),
+    "trialpod.tune.result_grid": ("ResultGrid",),
+    "trialpod.tune.resume_config": ("ResumeConfig",),
+    "trialpod.tune.schedulers": ("create_scheduler",),
+    "trialpod.tune.search": ("create_searcher",),
+    "trialpod.tune.search.sample": (
         "choice",
         "grid_search",
         "lograndint",
@@ -162,7 +162,7 @@ _HOMES = {
         "sample_from",
         "uniform",
     ),
-    "session": (
+    "trialpod.tune.session": (
         "TuneContext",
         "get_checkpoint",
         "get_context",
@@ -174,19 +174,29 @@ _HOMES = {
         "is_session_enabled",
         "report",
     ),
-    "status_reporter": ("StatusReporter",),
-    "stopper.stopper": ("Stopper",),
-    "trainable.durable": ("DurableTrainable",),
-    "trainable.trainable": ("Trainable",),
-    "sync_config": ("SyncConfig",),
-    "tune_run": ("run", "run_experiments"),
-    "tuner": ("Tuner",),
+    "trialpod.tune.status_reporter": ("StatusReporter",),
+    "trialpod.tune.stopper.stopper": ("Stopper",),
+    "trialpod.tune.trainable.durable": ("DurableTrainable",),
+    "trialpod.tune.trainable.trainable": ("Trainable",),
+    "trialpod.tune.sync_config": ("SyncConfig",),
+    "trialpod.tune.tune_run": ("run", "run_experiments"),
+    "trialpod.tune.tuner": ("Tuner",),
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = frozenset({"logger", "registry", "result", "schedulers", "search", "session", "stopper", "track", "utils"})
+_MODULES = {
+    "logger": "trialpod.tune.logger",
+    "registry": "trialpod.tune.registry",
+    "result": "trialpod.tune.result",
+    "schedulers": "trialpod.tune.schedulers",
+    "search": "trialpod.tune.search",
+    "session": "trialpod.tune.session",
+    "stopper": "trialpod.tune.stopper",
+    "track": "trialpod.tune.track",
+    "utils": "trialpod.tune.utils",
+}
 
 
-_OF_TRIALS = (None, "session", "checkpoint", "trainable.trainable")
+_OF_TRIALS = (None, "trialpod.tune.session", "trialpod.tune.checkpoint", "trialpod.tune.trainable.trainable")
 """What code in a trial uses; everything else is for scripts, whose refusals are shown as sentences."""
 
 
@@ -211,8 +221,7 @@ def __getattr__(name: str) -> Any:
         from trialpod.tune.script_errors import install
 
         install()
-    module = import_module(f"{__name__}.{home or name}")
-    value = getattr(module, name) if home is not None else module
+    value = getattr(import_module(home), name) if home is not None else import_module(_MODULES[name])
     globals()[name] = value
     return value
 

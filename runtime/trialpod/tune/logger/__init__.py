@@ -44,23 +44,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AimLoggerCallback": "aim",
-    "CSVLogger": "legacy",
-    "CSVLoggerCallback": "files",
-    "CometLoggerCallback": "comet",
-    "JsonLogger": "legacy",
-    "JsonLoggerCallback": "files",
-    "LegacyLoggerCallback": "legacy",
-    "Logger": "legacy",
-    "LoggerCallback": "logger_callback",
-    "MLflowLoggerCallback": "mlflow",
-    "NoopLogger": "legacy",
-    "TBXLogger": "legacy",
-    "TBXLoggerCallback": "files",
-    "UnifiedLogger": "legacy",
-    "WandbLoggerCallback": "wandb",
-    "setup_mlflow": "mlflow",
-    "setup_wandb": "wandb",
+    "AimLoggerCallback": "trialpod.tune.logger.aim",
+    "CSVLogger": "trialpod.tune.logger.legacy",
+    "CSVLoggerCallback": "trialpod.tune.logger.files",
+    "CometLoggerCallback": "trialpod.tune.logger.comet",
+    "JsonLogger": "trialpod.tune.logger.legacy",
+    "JsonLoggerCallback": "trialpod.tune.logger.files",
+    "LegacyLoggerCallback": "trialpod.tune.logger.legacy",
+    "Logger": "trialpod.tune.logger.legacy",
+    "LoggerCallback": "trialpod.tune.logger.logger_callback",
+    "MLflowLoggerCallback": "trialpod.tune.logger.mlflow",
+    "NoopLogger": "trialpod.tune.logger.legacy",
+    "TBXLogger": "trialpod.tune.logger.legacy",
+    "TBXLoggerCallback": "trialpod.tune.logger.files",
+    "UnifiedLogger": "trialpod.tune.logger.legacy",
+    "WandbLoggerCallback": "trialpod.tune.logger.wandb",
+    "setup_mlflow": "trialpod.tune.logger.mlflow",
+    "setup_wandb": "trialpod.tune.logger.wandb",
 }
 
 
@@ -69,7 +69,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -26,25 +26,24 @@ if TYPE_CHECKING:
     from trialpod.tune.search.repeater import Repeater
     from trialpod.tune.search.zoopt_search import ZOOptSearch
 
-_HERE = "trialpod.tune.search"
-_BASIC = f"{_HERE}.basic_variant:BasicVariantGenerator"
+_BASIC = "trialpod.tune.search.basic_variant:BasicVariantGenerator"
 _SEARCHERS = {
     "variant_generator": _BASIC,
     "random": _BASIC,
     "grid": _BASIC,
-    "optuna": f"{_HERE}.optuna_search:OptunaSearch",
-    "hyperopt": f"{_HERE}.hyperopt_search:HyperOptSearch",
-    "bayesopt": f"{_HERE}.bayesopt_search:BayesOptSearch",
-    "ax": f"{_HERE}.ax_search:AxSearch",
-    "nevergrad": f"{_HERE}.nevergrad_search:NevergradSearch",
-    "hebo": f"{_HERE}.hebo_search:HEBOSearch",
-    "bohb": f"{_HERE}.bohb_search:TuneBOHB",
-    "zoopt": f"{_HERE}.zoopt_search:ZOOptSearch",
+    "optuna": "trialpod.tune.search.optuna_search:OptunaSearch",
+    "hyperopt": "trialpod.tune.search.hyperopt_search:HyperOptSearch",
+    "bayesopt": "trialpod.tune.search.bayesopt_search:BayesOptSearch",
+    "ax": "trialpod.tune.search.ax_search:AxSearch",
+    "nevergrad": "trialpod.tune.search.nevergrad_search:NevergradSearch",
+    "hebo": "trialpod.tune.search.hebo_search:HEBOSearch",
+    "bohb": "trialpod.tune.search.bohb_search:TuneBOHB",
+    "zoopt": "trialpod.tune.search.zoopt_search:ZOOptSearch",
 }
 _HOMES = {
     **{target.partition(":")[2]: target.partition(":")[0] for target in _SEARCHERS.values()},
-    "ConcurrencyLimiter": f"{_HERE}.concurrency_limiter",
-    "Repeater": f"{_HERE}.repeater",
+    "ConcurrencyLimiter": "trialpod.tune.search.concurrency_limiter",
+    "Repeater": "trialpod.tune.search.repeater",
 }
 
 
