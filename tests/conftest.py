@@ -30,7 +30,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "trialpod"))
 @pytest.fixture(autouse=True)
 def _closed_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins as an operator does: a `Tuner` allows its process to open pickled states."""
-    monkeypatch.setattr("trialpod.tune.plug_in_state._allowed", False)
+    monkeypatch.setattr("trialpod.tune.plugins.state._allowed", False)
 
 
 CLUSTER_TESTS = Path(__file__).parent / "cluster"

@@ -37,7 +37,7 @@ def made_search(spec: dict[str, Any] | None, seed: int) -> Any:
         return None
     import optuna
 
-    from trialpod.tune.search.optuna_search import OptunaSearch
+    from trialpod.tune.search.optuna.optuna_search import OptunaSearch
 
     return OptunaSearch(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=3))
 

@@ -27,7 +27,7 @@ from trialpod.storage.checkpoints import manifest
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.format import encode_segment_header, encode_snapshot
 from trialpod.storage.journal.journal import Journal
-from trialpod.tune import stored_objects
+from trialpod.tune.shipping import stored_objects
 from trialpod_operator.engine.state import Snapshot
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.records import EngineSnapshot, decode_record, decode_snapshot, encode

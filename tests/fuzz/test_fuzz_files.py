@@ -24,7 +24,7 @@ from trialpod.storage.checkpoints import manifest
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.format import encode_segment_header
 from trialpod.storage.journal.journal import Journal
-from trialpod.tune import stored_objects
+from trialpod.tune.shipping import stored_objects
 from trialpod_operator.experiment.records import decode_record, decode_snapshot
 from trialpod_operator.experiment.stored import read_stored
 

@@ -367,7 +367,7 @@ def test_a_first_checkpoint_that_equals_the_last_of_the_attempt_before_is_copied
 LAST = """
 import os, tempfile, time
 from trialpod.tune.session import report, get_context
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 def train(config):
     def save(step, size):
         with tempfile.TemporaryDirectory() as folder:

@@ -37,7 +37,7 @@ directory_checkpoints.sync_tree = gated
 
 FUNCTION = """
 from trialpod.tune.session import report, get_checkpoint, get_context
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 def train(config):
     start = 0
     if found := get_checkpoint():

@@ -10,11 +10,11 @@ import pytest
 from minio_server import MinioServer, environment_keys
 
 from trialpod.errors import CheckpointError
+from trialpod.legacy.durable import DurableTrainable
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 from trialpod.tune import Checkpoint, Trainable
-from trialpod.tune.trainable.durable import DurableTrainable
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

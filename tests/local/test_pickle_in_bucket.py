@@ -19,8 +19,8 @@ from trialpod.protocol.packed import pack
 from trialpod.runner.load import load_trainable
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.s3.options import StorageOptions
-from trialpod.tune import stored_objects
-from trialpod.tune.shipping import pack_trainable
+from trialpod.tune.shipping import stored_objects
+from trialpod.tune.shipping.package import pack_trainable
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

@@ -238,7 +238,7 @@ def test_a_function_checkpoint_is_committed_and_found_by_the_next_attempt(world:
     source = """
         import os, tempfile
         from trialpod.tune.session import report, get_checkpoint
-        from trialpod.tune.checkpoint import Checkpoint
+        from trialpod.tune.checkpoints.checkpoint import Checkpoint
         def f(config):
             start = 0
             if checkpoint := get_checkpoint():
@@ -379,7 +379,7 @@ def test_a_trainable_that_cannot_be_loaded_says_why_and_is_not_tried_again(world
 )
 def test_what_cannot_be_reported_fails_with_what_was_wrong(world: World, body: str, message: str) -> None:
     world.run_source(
-        f"from trialpod.tune.session import report\nfrom trialpod.tune.checkpoint import Checkpoint\n"
+        f"from trialpod.tune.session import report\nfrom trialpod.tune.checkpoints.checkpoint import Checkpoint\n"
         f"def f(config):\n    {body}\n"
     )
     assert world.end.cause == "failed"
@@ -638,7 +638,7 @@ def test_a_preempted_function_is_told_and_its_next_checkpoint_is_the_last(world:
             """
             import tempfile, time
             from trialpod.tune.session import report, get_context
-            from trialpod.tune.checkpoint import Checkpoint
+            from trialpod.tune.checkpoints.checkpoint import Checkpoint
             def f(config):
                 while not get_context().preempted:
                     time.sleep(0.01)

@@ -53,7 +53,7 @@ def test_a_script_steps_looks_pauses_and_stops_while_the_experiment_runs(shell: 
         """
         import os, time
         from trialpod import tune
-        from trialpod.tune.internals import Trial, TrialRunner
+        from trialpod.legacy.internals import Trial, TrialRunner
 
         class Count(tune.Trainable):
             def setup(self, config):
@@ -107,7 +107,7 @@ def test_errors_of_the_experiment_are_raised_by_the_step_and_cleanup_ends_it(she
         """
         import os, time
         from trialpod import tune
-        from trialpod.tune.internals import Trial, TrialRunner
+        from trialpod.legacy.internals import Trial, TrialRunner
 
         def train(config):
             while True:

@@ -18,7 +18,7 @@ from sim_pods import worlds
 
 from trialpod import tune
 from trialpod.protocol.messages import TrainableRef
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.trainable.trainable import Trainable
 
 BEAT_S = 0.3

@@ -21,7 +21,7 @@ from trialpod.storage.base import local_folder
 from trialpod.storage.s3.endpoints import plain
 from trialpod.tune.config import check_name
 from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
-from trialpod.tune.places import WORK_DIR
+from trialpod.tune.location.places import WORK_DIR
 from trialpod_operator.api.loader import display_name, load_file
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.display.base import write_closing

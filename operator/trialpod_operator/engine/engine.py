@@ -26,8 +26,8 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon, ReportAnswer
 from trialpod.protocol.readable import readable
 from trialpod.protocol.values import ResultReader, params_encoder
-from trialpod.tune.goal import introduce_scheduler
-from trialpod.tune.plug_in_state import References, referring_to, restore_state, stored_state
+from trialpod.tune.plugins.goal import introduce_scheduler
+from trialpod.tune.plugins.state import References, referring_to, restore_state, stored_state
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.tune.backends import ExperimentRequest
-from trialpod.tune.described import arguments_of
+from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.search import SearchGenerator
 from trialpod.tune.search.sample import Categorical, Domain, Function
 from trialpod_operator.api.cel import BUDGET_FIELDS

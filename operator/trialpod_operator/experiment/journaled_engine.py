@@ -20,7 +20,7 @@ from trialpod.protocol.messages import Assignment, ReportAnswer
 from trialpod.protocol.values import open_leniently
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR, named_dirname
-from trialpod.tune.plug_in_state import StateNotKeptError, is_pickled, parts
+from trialpod.tune.plugins.state import StateNotKeptError, is_pickled, parts
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SuggestionReady

@@ -15,7 +15,7 @@ from trialpod.runner import variables
 from trialpod.storage.s3.endpoints import endpoint_of, region_of
 from trialpod.storage.s3.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
-from trialpod.tune.goal import own_goal
+from trialpod.tune.plugins.goal import own_goal
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
 from trialpod.tune.search.prepare import with_seed

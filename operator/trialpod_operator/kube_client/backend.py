@@ -28,8 +28,8 @@ from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import parse_uri
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
 from trialpod.tune.callback_list import CallbackError
-from trialpod.tune.shipping import own_modules, stored_objects
-from trialpod.tune.stored_objects import FOLDER, ValueFiles
+from trialpod.tune.shipping.package import own_modules, stored_objects
+from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.kube_client.callbacks import RemoteCallbacks

@@ -17,7 +17,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.value_packing import LARGE
 from trialpod.protocol.values import ParamsEncoder, opaque_decoder, params_encoder, readable
 from trialpod.tune.backends import ExperimentRequest
-from trialpod.tune.described import arguments_of
+from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer

@@ -17,9 +17,9 @@ from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod.tune.callback import Callback
-from trialpod.tune.places import experiment_place
+from trialpod.tune.location.places import experiment_place
 from trialpod.tune.progress_reporter import CLIReporter
-from trialpod.tune.stored_objects import FOLDER, ValueFiles, read_values_from
+from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles, read_values_from
 from trialpod_operator.display.base import Display, write_closing
 from trialpod_operator.display.choose import can_move_the_cursor, choose_display, level_of
 from trialpod_operator.display.remedies import Remedies

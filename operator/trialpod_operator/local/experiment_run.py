@@ -14,8 +14,8 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.base import Storage, open_storage
 from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.lock import ExperimentLock
-from trialpod.tune.plug_in_state import allow_pickles
-from trialpod.tune.shipping import sweep_trainables
+from trialpod.tune.plugins.state import allow_pickles
+from trialpod.tune.shipping.package import sweep_trainables
 from trialpod_operator.display.base import Display
 from trialpod_operator.display.remedies import Remedies
 from trialpod_operator.experiment.definition import differences

@@ -31,7 +31,7 @@ def pack(pickled: bytes, *, name: str, cloudpickle: str, compat: str = "", objec
         name: the Trainable's name, for messages.
         cloudpickle: version of the cloudpickle that wrote `pickled`.
         compat: aliases that the code in it needs, as the variable TRIALPOD_COMPAT names them.
-        objects: checksums of the objects that are stored beside it (`trialpod.tune.stored_objects`).
+        objects: checksums of the objects that are stored beside it (`trialpod.tune.shipping.stored_objects`).
     """
     header: dict[str, Any] = {
         "format": FORMAT,

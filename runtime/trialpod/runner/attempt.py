@@ -28,7 +28,7 @@ from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.backoff import Backoff
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo, DecisionKind
 from trialpod.protocol.values import readable, results_decoder
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
 
@@ -337,7 +337,7 @@ class Attempt:
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
         """Return the checkpoint of a snapshot; whoever reads it waits until it is stored."""
-        from trialpod.tune.reported_checkpoint import ReportedCheckpoint
+        from trialpod.tune.checkpoints.reported_checkpoint import ReportedCheckpoint
 
         def locate() -> Path:
             self._writer.wait_committed(checkpoint.index)

@@ -15,12 +15,12 @@ import logging
 from typing import Any
 
 from trialpod.errors import TrainableError
+from trialpod.legacy.run_options import export_model, restore_path
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import flatten
-from trialpod.tune.run_options import export_model, restore_path
 from trialpod.tune.session import Outcome, Session
 from trialpod.tune.trainable.trainable import Trainable, TrainingResult
 

@@ -14,12 +14,12 @@ from types import FunctionType, GeneratorType
 from typing import Any
 
 from trialpod.errors import TrainableError
+from trialpod.legacy.run_options import restore_path
 from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import as_number
 from trialpod.tune.result_keys import DEFAULT_METRIC
-from trialpod.tune.run_options import restore_path
 from trialpod.tune.session import Outcome, Session, TrialStopped
 from trialpod.tune.trainable.function_call import SignatureError, check_call, is_reporter, legacy_arguments
 
@@ -80,7 +80,7 @@ def run_function(function: Callable[..., Any], attempt: Attempt, config: dict[st
 
 
 def _values(names: dict[str, None], session: Session) -> dict[str, Any]:
-    from trialpod.tune.status_reporter import StatusReporter
+    from trialpod.legacy.status_reporter import StatusReporter
 
     folder = session.checkpoint.path if session.checkpoint is not None else None
     return {name: StatusReporter() if is_reporter(name) else folder for name in names}

@@ -264,7 +264,7 @@ def _from_pickle(uri: str, sha256: str | None, storage_options: dict[str, Any] |
 
     from trialpod.protocol.packed import read_packed, version_mismatch
     from trialpod.storage.base import StorageUnavailableError
-    from trialpod.tune.stored_objects import reading_from
+    from trialpod.tune.shipping.stored_objects import reading_from
 
     data = _read_pickle(uri, storage_options)
     if sha256 is not None and (actual := hashlib.sha256(data).hexdigest()) != sha256:

@@ -337,7 +337,7 @@ def _absolute(ref: TrainableRef) -> TrainableRef:
 
 def _config(assignment: Assignment) -> dict[str, Any]:
     from trialpod.storage.base import StorageUnavailableError
-    from trialpod.tune.stored_objects import read_values_from
+    from trialpod.tune.shipping.stored_objects import read_values_from
 
     for place in _value_places(assignment):
         read_values_from(place, assignment.storage_options)

@@ -23,7 +23,7 @@ from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.client import ReportClient
 from trialpod.protocol.messages import Assignment, AttemptEnd, CheckpointInfo
 from trialpod.runner.attempt import Attempt
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.session import Outcome
 
 RANK_VARIABLE = "TRIALPOD_RANK"
@@ -106,7 +106,7 @@ class WorkerAttempt(Attempt):
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
         """Return a checkpoint that cannot be read: only rank 0 has what was reported."""
-        from trialpod.tune.reported_checkpoint import ReportedCheckpoint
+        from trialpod.tune.checkpoints.reported_checkpoint import ReportedCheckpoint
 
         def locate() -> Path:
             raise CheckpointError(

@@ -15,11 +15,11 @@ import math
 import random
 from typing import Any
 
-from trialpod.tune.search.flat_space import FlatSpace
 from trialpod.tune.search.prepare import prepare
 from trialpod.tune.search.sample import choice, loguniform, qrandint, quniform, randint, uniform
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.search.searcher import Searcher
+from trialpod.tune.search.spaces.flat_space import FlatSpace
 
 UNUSABLE = (None, "0.5", True, [1.0], math.nan, math.inf, -math.inf)
 

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trialpod.errors import TrialpodError as TuneError
-    from trialpod.tune import logger, schedulers, search, stopper, track, utils
+    from trialpod.legacy import track
+    from trialpod.legacy.checkpoint_dir import checkpoint_dir, make_checkpoint_dir, save_checkpoint
+    from trialpod.legacy.durable import DurableTrainable
+    from trialpod.legacy.experiment import Experiment
+    from trialpod.legacy.experiment_analysis import ExperimentAnalysis
+    from trialpod.legacy.run import run, run_experiments
+    from trialpod.legacy.status_reporter import StatusReporter
+    from trialpod.tune import logger, schedulers, search, stopper, utils
     from trialpod.tune.callback import Callback
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
     from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
-    from trialpod.tune.experiment import Experiment
-    from trialpod.tune.experiment_analysis import ExperimentAnalysis
-    from trialpod.tune.legacy_checkpoints import checkpoint_dir, make_checkpoint_dir, save_checkpoint
-    from trialpod.tune.parameters import with_parameters
     from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
     from trialpod.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from trialpod.tune.registry import register_env, register_trainable
@@ -56,12 +59,10 @@ if TYPE_CHECKING:
         is_session_enabled,
         report,
     )
-    from trialpod.tune.status_reporter import StatusReporter
+    from trialpod.tune.shipping.parameters import with_parameters
     from trialpod.tune.stopper.stopper import Stopper
     from trialpod.tune.sync_config import SyncConfig
-    from trialpod.tune.trainable.durable import DurableTrainable
     from trialpod.tune.trainable.trainable import Trainable
-    from trialpod.tune.tune_run import run, run_experiments
     from trialpod.tune.tuner import Tuner
 
 __all__ = [
@@ -132,12 +133,12 @@ __all__ = [
 
 _HOMES = {
     "trialpod.tune.callback": ("Callback",),
-    "trialpod.tune.checkpoint": ("Checkpoint",),
+    "trialpod.tune.checkpoints.checkpoint": ("Checkpoint",),
     "trialpod.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"),
-    "trialpod.tune.experiment": ("Experiment",),
-    "trialpod.tune.experiment_analysis": ("ExperimentAnalysis",),
-    "trialpod.tune.legacy_checkpoints": ("checkpoint_dir", "make_checkpoint_dir", "save_checkpoint"),
-    "trialpod.tune.parameters": ("with_parameters",),
+    "trialpod.legacy.experiment": ("Experiment",),
+    "trialpod.legacy.experiment_analysis": ("ExperimentAnalysis",),
+    "trialpod.legacy.checkpoint_dir": ("checkpoint_dir", "make_checkpoint_dir", "save_checkpoint"),
+    "trialpod.tune.shipping.parameters": ("with_parameters",),
     "trialpod.tune.placement_groups": ("PlacementGroupFactory", "Resources"),
     "trialpod.tune.progress_reporter": ("CLIReporter", "JupyterNotebookReporter", "ProgressReporter"),
     "trialpod.tune.registry": ("register_env", "register_trainable"),
@@ -174,12 +175,12 @@ _HOMES = {
         "is_session_enabled",
         "report",
     ),
-    "trialpod.tune.status_reporter": ("StatusReporter",),
+    "trialpod.legacy.status_reporter": ("StatusReporter",),
     "trialpod.tune.stopper.stopper": ("Stopper",),
-    "trialpod.tune.trainable.durable": ("DurableTrainable",),
+    "trialpod.legacy.durable": ("DurableTrainable",),
     "trialpod.tune.trainable.trainable": ("Trainable",),
     "trialpod.tune.sync_config": ("SyncConfig",),
-    "trialpod.tune.tune_run": ("run", "run_experiments"),
+    "trialpod.legacy.run": ("run", "run_experiments"),
     "trialpod.tune.tuner": ("Tuner",),
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}
@@ -191,12 +192,17 @@ _MODULES = {
     "search": "trialpod.tune.search",
     "session": "trialpod.tune.session",
     "stopper": "trialpod.tune.stopper",
-    "track": "trialpod.tune.track",
+    "track": "trialpod.legacy.track",
     "utils": "trialpod.tune.utils",
 }
 
 
-_OF_TRIALS = (None, "trialpod.tune.session", "trialpod.tune.checkpoint", "trialpod.tune.trainable.trainable")
+_OF_TRIALS = (
+    None,
+    "trialpod.tune.session",
+    "trialpod.tune.checkpoints.checkpoint",
+    "trialpod.tune.trainable.trainable",
+)
 """What code in a trial uses; everything else is for scripts, whose refusals are shown as sentences."""
 
 

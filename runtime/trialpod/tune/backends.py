@@ -211,7 +211,7 @@ def local_directory(storage_path: str | os.PathLike[str]) -> str:
     Raises:
         InvalidInputError: it is the address of another kind of storage.
     """
-    from trialpod.tune.places import resolve
+    from trialpod.tune.location.places import resolve
 
     place = resolve(storage_path)
     if place.uri:

@@ -199,7 +199,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.storage_filesystem is not None:
-            from trialpod.tune.filesystems import uri_of
+            from trialpod.tune.location.filesystems import uri_of
 
             self.storage_path = uri_of(
                 "RunConfig(storage_filesystem=...)", self.storage_path, self.storage_filesystem

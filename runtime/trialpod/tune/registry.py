@@ -46,7 +46,7 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
         InvalidInputError: it cannot be a Trainable, or the name is no name; `WrongTypeError` for what is neither a
             function nor a class Trainable.
     """
-    from trialpod.tune.trainable_checks import inspect_trainable
+    from trialpod.tune.trainable.checks import inspect_trainable
 
     if not isinstance(name, str) or not name or "/" in name:
         raise InvalidInputError(f"tune.register_trainable(name={name!r}): must be a non-empty string without slashes")
@@ -94,7 +94,7 @@ def resolve_trainable(trainable: Any) -> Any:
 
 def _named(trainable: Any, name: str) -> Any:
     """Return a copy that is called `name`, as its trials are to be."""
-    from trialpod.tune.trainable_checks import trainable_name
+    from trialpod.tune.trainable.checks import trainable_name
 
     if trainable_name(trainable) == name:
         return trainable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
     from trialpod.storage.base import Storage
     from trialpod.tune.backends import TrialOutcome
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 _PARAMS_FILE = "params.json"
 _ERROR_FILE = "error.txt"
@@ -154,10 +154,10 @@ class Result:
             TrialpodError: a file in it is damaged, or the storage cannot be read.
         """
         from trialpod.storage.checkpoints.store import CheckpointStore
-        from trialpod.tune.places import resolve
+        from trialpod.tune.location.places import resolve
 
         if storage_filesystem is not None:
-            from trialpod.tune.filesystems import uri_of
+            from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Result.from_path(storage_filesystem=...)", path, storage_filesystem)
         place = resolve(path)
@@ -182,7 +182,7 @@ class Result:
         Raises:
             InvalidInputError: pyarrow is not installed.
         """
-        from trialpod.tune.filesystems import arrow_filesystem
+        from trialpod.tune.location.filesystems import arrow_filesystem
 
         return arrow_filesystem(self.path)
 
@@ -358,10 +358,10 @@ def checkpoints_in(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Ch
     """Return checkpoints with the metrics of their results, oldest first; `place` is a trial's directory or URI."""
     ordered = sorted(infos, key=lambda info: info.index)
     if "://" in place:
-        from trialpod.tune.stored_checkpoint import StoredCheckpoint
+        from trialpod.tune.checkpoints.stored_checkpoint import StoredCheckpoint
 
         return [(StoredCheckpoint(place, info), Metrics(info.metrics)) for info in ordered]
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
     return [(Checkpoint(os.path.join(place, info.name)), Metrics(info.metrics)) for info in ordered]
 

@@ -84,7 +84,7 @@ class ResultGrid(Sequence[Result]):
         Raises:
             InvalidInputError: pyarrow is not installed.
         """
-        from trialpod.tune.filesystems import arrow_filesystem
+        from trialpod.tune.location.filesystems import arrow_filesystem
 
         return arrow_filesystem(self.experiment_path)
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.report_values import encode, flatten, metrics_of
 

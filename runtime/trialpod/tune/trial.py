@@ -19,7 +19,7 @@ from trialpod.tune.trial_details import TrialDetails
 if TYPE_CHECKING:
     from trialpod.protocol.messages import CheckpointInfo
     from trialpod.tune.backends import TrialOutcome
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 _ANALYSES = {"avg": "avg", "last": "last", "last-5-avg": "last-5-avg", "last-10-avg": "last-10-avg"}
 

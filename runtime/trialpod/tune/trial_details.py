@@ -13,7 +13,7 @@ from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
 from trialpod.tune.trainable.training_result import TrainingResult
 
 if TYPE_CHECKING:
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
     from trialpod.tune.config import CheckpointConfig
     from trialpod.tune.trial import Trial
 

@@ -38,16 +38,16 @@ from trialpod.tune.config import (
     stop_numbers,
 )
 from trialpod.tune.environment import Overrides
-from trialpod.tune.experiment_names import RunNames, claim, default_name
-from trialpod.tune.places import DEFAULT_STORAGE, Place, experiment_place, kept_at, resolve
+from trialpod.tune.location.experiment_names import RunNames, claim, default_name
+from trialpod.tune.location.places import DEFAULT_STORAGE, Place, experiment_place, kept_at, resolve
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import bundles_of, resources_of
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.result_grid import ResultGrid
-from trialpod.tune.shipping import FILE as TRAINABLE_FILE
-from trialpod.tune.shipping import packed_trainable, pickled, unpickled, write_atomically, write_trainable
-from trialpod.tune.stored_objects import ObjectSet
-from trialpod.tune.trainable_checks import checkpoint_rules, inspect_trainable
+from trialpod.tune.shipping.package import FILE as TRAINABLE_FILE
+from trialpod.tune.shipping.package import packed_trainable, pickled, unpickled, write_atomically, write_trainable
+from trialpod.tune.shipping.stored_objects import ObjectSet
+from trialpod.tune.trainable.checks import checkpoint_rules, inspect_trainable
 from trialpod.tune.tuner_arguments import (
     check_same_keys,
     check_scheduler,
@@ -158,7 +158,7 @@ class Tuner:
             StorageError: the storage cannot be read.
         """
         if storage_filesystem is not None:
-            from trialpod.tune.filesystems import uri_of
+            from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Tuner.restore(storage_filesystem=...)", path, storage_filesystem)
         place = experiment_place(path)
@@ -203,7 +203,7 @@ class Tuner:
     ) -> bool:
         """Return whether `restore` would find an experiment in the directory or at the URI `path`."""
         if storage_filesystem is not None:
-            from trialpod.tune.filesystems import uri_of
+            from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Tuner.can_restore(storage_filesystem=...)", path, storage_filesystem)
         place = experiment_place(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
-from trialpod.tune.goal import introduce_scheduler
+from trialpod.tune.plugins.goal import introduce_scheduler
 from trialpod.tune.search.sample import Categorical
 
 if TYPE_CHECKING:

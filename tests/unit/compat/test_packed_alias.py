@@ -18,7 +18,7 @@ from trialpod.compat.ray import install
 install(replace=True)
 import msgspec
 from ray import tune
-from trialpod.tune.shipping import pack_trainable
+from trialpod.tune.shipping.package import pack_trainable
 
 def train(config):
     from ray.tune import schedulers

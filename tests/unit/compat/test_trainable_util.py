@@ -7,7 +7,7 @@ import pytest
 
 from trialpod.compat.ray.trainable_util import TrainableUtil
 from trialpod.errors import CheckpointError, InvalidInputError
-from trialpod.tune.experiment import Experiment, _convert_to_experiment_list
+from trialpod.legacy.experiment import Experiment, _convert_to_experiment_list
 
 
 def train(config: dict[str, Any]) -> None: ...

@@ -21,8 +21,8 @@ from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBas
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import Domain
 from trialpod.tune.search.variant_generator import VariantSpace
+from trialpod.tune.shipping.stored_objects import ValueFiles, read_values_from
 from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
-from trialpod.tune.stored_objects import ValueFiles, read_values_from
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.cluster.json_values import bounded
 from trialpod_operator.engine.trial import Trial

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import encode
 from trialpod.tune.session import Outcome
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trialpod.errors import CheckpointError, NotSupportedError
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trialpod.tune.described import arguments_of
+from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, create_scheduler, scheduler_name
 from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, searcher_name
 from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, stopper_name

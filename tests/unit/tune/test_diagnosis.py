@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trialpod.tune.diagnosis import diagnose
+from trialpod.tune.shipping.diagnosis import diagnose
 
 
 class Client:

@@ -10,7 +10,7 @@ import pytest
 from trialpod.errors import InvalidInputError, NotSupportedError
 from trialpod.storage.s3.endpoints import endpoint_of, forget, region_of
 from trialpod.tune import Checkpoint, RunConfig
-from trialpod.tune.filesystems import uri_of
+from trialpod.tune.location.filesystems import uri_of
 
 # Stand-ins with the attributes by which objects of pyarrow 24 and s3fs 2026.6 tell what they are.
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import opaque_decoder, params_encoder
-from trialpod.tune.search.flat_space import FlatSpace
+from trialpod.tune.search.spaces.flat_space import FlatSpace
 
 BOUNDS = st.tuples(st.integers(1, 50), st.integers(1, 50)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.integration import reporting
 from trialpod.tune.logger.library import MissingLibraryError
 

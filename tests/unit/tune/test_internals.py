@@ -7,8 +7,8 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
+from trialpod.legacy.internals import RayTrialExecutor, Trial, TrialRunner, TunerInternal
 from trialpod.tune import CheckpointConfig, PlacementGroupFactory
-from trialpod.tune.internals import RayTrialExecutor, Trial, TrialRunner, TunerInternal
 
 
 class Counter(tune.Trainable):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.tune import DurableTrainable, Trainable
-from trialpod.tune.trainable_checks import inspect_trainable
+from trialpod.tune.trainable.checks import inspect_trainable
 
 
 class Old(Trainable):

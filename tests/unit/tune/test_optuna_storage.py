@@ -13,7 +13,7 @@ from trialpod.tune.search import OptunaSearch, prepare
 
 pytest.importorskip("optuna", reason="OptunaSearch needs Optuna: pip install 'optuna>=5'")
 
-from trialpod.tune.search.optuna_storage import BEST, Part
+from trialpod.tune.search.optuna.storage import BEST, Part
 
 SPACE = {"x": tune.uniform(-1, 1), "n": tune.randint(0, 40), "kind": tune.choice(["a", "b"])}
 

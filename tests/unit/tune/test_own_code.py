@@ -10,7 +10,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import helper
-from trialpod.tune.shipping import packed_trainable
+from trialpod.tune.shipping.package import packed_trainable
 
 def train(config):
     return helper.double(config["x"])

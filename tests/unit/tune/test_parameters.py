@@ -10,7 +10,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.tune.trainable_checks import trainable_name
+from trialpod.tune.trainable.checks import trainable_name
 
 
 def test_a_function_gets_its_arguments() -> None:

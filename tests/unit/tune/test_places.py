@@ -8,8 +8,9 @@ import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.tune import RunConfig, Tuner, places
-from trialpod.tune.places import Place, experiment_place, resolve
+from trialpod.tune import RunConfig, Tuner
+from trialpod.tune.location import places
+from trialpod.tune.location.places import Place, experiment_place, resolve
 
 URI = "s3://bucket/some/prefix"
 

@@ -17,7 +17,7 @@ import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.tune.described import arguments_of
+from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.schedulers import (
     DistributeResources,
     DistributeResourcesToTopJob,

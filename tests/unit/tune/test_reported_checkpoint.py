@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trialpod.tune.reported_checkpoint import ReportedCheckpoint
+from trialpod.tune.checkpoints.reported_checkpoint import ReportedCheckpoint
 
 
 def test_nothing_is_asked_until_somebody_reads_and_then_once(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
+from trialpod.legacy.run_options import export_model, restore_path, with_run_options
 from trialpod.tune.logger import LegacyLoggerCallback, Logger
 from trialpod.tune.resources import resources_of
-from trialpod.tune.run_options import export_model, restore_path, with_run_options
 
 
 def train(config: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import session as sessions
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import encode
 from trialpod.tune.session import Outcome, Session, TrialInfo, TrialStopped, get_checkpoint, get_context, report
 

@@ -16,7 +16,7 @@ import pytest
 
 from trialpod.errors import TrainableError
 from trialpod.protocol.packed import read_packed
-from trialpod.tune.shipping import (
+from trialpod.tune.shipping.package import (
     NotPicklableError,
     import_path,
     pack_trainable,
@@ -88,7 +88,7 @@ def test_a_script_that_ran_as_main_is_loaded_in_another_process(tmp_path: Path) 
             import json, sys
             from pathlib import Path
             from helper import double
-            from trialpod.tune.shipping import pack_trainable
+            from trialpod.tune.shipping.package import pack_trainable
 
             OFFSET = 1
 
@@ -109,7 +109,7 @@ def test_a_script_that_ran_as_main_is_loaded_in_another_process(tmp_path: Path) 
     ref = json.loads(made.stdout)
     assert str(tmp_path) in ref["path"]
     loader = (
-        "import sys; sys.path[:0] = sys.argv[2:]; from trialpod.tune.shipping import unpickled; "
+        "import sys; sys.path[:0] = sys.argv[2:]; from trialpod.tune.shipping.package import unpickled; "
         "print(unpickled(open(sys.argv[1], 'rb').read(), 'it')({'x': 4}))"
     )
     ran = subprocess.run(

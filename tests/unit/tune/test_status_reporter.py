@@ -7,10 +7,10 @@ import pytest
 from channel_recorder import Recorder
 
 from trialpod.errors import CheckpointError, InvalidInputError
+from trialpod.legacy import track
+from trialpod.legacy.status_reporter import StatusReporter
 from trialpod.tune import session as sessions
-from trialpod.tune import track
 from trialpod.tune.session import Session, TrialInfo, TrialStopped, report
-from trialpod.tune.status_reporter import StatusReporter
 
 
 @pytest.fixture

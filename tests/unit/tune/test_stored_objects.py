@@ -22,9 +22,10 @@ from trialpod.compat.ray import core as ray
 from trialpod.errors import NotPicklableError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.runner.load import load_trainable
-from trialpod.tune import registry, stored_objects
-from trialpod.tune.shipping import pack_trainable, sweep_trainables
-from trialpod.tune.stored_objects import RESTING_S, sweep
+from trialpod.tune import registry
+from trialpod.tune.shipping import stored_objects
+from trialpod.tune.shipping.package import pack_trainable, sweep_trainables
+from trialpod.tune.shipping.stored_objects import RESTING_S, sweep
 
 
 def total(config: dict[str, Any], data: Any, other: Any = None, more: Any = None) -> float:

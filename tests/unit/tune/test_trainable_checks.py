@@ -8,7 +8,7 @@ import pytest
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.tune import CheckpointConfig
-from trialpod.tune.trainable_checks import checkpoint_rules, inspect_trainable, trainable_name
+from trialpod.tune.trainable.checks import checkpoint_rules, inspect_trainable, trainable_name
 
 
 def train(config: dict[str, Any]) -> None: ...

@@ -10,7 +10,7 @@ import pytest
 from trialpod import tune
 from trialpod.errors import InvalidInputError
 from trialpod.tune.registry import get_env, is_registered, resolve_trainable, shipped
-from trialpod.tune.trainable_checks import inspect_trainable
+from trialpod.tune.trainable.checks import inspect_trainable
 
 
 class Model(tune.Trainable):
@@ -57,7 +57,7 @@ from pathlib import Path
 import msgspec
 from trialpod import tune
 from trialpod.tune.registry import get_env, resolve_trainable
-from trialpod.tune.shipping import pack_trainable
+from trialpod.tune.shipping.package import pack_trainable
 
 class Maze:
     def __init__(self, config):

@@ -8,8 +8,8 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError, NotSupportedError
+from trialpod.legacy.run import TrialsFailedError
 from trialpod.tune import CheckpointConfig, Experiment, ResumeConfig
-from trialpod.tune.tune_run import TrialsFailedError
 
 
 def train(config: dict[str, Any]) -> None:

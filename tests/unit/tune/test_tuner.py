@@ -19,11 +19,11 @@ from trialpod.tune import (
     RunConfig,
     TuneConfig,
     Tuner,
-    experiment_names,
     tuner,
 )
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.environment import Overrides
+from trialpod.tune.location import experiment_names
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler

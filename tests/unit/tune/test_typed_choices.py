@@ -16,7 +16,7 @@ from trialpod.protocol.values import opaque_decoder, open_leniently, params_enco
 from trialpod.tune.schedulers.pbt_mutations import compiled_mutations, explore
 from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 from trialpod.tune.search.hyperopt_search import HyperOptSearch
-from trialpod.tune.search.optuna_search import OptunaSearch
+from trialpod.tune.search.optuna.optuna_search import OptunaSearch
 from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod_operator.engine.outputs import Created
 from trialpod_operator.engine.starts import adopt

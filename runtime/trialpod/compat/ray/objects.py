@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trialpod.tune.stored_objects import Stored
+from trialpod.tune.shipping.stored_objects import Stored
 
 _changed = threading.Condition()
 

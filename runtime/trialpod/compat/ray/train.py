@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trialpod.errors import TrialpodError
+from trialpod.legacy.checkpoint_dir import save_checkpoint as _save_folder
 from trialpod.tune import session
-from trialpod.tune.checkpoint import Checkpoint
-from trialpod.tune.legacy_checkpoints import save_checkpoint as _save_folder
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 
 class TrainingFailedError(TrialpodError, RuntimeError):

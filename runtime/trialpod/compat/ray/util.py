@@ -18,7 +18,7 @@ def inspect_serializability(
     print_file: Any = None,
 ) -> tuple[bool, set[Any]]:
     """Return whether an object can be pickled, and what in it cannot."""
-    from trialpod.tune.diagnosis import diagnose
+    from trialpod.tune.shipping.diagnosis import diagnose
 
     culprits = diagnose(base_obj, name)
     for culprit in culprits:

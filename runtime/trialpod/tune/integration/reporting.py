@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.session import report
 
 Metrics = str | Sequence[str] | Mapping[str, str] | None

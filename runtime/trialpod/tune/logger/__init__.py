@@ -7,10 +7,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trialpod.tune.logger.aim import AimLoggerCallback
-    from trialpod.tune.logger.comet import CometLoggerCallback
-    from trialpod.tune.logger.files import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
-    from trialpod.tune.logger.legacy import (
+    from trialpod.legacy.file_loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
+    from trialpod.legacy.loggers import (
         CSVLogger,
         JsonLogger,
         LegacyLoggerCallback,
@@ -19,6 +17,8 @@ if TYPE_CHECKING:
         TBXLogger,
         UnifiedLogger,
     )
+    from trialpod.tune.logger.aim import AimLoggerCallback
+    from trialpod.tune.logger.comet import CometLoggerCallback
     from trialpod.tune.logger.logger_callback import LoggerCallback
     from trialpod.tune.logger.mlflow import MLflowLoggerCallback, setup_mlflow
     from trialpod.tune.logger.wandb import WandbLoggerCallback, setup_wandb
@@ -45,19 +45,19 @@ __all__ = [
 
 _HOMES = {
     "AimLoggerCallback": "trialpod.tune.logger.aim",
-    "CSVLogger": "trialpod.tune.logger.legacy",
-    "CSVLoggerCallback": "trialpod.tune.logger.files",
+    "CSVLogger": "trialpod.legacy.loggers",
+    "CSVLoggerCallback": "trialpod.legacy.file_loggers",
     "CometLoggerCallback": "trialpod.tune.logger.comet",
-    "JsonLogger": "trialpod.tune.logger.legacy",
-    "JsonLoggerCallback": "trialpod.tune.logger.files",
-    "LegacyLoggerCallback": "trialpod.tune.logger.legacy",
-    "Logger": "trialpod.tune.logger.legacy",
+    "JsonLogger": "trialpod.legacy.loggers",
+    "JsonLoggerCallback": "trialpod.legacy.file_loggers",
+    "LegacyLoggerCallback": "trialpod.legacy.loggers",
+    "Logger": "trialpod.legacy.loggers",
     "LoggerCallback": "trialpod.tune.logger.logger_callback",
     "MLflowLoggerCallback": "trialpod.tune.logger.mlflow",
-    "NoopLogger": "trialpod.tune.logger.legacy",
-    "TBXLogger": "trialpod.tune.logger.legacy",
-    "TBXLoggerCallback": "trialpod.tune.logger.files",
-    "UnifiedLogger": "trialpod.tune.logger.legacy",
+    "NoopLogger": "trialpod.legacy.loggers",
+    "TBXLogger": "trialpod.legacy.loggers",
+    "TBXLoggerCallback": "trialpod.legacy.file_loggers",
+    "UnifiedLogger": "trialpod.legacy.loggers",
     "WandbLoggerCallback": "trialpod.tune.logger.wandb",
     "setup_mlflow": "trialpod.tune.logger.mlflow",
     "setup_wandb": "trialpod.tune.logger.wandb",

@@ -65,7 +65,7 @@ def create_scheduler(name: str, **kw: Any) -> TrialScheduler:
 
 def scheduler_name(scheduler: TrialScheduler) -> str | None:
     """Return the name by which `create_scheduler` makes schedulers of this one's class; None when it has none."""
-    from trialpod.tune.described import name_of
+    from trialpod.tune.plugins.described import name_of
 
     return name_of(scheduler, _SCHEDULERS, "trialpod.schedulers")
 

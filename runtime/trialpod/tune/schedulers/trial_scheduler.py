@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, CheckpointInfo, Horizon
-from trialpod.tune.plug_in_state import PlugIn, attributes_of, is_ours, is_pickled, pickle_attributes
+from trialpod.tune.plugins.state import PlugIn, attributes_of, is_ours, is_pickled, pickle_attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class TrialScheduler(PlugIn):
     def set_search_properties(self, metric: str | None, mode: str | None, **_spec: Any) -> bool:
         """Take metric and mode from the experiment; return False when the scheduler has its own already.
 
-        An experiment asks only for what the scheduler does not have, or has otherwise (`trialpod.tune.goal`).
+        An experiment asks only for what the scheduler does not have, or has otherwise (`trialpod.tune.plugins.goal`).
         """
         if (self.metric and metric) or (self.mode and mode):
             return False

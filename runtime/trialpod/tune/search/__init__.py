@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trialpod.tune.search.hebo_search import HEBOSearch
     from trialpod.tune.search.hyperopt_search import HyperOptSearch
     from trialpod.tune.search.nevergrad_search import NevergradSearch
-    from trialpod.tune.search.optuna_search import OptunaSearch
+    from trialpod.tune.search.optuna.optuna_search import OptunaSearch
     from trialpod.tune.search.repeater import Repeater
     from trialpod.tune.search.zoopt_search import ZOOptSearch
 
@@ -31,7 +31,7 @@ _SEARCHERS = {
     "variant_generator": _BASIC,
     "random": _BASIC,
     "grid": _BASIC,
-    "optuna": "trialpod.tune.search.optuna_search:OptunaSearch",
+    "optuna": "trialpod.tune.search.optuna.optuna_search:OptunaSearch",
     "hyperopt": "trialpod.tune.search.hyperopt_search:HyperOptSearch",
     "bayesopt": "trialpod.tune.search.bayesopt_search:BayesOptSearch",
     "ax": "trialpod.tune.search.ax_search:AxSearch",
@@ -64,7 +64,7 @@ def create_searcher(name: str, **kw: Any) -> SearchAlgorithm | Searcher:
 
 def searcher_name(searcher: Any) -> str | None:
     """Return the name by which `create_searcher` makes search algorithms of this one's class; None if it has none."""
-    from trialpod.tune.described import name_of
+    from trialpod.tune.plugins.described import name_of
 
     return name_of(searcher, _SEARCHERS, "trialpod.searchers")
 

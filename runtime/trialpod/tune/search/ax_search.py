@@ -10,10 +10,10 @@ import logging
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
-from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.refit_searcher import RefitSearcher
+from trialpod.tune.search.spaces.flat_space import Dimension, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 _PACKAGE = ("ax.api.client", "ax-platform>=1.3", "AxSearch")
 

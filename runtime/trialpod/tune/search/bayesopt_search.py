@@ -14,10 +14,10 @@ import math
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
-from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.refit_searcher import RefitSearcher
+from trialpod.tune.search.spaces.flat_space import Dimension, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 _RANDOM, _STARTS = 2000, 3
 """Points at which the acquisition is evaluated, and from which it is climbed: a tenth of the package's own effort,

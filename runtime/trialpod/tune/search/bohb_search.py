@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
-from trialpod.tune.search.native_spaces import converted
+from trialpod.tune.search.spaces.flat_space import Dimension, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 _PACKAGE = ("hpbandster.optimizers.config_generators.bohb", "hpbandster>=0.7.4", "TuneBOHB")
 _SPACES = ("ConfigSpace", "ConfigSpace>=1.2", "TuneBOHB")

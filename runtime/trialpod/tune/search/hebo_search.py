@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
-from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.refit_searcher import RefitSearcher
+from trialpod.tune.search.spaces.flat_space import Dimension, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 _PACKAGE = ("hebo.optimizers.hebo", "HEBO>=0.3.6", "HEBOSearch")
 

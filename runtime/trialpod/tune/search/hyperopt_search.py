@@ -11,11 +11,11 @@ import math
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.flat_space import Dimension, FlatSpace, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
-from trialpod.tune.search.native_spaces import converted
 from trialpod.tune.search.sample import Float
+from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 
 class HyperOptSearch(LibrarySearcher):

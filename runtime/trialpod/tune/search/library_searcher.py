@@ -22,11 +22,11 @@ from typing import Any, ClassVar, Literal
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import real_number
-from trialpod.tune.goal import not_known_yet
-from trialpod.tune.search.flat_space import FlatSpace, Values
+from trialpod.tune.plugins.goal import not_known_yet
 from trialpod.tune.search.library import require_all
-from trialpod.tune.search.native_spaces import original_space
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
+from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
+from trialpod.tune.search.spaces.native_spaces import original_space
 from trialpod.tune.search.variant_generator import has_variables, same_space
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
-from trialpod.tune.search.native_spaces import converted
+from trialpod.tune.search.spaces.flat_space import Dimension, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 _PACKAGE = ("nevergrad", "nevergrad>=1.0.12", "NevergradSearch")
 _BUDGET = 100

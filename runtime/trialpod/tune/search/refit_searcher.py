@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from typing import ClassVar
 
-from trialpod.tune.search.flat_space import Values
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.spaces.flat_space import Values
 
 _DRAWS = 100
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import same_value
-from trialpod.tune.search.numpy_draws import NumpyDraws, generator_of, grid_bounds
+from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, grid_bounds
 
 UNBOUNDED = math.inf
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.plug_in_state import PlugIn
+from trialpod.tune.plugins.state import PlugIn
 
 if TYPE_CHECKING:
-    from trialpod.tune.experiment import Experiment
-    from trialpod.tune.internals.trial import Trial
+    from trialpod.legacy.experiment import Experiment
+    from trialpod.legacy.internals.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class SearchAlgorithm(PlugIn):
         Raises:
             InvalidInputError: there is one already, or there are several.
         """
-        from trialpod.tune.experiment import _convert_to_experiment_list
+        from trialpod.legacy.experiment import _convert_to_experiment_list
 
         found = _convert_to_experiment_list(experiments)
         if self._experiment is not None or len(found) != 1:
@@ -142,7 +142,7 @@ class SearchAlgorithm(PlugIn):
         Raises:
             InvalidInputError: `add_configurations` was not called.
         """
-        from trialpod.tune.internals.trial import Trial
+        from trialpod.legacy.internals.trial import Trial
 
         if self._experiment is None:
             raise InvalidInputError("call add_configurations(experiment) before asking for trials")

@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.goal import not_known_yet
+from trialpod.tune.plugins.goal import not_known_yet
 from trialpod.tune.search.basic_variant import INFINITE, checked_samples, format_tag
 from trialpod.tune.search.sample import Domain
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.plug_in_state import PlugIn, attributes_of, is_pickled, pickle_attributes
+from trialpod.tune.plugins.state import PlugIn, attributes_of, is_pickled, pickle_attributes
 
 Metric = str | list[str] | None
 Mode = str | list[str] | None

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex, cast
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.numpy_draws import NumpyDraws
 from trialpod.tune.search.sample import Categorical, Constant, Domain, SearchSpaceError
+from trialpod.tune.search.spaces.numpy_draws import NumpyDraws
 
 MAX_RESOLUTION_PASSES = 20
 
@@ -440,8 +440,8 @@ def generate_variants(
         constant_grid_search: draw once, and keep the values over all grid points.
         random_state: a seed or a generator; None as for `Domain.sample`.
     """
-    from trialpod.tune.search.numpy_draws import generator_of
-    from trialpod.tune.search.variant_stream import VariantStream
+    from trialpod.tune.search.spaces.numpy_draws import generator_of
+    from trialpod.tune.search.spaces.variant_stream import VariantStream
 
     stream = VariantStream([], unresolved_spec, generator_of(random_state), constant=constant_grid_search)
     while (variant := stream.draw(1)) is not None:

@@ -27,7 +27,7 @@ def add_experiment(searcher: Searcher, place: str | os.PathLike[str], metric: An
         StorageError: it cannot be read.
     """
     from trialpod.storage.layout import TRIALPOD_DIR
-    from trialpod.tune.places import experiment_place
+    from trialpod.tune.location.places import experiment_place
 
     text = os.fspath(place)
     storage = experiment_place(text).storage()

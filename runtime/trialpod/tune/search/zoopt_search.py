@@ -13,10 +13,10 @@ import sys
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.search.flat_space import Dimension, Values
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
-from trialpod.tune.search.native_spaces import converted
+from trialpod.tune.search.spaces.flat_space import Dimension, Values
+from trialpod.tune.search.spaces.native_spaces import converted
 
 _PACKAGE = ("zoopt", "zoopt>=0.4.2", "ZOOptSearch")
 _PRECISION = 1e-10

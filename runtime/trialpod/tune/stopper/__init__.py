@@ -36,7 +36,7 @@ def create_stopper(name: str, **kw: Any) -> Stopper:
 
 def stopper_name(stopper: Stopper) -> str | None:
     """Return the name by which `create_stopper` makes stoppers of this one's class; None when it has none."""
-    from trialpod.tune.described import name_of
+    from trialpod.tune.plugins.described import name_of
 
     return name_of(stopper, _STOPPERS, "trialpod.stoppers")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
-from trialpod.tune.plug_in_state import PlugIn, is_ours
+from trialpod.tune.plugins.state import PlugIn, is_ours
 
 
 class Stopper(PlugIn):

@@ -19,7 +19,7 @@ from typing import Any
 from trialpod.errors import CheckpointError, TrainableError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import session as sessions
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.report_values import as_number
 from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.session import Outcome, Session, TrialInfo, TrialStopped
@@ -143,7 +143,7 @@ class FunctionTrainable(Trainable):
         self._thread.start()
 
     def _run(self, session: Session) -> None:
-        from trialpod.tune.status_reporter import StatusReporter
+        from trialpod.legacy.status_reporter import StatusReporter
 
         function = self._wrapped_function
         folder = self._start_from.path if self._start_from is not None else None
@@ -195,7 +195,7 @@ def wrap_function(
     Raises:
         InvalidInputError: it cannot be called as a Trainable.
     """
-    from trialpod.tune.trainable_checks import inspect_trainable
+    from trialpod.tune.trainable.checks import inspect_trainable
 
     facts = inspect_trainable(train_func)
     body = {"_wrapped_function": staticmethod(train_func), "_name": name or facts.name}

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
 from trialpod.storage.layout import checkpoint_name
 from trialpod.tune import session as _session
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.trainable import legacy_names, saved_state
 from trialpod.tune.trainable.training_result import TrainingResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 
 class TrainingResult(str):

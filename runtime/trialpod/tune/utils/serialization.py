@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from trialpod.tune.diagnosis import Culprit
+    from trialpod.tune.shipping.diagnosis import Culprit
 
 
 def diagnose_serialization(trainable: Any) -> Literal[True] | set[Culprit]:
@@ -14,7 +14,7 @@ def diagnose_serialization(trainable: Any) -> Literal[True] | set[Culprit]:
     Args:
         trainable: a function, a class, any object.
     """
-    from trialpod.tune.diagnosis import diagnose
+    from trialpod.tune.shipping.diagnosis import diagnose
 
     culprits = diagnose(trainable)
     name = getattr(trainable, "__name__", type(trainable).__name__)

@@ -13,9 +13,9 @@ pause a trial or to stop one, is answered as a scheduler would: at the trial's n
 
 from __future__ import annotations
 
-from trialpod.tune.internals.executor import ExecutorEvent, RayTrialExecutor
-from trialpod.tune.internals.trial import Trial
-from trialpod.tune.internals.trial_runner import TrialRunner
-from trialpod.tune.internals.tuner_internal import TunerInternal
+from trialpod.legacy.internals.executor import ExecutorEvent, RayTrialExecutor
+from trialpod.legacy.internals.trial import Trial
+from trialpod.legacy.internals.trial_runner import TrialRunner
+from trialpod.legacy.internals.tuner_internal import TunerInternal
 
 __all__ = ["ExecutorEvent", "RayTrialExecutor", "Trial", "TrialRunner", "TunerInternal"]

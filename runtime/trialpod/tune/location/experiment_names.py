@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.places import Place
+from trialpod.tune.location.places import Place
 
 
 @dataclass(slots=True)

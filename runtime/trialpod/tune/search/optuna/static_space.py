@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialpod.tune.search.flat_space import Dimension, FlatSpace, Values
 from trialpod.tune.search.sample import Integer
+from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
 
 
 def distribution(dimension: Dimension) -> Any:

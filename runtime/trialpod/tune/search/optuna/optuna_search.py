@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import real_number
-from trialpod.tune.search.flat_space import FlatSpace, Values
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
-from trialpod.tune.search.native_spaces import converted, original_space
-from trialpod.tune.search.optuna_copy import StudyCopy
-from trialpod.tune.search.optuna_samplers import STATELESS, make_sampler, parse_sampler, reseed
-from trialpod.tune.search.optuna_space import StaticSpace
+from trialpod.tune.search.optuna.samplers import STATELESS, make_sampler, parse_sampler, reseed
+from trialpod.tune.search.optuna.static_space import StaticSpace
+from trialpod.tune.search.optuna.study_copy import StudyCopy
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
+from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
+from trialpod.tune.search.spaces.native_spaces import converted, original_space
 from trialpod.tune.utils.dicts import unflatten_dict
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class OptunaSearch(LibrarySearcher):
 
         import optuna  # type: ignore[import-not-found, unused-ignore]
 
-        from trialpod.tune.search.optuna_storage import StudyStorage
+        from trialpod.tune.search.optuna.storage import StudyStorage
 
         sampler = self._sampler
         if isinstance(sampler, (str, dict)):
@@ -323,7 +323,7 @@ class OptunaSearch(LibrarySearcher):
 
     def _part(self, objectives: int) -> Any:
         """Return which trials the sampler is shown; None for all."""
-        from trialpod.tune.search.optuna_storage import Part
+        from trialpod.tune.search.optuna.storage import Part
 
         if self._model_trials is None or objectives > 1 or not isinstance(self._sampler, (str, dict)):
             return None

@@ -18,8 +18,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from trialpod.tune.search.numpy_draws import NumpyDraws
 from trialpod.tune.search.sample import Categorical, Constant, Domain
+from trialpod.tune.search.spaces.numpy_draws import NumpyDraws
 from trialpod.tune.search.variant_generator import (
     MAX_RESOLUTION_PASSES,
     Path,

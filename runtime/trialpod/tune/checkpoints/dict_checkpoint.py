@@ -12,7 +12,7 @@ from typing import Any
 
 from trialpod.errors import CheckpointError, InvalidInputError
 from trialpod.storage.layout import MANIFEST_FILE
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 DICT_FILE = "_dict_checkpoint.pkl"
 FILES_KEY = "fs_checkpoint"
@@ -165,7 +165,7 @@ def _pickled(data: dict[str, Any], what: str) -> bytes:
         try:
             by_value: bytes = cloudpickle.dumps(data)
         except Exception as error:
-            from trialpod.tune.diagnosis import diagnose
+            from trialpod.tune.shipping.diagnosis import diagnose
 
             culprits = [str(culprit) for culprit in diagnose(data, "checkpoint")]
             first = culprits[0] if culprits else str(error)  # the console shows one line

@@ -12,7 +12,7 @@ from pathlib import Path
 from trialpod.errors import CheckpointError, InvalidInputError, StorageError
 from trialpod.storage.base import KeyMissingError, Storage, local_folder, open_storage
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
-from trialpod.tune.checkpoint import METADATA_FILE, Checkpoint
+from trialpod.tune.checkpoints.checkpoint import METADATA_FILE, Checkpoint
 
 
 def from_uri(uri: str) -> Checkpoint:
@@ -24,7 +24,7 @@ def from_uri(uri: str) -> Checkpoint:
     if checkpoint_index(name) is None or not open_storage(trial).exists(f"{name}/{MANIFEST_FILE}"):
         return Checkpoint(uri.rstrip("/"))
     from trialpod.storage.checkpoints.store import CheckpointStore
-    from trialpod.tune.stored_checkpoint import StoredCheckpoint
+    from trialpod.tune.checkpoints.stored_checkpoint import StoredCheckpoint
 
     storage = open_storage(trial)
     for info in CheckpointStore(storage).committed():

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
+from trialpod.legacy.run_options import with_run_options
 from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import ATTRIBUTE, resources_of, with_resources
-from trialpod.tune.run_options import with_run_options
 from trialpod.tune.sync_config import SyncConfig
 from trialpod.tune.tuner import Tuner
 
@@ -162,7 +162,7 @@ def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -
             )
     filesystem = result.pop("storage_filesystem", None)
     if filesystem is not None:
-        from trialpod.tune.filesystems import uri_of
+        from trialpod.tune.location.filesystems import uri_of
 
         result["storage_path"] = uri_of(f"{where}(storage_filesystem=...)", result.get("storage_path"), filesystem)
     if checkpoints:
@@ -212,7 +212,7 @@ def checkpoint_path(where: str, restore: Any, argument: str = "restore") -> str 
     """
     if restore is None:
         return None
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
     path = restore.path if isinstance(restore, Checkpoint) else restore
     if not isinstance(path, (str, os.PathLike)):

@@ -40,7 +40,7 @@ class Checkpoint:
     def __new__(cls, *_args: Any, data_dict: dict[str, Any] | None = None, **_named: Any) -> Any:
         """Make one; of a dict, one that holds it."""
         if data_dict is not None and cls is Checkpoint:
-            from trialpod.tune.dict_checkpoint import DictCheckpoint
+            from trialpod.tune.checkpoints.dict_checkpoint import DictCheckpoint
 
             return object.__new__(DictCheckpoint)
         return object.__new__(cls)
@@ -56,7 +56,7 @@ class Checkpoint:
     ) -> None:
         path = next((each for each in (path, local_path, uri) if each is not None), None)
         if filesystem is not None:
-            from trialpod.tune.filesystems import uri_of
+            from trialpod.tune.location.filesystems import uri_of
 
             path = uri_of("Checkpoint(filesystem=...)", path, filesystem)
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
@@ -71,7 +71,7 @@ class Checkpoint:
         Raises:
             InvalidInputError: pyarrow is not installed.
         """
-        from trialpod.tune.filesystems import arrow_filesystem
+        from trialpod.tune.location.filesystems import arrow_filesystem
 
         return arrow_filesystem(self.__dict__.get("path", ""))  # what has no path yet gets one on this machine
 
@@ -106,7 +106,7 @@ class Checkpoint:
         Raises:
             InvalidInputError: `data` is no dict.
         """
-        from trialpod.tune.dict_checkpoint import DictCheckpoint
+        from trialpod.tune.checkpoints.dict_checkpoint import DictCheckpoint
 
         return DictCheckpoint(data)
 
@@ -117,7 +117,7 @@ class Checkpoint:
         Raises:
             CheckpointError: they are none of a checkpoint.
         """
-        from trialpod.tune.dict_checkpoint import from_bytes
+        from trialpod.tune.checkpoints.dict_checkpoint import from_bytes
 
         return from_bytes(data)
 
@@ -129,7 +129,7 @@ class Checkpoint:
             InvalidInputError: the URI is none, or of another scheme.
             CheckpointError: a trial's checkpoint of that name is not there.
         """
-        from trialpod.tune.remote_checkpoint import from_uri
+        from trialpod.tune.checkpoints.remote_checkpoint import from_uri
 
         return from_uri(uri)
 
@@ -150,13 +150,13 @@ class Checkpoint:
         Raises:
             CheckpointError: the checkpoint is not there, or its dict cannot be read.
         """
-        from trialpod.tune.dict_checkpoint import to_dict
+        from trialpod.tune.checkpoints.dict_checkpoint import to_dict
 
         return to_dict(self)
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as bytes, for `from_bytes`."""
-        from trialpod.tune.dict_checkpoint import to_bytes
+        from trialpod.tune.checkpoints.dict_checkpoint import to_bytes
 
         return to_bytes(self)
 
@@ -167,7 +167,7 @@ class Checkpoint:
             InvalidInputError: the URI is none, or of another scheme.
             StorageError: it cannot be written.
         """
-        from trialpod.tune.remote_checkpoint import to_uri
+        from trialpod.tune.checkpoints.remote_checkpoint import to_uri
 
         return to_uri(self, uri)
 
@@ -217,7 +217,7 @@ class Checkpoint:
         import tempfile
 
         if self._is_remote:
-            from trialpod.tune.remote_checkpoint import download
+            from trialpod.tune.checkpoints.remote_checkpoint import download
 
             return download(self.path, path)
         self._check()
@@ -253,7 +253,7 @@ class Checkpoint:
         file = os.path.join(self.path, METADATA_FILE)
         try:
             if self._is_remote:
-                from trialpod.tune.remote_checkpoint import read_metadata
+                from trialpod.tune.checkpoints.remote_checkpoint import read_metadata
 
                 metadata = json.loads(read_metadata(self.path))
             else:
@@ -282,7 +282,7 @@ class Checkpoint:
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"the checkpoint metadata cannot be written as JSON: {error}") from error
         if self._is_remote:
-            from trialpod.tune.remote_checkpoint import write_metadata
+            from trialpod.tune.checkpoints.remote_checkpoint import write_metadata
 
             write_metadata(self.path, text.encode())
             return

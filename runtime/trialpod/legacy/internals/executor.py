@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.tune.checkpoint import Checkpoint
-from trialpod.tune.internals.trial import Trial
+from trialpod.legacy.internals.trial import Trial
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.placement_groups import to_resources
 
 TRAINING_RESULT = "TRAINING_RESULT"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.tune.run_arguments import OLDER, RunArguments, translated
+from trialpod.legacy.run_arguments import OLDER, RunArguments, translated
 from trialpod.tune.trial import Trial
 
 __all__ = ["Experiment", "Trial", "_convert_to_experiment_list"]

@@ -19,7 +19,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import Storage, open_storage, storage_error
 from trialpod.storage.checkpoints.remote import SCRATCH_VARIABLE, RemoteCheckpoints
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 _Key = tuple[str, int, float]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, TrialpodError, nearest
-from trialpod.tune.experiment import Experiment
-from trialpod.tune.experiment_analysis import ExperimentAnalysis
-from trialpod.tune.run_arguments import RunArguments, translated
+from trialpod.legacy.experiment import Experiment
+from trialpod.legacy.experiment_analysis import ExperimentAnalysis
+from trialpod.legacy.run_arguments import RunArguments, translated
 from trialpod.tune.tuner_arguments import resume_flags
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.tune.search.flat_space import FlatSpace
 from trialpod.tune.search.library import require
+from trialpod.tune.search.spaces.flat_space import FlatSpace
 
 _CLASSES = {
     "tpe": "TPESampler",
@@ -137,7 +137,7 @@ def _crossover(optuna: Any, given: Any) -> Any:
 def _grid(space: FlatSpace | None) -> dict[str, list[Any]]:
     if space is None:
         raise InvalidInputError("OptunaSearch: sampler 'grid' needs a search space that is no function")
-    from trialpod.tune.search.optuna_space import outer
+    from trialpod.tune.search.optuna.static_space import outer
 
     return {d.name: [outer(d, number) for number in range(int(d.low), int(d.high) + 1)] for d in space.dimensions}
 

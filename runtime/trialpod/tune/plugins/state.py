@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.tune.described import RemembersArguments
+from trialpod.tune.plugins.described import RemembersArguments
 
 logger = logging.getLogger(__name__)
 

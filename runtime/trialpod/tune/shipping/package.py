@@ -23,9 +23,9 @@ from trialpod import compat
 from trialpod.errors import NotPicklableError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
-from trialpod.tune.diagnosis import diagnose
 from trialpod.tune.registry import Shipped, shipped
-from trialpod.tune.stored_objects import RESTING_S, ObjectSet, collecting, reading_from, sweep
+from trialpod.tune.shipping.diagnosis import diagnose
+from trialpod.tune.shipping.stored_objects import RESTING_S, ObjectSet, collecting, reading_from, sweep
 
 FILE = "trainable.pkl"
 _NOT_OWN = frozenset({"__main__", "trialpod", "trialpod_operator"})

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.legacy.experiment_analysis import ExperimentAnalysis
+from trialpod.legacy.internals.steering import SteeredScheduler, StepWatch
+from trialpod.legacy.internals.trial import Trial
 from trialpod.tune.config import CheckpointConfig
-from trialpod.tune.experiment_analysis import ExperimentAnalysis
-from trialpod.tune.internals.steering import SteeredScheduler, StepWatch
-from trialpod.tune.internals.trial import Trial
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.trial import Trial as TrialView
@@ -157,7 +157,7 @@ class TrialRunner:
         Raises:
             InvalidInputError: there is none.
         """
-        from trialpod.tune.experiment_analysis import ExperimentAnalysis
+        from trialpod.legacy.experiment_analysis import ExperimentAnalysis
 
         if not self._exists():
             raise InvalidInputError(
@@ -210,8 +210,8 @@ class TrialRunner:
 
     def _started(self) -> _Running | None:
         """Start the next experiment; None if there is nothing to run."""
+        from trialpod.legacy.run import run
         from trialpod.tune.schedulers import create_scheduler
-        from trialpod.tune.tune_run import run
 
         waiting = [trial for trial in self._trials if trial.status in (Trial.PENDING, Trial.PAUSED)]
         if self._ends or (not waiting and not self._experiments and not self._resume):
@@ -236,8 +236,8 @@ class TrialRunner:
 
     def _resumed_experiment(self, scheduler: Any) -> _Running:
         """Go on with the experiment in the directory, with what is stored of it."""
+        from trialpod.legacy.run import resume_choice
         from trialpod.tune.registry import is_registered
-        from trialpod.tune.tune_run import resume_choice
         from trialpod.tune.tuner import Tuner
 
         names = {trial.trainable_name for trial in self._trials if trial.stub}
@@ -275,9 +275,9 @@ class TrialRunner:
 
     def _call(self, trials: list[Trial], common: dict[str, Any]) -> Callable[[], Any]:
         """Return what runs these trials."""
+        from trialpod.legacy.run import run
         from trialpod.tune.registry import resolve_trainable
         from trialpod.tune.resources import with_resources
-        from trialpod.tune.tune_run import run
 
         first = trials[0]
         stops = {tuple(sorted(trial.stopping_criterion.items())) for trial in trials}

@@ -1,7 +1,7 @@
 """`tune.with_parameters`: hands large or unusual objects to every trial of a Trainable.
 
 The objects are stored once for the experiment, and not once for each trial as a value in the search space would be:
-small ones in the Trainable's pickle, large ones by themselves (`trialpod.tune.stored_objects`).
+small ones in the Trainable's pickle, large ones by themselves (`trialpod.tune.shipping.stored_objects`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.registry import resolve_trainable
-from trialpod.tune.stored_objects import Stored
+from trialpod.tune.shipping.stored_objects import Stored
 from trialpod.tune.trainable.function_call import legacy_arguments
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import StopRule
 from trialpod.tune.backends import TrialOutcome
-from trialpod.tune.checkpoint import Checkpoint
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.config import CheckpointConfig
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
 from trialpod.tune.registry import resolve_trainable
@@ -79,7 +79,7 @@ class Trial(TrialView):
         _setup_default_resource: bool = True,
         **older: Any,
     ) -> None:
-        from trialpod.tune.run_arguments import checkpoint_path, translated
+        from trialpod.legacy.run_arguments import checkpoint_path, translated
 
         if not stub:
             resolve_trainable(trainable_name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from trialpod.legacy.checkpoint_dir import save_checkpoint
 from trialpod.tune import session
-from trialpod.tune.legacy_checkpoints import save_checkpoint
 from trialpod.tune.placement_groups import TrialResources
 from trialpod.tune.session import TrialStopped
 

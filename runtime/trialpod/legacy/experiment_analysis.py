@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trialpod.tune.backends import Backend, ExperimentOutcome
-    from trialpod.tune.checkpoint import Checkpoint
+    from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +95,11 @@ class ExperimentAnalysis:
     ) -> None:
         given = experiment_checkpoint_path
         if storage_filesystem is not None:
-            from trialpod.tune.filesystems import uri_of
+            from trialpod.tune.location.filesystems import uri_of
 
             given = uri_of("ExperimentAnalysis(storage_filesystem=...)", given, storage_filesystem)
         if isinstance(given, (str, os.PathLike)):
-            from trialpod.tune.places import experiment_place
+            from trialpod.tune.location.places import experiment_place
             from trialpod.tune.tuner import open_backend
 
             place = os.path.dirname(given) if os.path.isfile(given) else given

@@ -17,7 +17,7 @@ from trialpod.tune.logger.logger_callback import LoggerCallback
 from trialpod.tune.trial import Trial as TrialView
 
 if TYPE_CHECKING:
-    from trialpod.tune.logger.legacy import CSVLogger, JsonLogger
+    from trialpod.legacy.loggers import CSVLogger, JsonLogger
     from trialpod.tune.trial import Trial
 
 
@@ -68,7 +68,7 @@ class CSVLoggerCallback(_FileLogger):
     """``progress.csv`` of each trial, which an experiment writes in any case."""
 
     def _writer(self, trial: Trial) -> CSVLogger:
-        from trialpod.tune.logger.legacy import CSVLogger
+        from trialpod.legacy.loggers import CSVLogger
 
         return CSVLogger(trial.config, _folder(trial))
 
@@ -80,7 +80,7 @@ class JsonLoggerCallback(_FileLogger):
     """``result.json`` and ``params.json`` of each trial, which an experiment writes in any case."""
 
     def _writer(self, trial: Trial) -> JsonLogger:
-        from trialpod.tune.logger.legacy import JsonLogger
+        from trialpod.legacy.loggers import JsonLogger
 
         return JsonLogger(trial.config, _folder(trial))
 

@@ -1,0 +1,1 @@
+"""What schedulers, search algorithms and stoppers have in common: their names, their state, their metric."""
