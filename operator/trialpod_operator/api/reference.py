@@ -1,4 +1,4 @@
-"""The reference of a manifest's fields, docs/manifest.md, made from the schema that a cluster checks."""
+"""The generated pages: docs/manifest.md from the schema that a cluster checks, docs/reasons.md from `Reason`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from trialpod_operator.api.crds import schema_of
 from trialpod_operator.api.models import TuneExperimentSpec
+from trialpod_operator.api.reasons import Place, reasons_of
 
 Schema = Mapping[str, Any]
 
@@ -61,6 +62,41 @@ spec:
 * Fields marked *cluster* concern pods and a cluster's resources, and change nothing on one machine.
 
 """
+
+
+_REASONS_HEAD = """\
+<!-- Written by tools/make_crds from operator/trialpod_operator/api/reasons.py; changes here are lost. -->
+# Reasons
+
+Conditions, `status.waiting`, ended attempts and events each have a reason: one word for programs. The message beside
+it names the object, the field and the remedy; `trialpod why NAME` shows it. No condition at all: does an operator run
+that serves the namespace? `trialpod check` finds out.
+
+"""
+_SECTIONS: tuple[tuple[Place, str, str], ...] = (
+    (
+        "condition",
+        "Conditions",
+        "In `status.conditions`; while no trial can run, the reason of the waiting is there.",
+    ),
+    ("waiting", "Waiting", "In `status.waiting`: why a pod does not run or cannot be created."),
+    (
+        "ending",
+        "Ends of attempts",
+        "In the metric `trialpod_attempts_ended_total`. Others are those of the pod's status.",
+    ),
+    ("event", "Events", "Of the TuneExperiment, on transitions only: `kubectl events --for te/NAME`."),
+)
+
+
+def reasons_reference() -> str:
+    """Return the page of reasons."""
+    lines = []
+    for place, title, about in _SECTIONS:
+        lines += [f"## {title}", "", about, "", "| reason | meaning | what to do |", "|---|---|---|"]
+        lines += [f"| `{each}` | {_cell(each.meaning)} | {_cell(each.remedy)} |" for each in reasons_of(place)]
+        lines.append("")
+    return _REASONS_HEAD + "\n".join(lines).rstrip() + "\n"
 
 
 def manifest_reference() -> str:

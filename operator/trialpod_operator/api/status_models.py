@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from trialpod_operator.api import reasons
+
 NEVER_OBSERVED = -1
 """`observedGeneration` of an object that no operator has looked at yet."""
 
@@ -46,7 +48,7 @@ class Condition(StatusModel, frozen=True, kw_only=True):
     reason: Annotated[
         str,
         Meta(
-            description="Why, as one word for programs.",
+            description=f"Why, as one word for programs:{reasons.explain('condition')}",
             min_length=1,
             max_length=1024,
             pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
@@ -63,7 +65,7 @@ class Waiting(StatusModel, frozen=True, kw_only=True):
     """Why what could run does not run."""
 
     reason: Annotated[
-        str, Meta(description="What is waited for, as one word, such as Unschedulable or QuotaExceeded.")
+        str, Meta(description=f"What is waited for, as one word for programs:{reasons.explain('waiting')}")
     ]
     message: Annotated[str, Meta(description="What is waited for, in words, with the next step.", max_length=32768)]
     count: Annotated[Count, Meta(description="How many trials wait for it.")] = 1

@@ -58,16 +58,3 @@ def test_python_of_the_documentation_makes_a_tuner(monkeypatch: pytest.MonkeyPat
         found: dict[str, object] = {"__name__": "documented"}
         exec(compile(text, "docs/kubernetes.md", "exec"), found)
         assert "tuner" in found
-
-
-def test_the_reasons_that_the_documentation_explains_are_those_of_the_code() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "operator/trialpod_operator/cluster").rglob("*.py"))
-    table = DOC.partition("## When it does not go on")[2]
-    named = {
-        word for row in re.findall(r"^\| ([A-Z][A-Za-z, ]+) \|", table, re.MULTILINE) for word in row.split(", ")
-    }
-    assert len(named) > 20
-    unknown = {
-        word for word in named if word not in code and word.removesuffix("NotFound") not in ("Secret", "ConfigMap")
-    }
-    assert unknown == set()
