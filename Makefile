@@ -11,7 +11,7 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
-	format bench bench-scale chaos-cluster docs sbom soak chaos minio clean
+	format bench bench-scale chaos-cluster docs site sbom soak chaos minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ test-addons: cluster ## Run the cluster tests that need other projects' programs
 
 docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstrings, to build/api
 	$(BIN)/python tools/make_api_docs
+
+site: $(VENV)/$(STAMP) ## Build the documentation as a site in build/site; a broken link fails
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file tools/site/mkdocs.yml
 
 sbom: $(VENV)/$(STAMP) ## List what an image contains (CycloneDX, versions and licences) in build/sbom: EXTRAS=operator
 	@tools/make_sbom $(or $(EXTRAS),operator)
