@@ -54,7 +54,7 @@ test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of 
 	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" tests/unit tests/contract tests/local
 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
-	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/test_*_search.py tests/unit/tune/test_search_docs.py
+	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py
 
 lint: $(VENV)/$(STAMP) types layers ## Style, types and import layers
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import yaml
 from trialpod.cli.main import main
 from trialpod.tune import schedulers
 
-TEXT = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[4] / "docs" / "schedulers.md").read_text(encoding="utf-8")
 SECTIONS = {part.split("\n", 1)[0]: part for part in TEXT.split("\n## ")[1:]}
 SNIPPETS = {name: part.split("```yaml\n")[1].split("```")[0] for name, part in SECTIONS.items() if "```yaml" in part}
 BASE: dict[str, Any] = {"trainable": {"entrypoint": "json:loads"}, "searchSpace": {"lr": {"uniform": [0, 1]}}}

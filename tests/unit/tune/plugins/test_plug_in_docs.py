@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[3] / "docs" / "plug-ins.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[4] / "docs" / "plug-ins.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 for block in BLOCKS:

@@ -29,7 +29,7 @@ from trialpod.tune.schedulers import (
 from trialpod.tune.schedulers.pbt_mutations import compiled_mutations, explore
 
 DATA: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "data" / "ray_scheduler_decisions.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[3] / "data" / "ray_scheduler_decisions.json").read_text(encoding="utf-8")
 )
 
 pytestmark = pytest.mark.once

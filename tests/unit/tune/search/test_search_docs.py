@@ -13,7 +13,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.search import create_searcher, prepare
 from trialpod.tune.search.sample import loguniform, randint
 
-TEXT = (Path(__file__).parents[3] / "docs" / "search.md").read_text()
+TEXT = (Path(__file__).parents[4] / "docs" / "search.md").read_text()
 BLOCKS = re.findall(r"```(yaml|python)\n(.*?)```", TEXT, re.DOTALL)
 MANIFESTS = [text for kind, text in BLOCKS if kind == "yaml"]
 SCRIPTS = [text for kind, text in BLOCKS if kind == "python"]

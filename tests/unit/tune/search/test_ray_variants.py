@@ -19,7 +19,7 @@ from trialpod import tune
 from trialpod.tune.search import BasicVariantGenerator
 from trialpod.tune.search.variant_generator import format_vars, generate_variants
 
-DATA = json.loads((Path(__file__).parents[2] / "data" / "ray_variants.json").read_text())
+DATA = json.loads((Path(__file__).parents[3] / "data" / "ray_variants.json").read_text())
 NAMES = sorted(DATA["cases"])
 
 

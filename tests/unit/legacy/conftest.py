@@ -1,0 +1,3 @@
+from memory_backend import backend, plain_environment
+
+__all__ = ["backend", "plain_environment"]
