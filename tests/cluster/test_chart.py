@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trialpod_operator.cluster.leader_label import ACTIVE_LABEL
+from trialpod_operator.cluster.lease import ACTIVE_LABEL
 from trialpod_operator.cluster.options import OperatorOptions
 
 ROOT = Path(__file__).parents[2]

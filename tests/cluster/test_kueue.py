@@ -18,7 +18,7 @@ from operator_release import Operator
 from test_groups_cluster import STEPS_TO_DO, assert_complete, group_manifest, worker
 from testcluster import layout
 
-from trialpod_operator.cluster.pods.capacity import IN_QUEUE
+from trialpod_operator.cluster.pods.queues import IN_QUEUE
 
 pytestmark = [pytest.mark.addon, pytest.mark.timeout(600)]  # the first one installs Kueue
 

@@ -42,8 +42,7 @@ from trialpod_operator.cluster.certificates import (
     plan_rotation,
     ssl_context,
 )
-from trialpod_operator.cluster.identity import TokenReviewer
-from trialpod_operator.cluster.report_authorization import Gate
+from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived
 from trialpod_operator.reports.rate import Rate, RateLimiter
 from trialpod_operator.reports.server import Limits, ReportServer

@@ -37,7 +37,7 @@ from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply
-from trialpod_operator.cluster.session_policy import session_policy
+from trialpod_operator.cluster.key_issuer import session_policy
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

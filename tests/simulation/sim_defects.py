@@ -24,7 +24,7 @@ from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.pods import bindings as runs
 from trialpod_operator.cluster.pods import reuse
-from trialpod_operator.cluster.pods.attempt_endings import AttemptEndings
+from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
 from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.engine import attempts

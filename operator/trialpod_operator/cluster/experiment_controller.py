@@ -35,17 +35,16 @@ from trialpod_operator.cluster.background_removal import scrap
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.experiment_metrics import Account, AccountView
-from trialpod_operator.cluster.gather import together
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
-from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.kube import ApiError, together
 from trialpod_operator.cluster.operator_metrics import STORAGE_ERRORS
 from trialpod_operator.cluster.pods.bindings import Runs
 from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, module_file
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
-from trialpod_operator.cluster.spec_changes import changes
 from trialpod_operator.cluster.status.conditions import Problem
+from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.engine.actions import Action

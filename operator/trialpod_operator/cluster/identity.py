@@ -21,7 +21,9 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import inspect
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,6 +35,8 @@ import msgspec
 from trialpod.errors import TrialpodError
 from trialpod_operator.cluster.names import TOKEN_AUDIENCE
 from trialpod_operator.reports.rate import Rate, RateLimiter
+from trialpod_operator.reports.server import Answer, Peer, error
+from trialpod_operator.reports.service import ReportService
 
 logger = logging.getLogger(__name__)
 
@@ -308,3 +312,61 @@ def _identity(status: Mapping[str, Any], audience: str) -> PodIdentity:
             )
         found.append(values[0])
     return PodIdentity(namespace=namespace, pod_name=found[0], pod_uid=found[1], service_account=account)
+
+
+CALLER_REQUESTS = Rate(per_s=500.0, burst=2000.0)
+"""A sender that lingers 5 ms makes 200 calls a second at most; decisions at a horizon come on top of that."""
+
+CALLER_BYTES = Rate(per_s=16.0 * 1024 * 1024, burst=64.0 * 1024 * 1024)
+
+
+class Gate:
+    """The handler of a `ReportServer` in a cluster: identity, rate limit, then the call.
+
+    A known caller is served without a task. A refused one may retry: 401 while tokens rotate, 429 and 503 with a
+    Retry-After.
+
+    Args:
+        service: serves the calls.
+        reviewer: tells who calls.
+        limiter: what one pod may ask for; by default `CALLER_REQUESTS` and `CALLER_BYTES`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        service: ReportService,
+        reviewer: TokenReviewer,
+        limiter: RateLimiter | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._service = service
+        self._reviewer = reviewer
+        self._limiter = limiter or RateLimiter(CALLER_REQUESTS, CALLER_BYTES, clock=clock)
+
+    def __call__(self, path: str, body: bytes, peer: Peer) -> Answer | Awaitable[Answer]:
+        """Answer one request."""
+        authorization = peer.header(b"authorization")
+        caller = self._reviewer.cached(authorization)
+        if caller is None:
+            return self._identify(path, body, authorization, peer.address)
+        return self._serve(path, body, caller)
+
+    async def _identify(self, path: str, body: bytes, authorization: bytes | None, address: str) -> Answer:
+        try:
+            caller = await self._reviewer.identify(authorization, address)
+        except NotAuthenticatedError as problem:
+            return error(401, str(problem))
+        except ReviewUnavailableError as problem:
+            return error(503, str(problem), problem.retry_after_s)
+        answer = self._serve(path, body, caller)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _serve(self, path: str, body: bytes, caller: PodIdentity) -> Answer | Awaitable[Answer]:
+        wait = self._limiter.take(caller.pod_uid, len(body))
+        if wait > 0.0:
+            return error(
+                429, f"pod {caller.pod_name} calls too often or sends too much; wait {math.ceil(wait)} s", wait
+            )
+        return self._service.handle(path, body, caller)

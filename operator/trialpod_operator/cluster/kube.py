@@ -20,6 +20,8 @@ from trialpod_operator.cluster.operator_metrics import count_request
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient
+from collections.abc import Awaitable
+from typing import TypeVar
 
 TIMEOUT_S = 30.0
 PARALLEL = 32
@@ -319,3 +321,24 @@ def _seconds(value: str | None) -> float:
         return max(0.0, float(value or 0))
     except ValueError:
         return 0.0
+
+
+T = TypeVar("T")
+
+
+async def together(*requests: Awaitable[T]) -> list[T]:
+    """Make them at once, wait until all have ended, and return their results in this order.
+
+    Unlike a bare `asyncio.gather` it does not leave the others running when one fails: they would change what the
+    next reconcile of the experiment looks at.
+
+    Raises:
+        Exception: the first failure in this order, once all have ended.
+    """
+    results = await asyncio.gather(*requests, return_exceptions=True)
+    done = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

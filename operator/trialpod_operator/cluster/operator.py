@@ -9,6 +9,8 @@ Trials notice none of it; they try again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import itertools
 import json
 import logging
@@ -21,15 +23,13 @@ from typing import Any
 import kopf
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster import memory, metrics, names, operator_metrics
+from trialpod_operator.cluster import metrics, names, operator_metrics
 from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
-from trialpod_operator.cluster.identity import TokenReviewer
+from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import ApiError, Kube
-from trialpod_operator.cluster.leader_label import Mark
-from trialpod_operator.cluster.lease import Lease
+from trialpod_operator.cluster.lease import Lease, Mark
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.report_authorization import Gate
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.server import ReportServer
 from trialpod_operator.reports.service import ReportService
@@ -44,7 +44,7 @@ LOOP_LATE_S = 30.0
 
 async def run_operator(options: OperatorOptions) -> int:
     """Run until SIGTERM, or until another operator has the Lease; return the exit status."""
-    memory.share_arenas()
+    share_arenas()
     kube = await Kube.connect()
     process = _Process(kube, options)
     try:
@@ -209,8 +209,8 @@ class _Process:
 
     async def _trim(self) -> None:
         while True:
-            await asyncio.sleep(memory.TRIM_EVERY_S)
-            await asyncio.get_running_loop().run_in_executor(None, memory.trim)
+            await asyncio.sleep(TRIM_INTERVAL_S)
+            await asyncio.get_running_loop().run_in_executor(None, trim)
 
     async def _renew_certificates(self) -> None:
         while True:
@@ -294,3 +294,23 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("trialpod", "trialpod_operator"):
         logging.getLogger(name).setLevel(level)
+
+
+ARENAS = 2
+"""glibc gives each thread an arena of its own, up to eight for each core, and returns little of them."""
+_M_ARENA_MAX = -8  # malloc.h
+
+TRIM_INTERVAL_S = 60.0
+
+
+def share_arenas() -> None:
+    """Have all threads share a few arenas; to be called before the first thread."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
+
+
+def trim() -> bool:
+    """Hand free memory back to the system; return whether there was any. It takes milliseconds: for a thread."""
+    with contextlib.suppress(OSError, AttributeError):
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    return False

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trialpod_operator.cluster import authority, leader_label, names, operator
+from trialpod_operator.cluster import authority, lease, names, operator
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"
@@ -117,7 +117,7 @@ def test_the_rights_are_those_of_the_names_that_the_operator_uses() -> None:
 def test_in_its_own_namespace_the_operator_has_its_secret_and_its_lease() -> None:
     named = {name: rule["verbs"] for rule in rules("ownRules") for name in rule.get("resourceNames", [])}
     assert named == {authority.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
-    assert f"{leader_label.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
+    assert f"{lease.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from fake_api import FakeApi, FakeKube, error
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import operator
 from trialpod_operator.cluster.kube import ApiError, Kube
-from trialpod_operator.cluster.leader_label import ACTIVE_LABEL, Mark
+from trialpod_operator.cluster.lease import ACTIVE_LABEL, Mark
 from trialpod_operator.cluster.options import OperatorOptions
 
 

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import os
 from pathlib import Path
-from trialpod_operator.cluster.memory import share_arenas, trim
+from trialpod_operator.cluster.operator import share_arenas, trim
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.cluster.session_policy import session_policy
+from trialpod_operator.cluster.key_issuer import session_policy
 
 TRIAL = "s3://tune/team/digits/train_1"
 

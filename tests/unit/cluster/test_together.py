@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trialpod_operator.cluster.gather import together
+from trialpod_operator.cluster.kube import together
 
 
 def test_the_results_come_in_the_order_of_the_requests() -> None:

@@ -29,19 +29,17 @@ from trialpod_operator.cluster.cache import Object, Seen
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.assignments import Assignments
-from trialpod_operator.cluster.pods.attempt_endings import SILENT_S, AttemptEndings
 from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, Run, adopt, is_leaving
 from trialpod_operator.cluster.pods.build import grace_seconds, reuses_pods, spec_digest
-from trialpod_operator.cluster.pods.capacity import slots
 from trialpod_operator.cluster.pods.creation import PodCreation
-from trialpod_operator.cluster.pods.diagnostics import EVERY_S, Complaints, waits_in_queue
+from trialpod_operator.cluster.pods.diagnostics import EVERY_S, SILENT_S, AttemptEndings, Complaints, waits_in_queue
 from trialpod_operator.cluster.pods.experiment_pods import Shared
 from trialpod_operator.cluster.pods.garbage_collector import Clearing
 from trialpod_operator.cluster.pods.group_work import GroupWork
-from trialpod_operator.cluster.pods.in_place import InPlace
 from trialpod_operator.cluster.pods.pending import Waiting
 from trialpod_operator.cluster.pods.pod_work import PodWork, Refusals, node_of
-from trialpod_operator.cluster.pods.reuse import Reuse, spare
+from trialpod_operator.cluster.pods.queues import slots
+from trialpod_operator.cluster.pods.reuse import InPlace, Reuse, spare
 from trialpod_operator.cluster.pods.terminated import Ending
 from trialpod_operator.engine.actions import (
     Action,

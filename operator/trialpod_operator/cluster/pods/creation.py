@@ -7,7 +7,7 @@ its TuneTrial is there to own it. Where the server refuses one, it is asked for 
 from __future__ import annotations
 
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.gather import together
+from trialpod_operator.cluster.kube import together
 from trialpod_operator.cluster.pods.binding import Run
 from trialpod_operator.cluster.pods.experiment_pods import Shared
 from trialpod_operator.engine.trial import Trial

@@ -15,9 +15,8 @@ from trialpod_operator.cluster.cache import Object, Seen
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.pods.binding import Run
 from trialpod_operator.cluster.pods.group_work import GroupWork
-from trialpod_operator.cluster.pods.in_place import InPlace
 from trialpod_operator.cluster.pods.pod_work import PodWork
-from trialpod_operator.cluster.pods.reuse import Reuse
+from trialpod_operator.cluster.pods.reuse import InPlace, Reuse
 
 
 @dataclass(eq=False)

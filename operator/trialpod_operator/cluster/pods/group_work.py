@@ -31,9 +31,8 @@ from trialpod_operator.cluster.pods.group import (
 )
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL, why_waiting
 from trialpod_operator.cluster.pods.pod_work import PodWork, node_of
-from trialpod_operator.cluster.pods.reading import condition
+from trialpod_operator.cluster.pods.reading import Waiting, condition
 from trialpod_operator.cluster.pods.terminated import Ending, presumed_gone, read_ending
-from trialpod_operator.cluster.pods.wait_reason import Waiting
 
 QUIET_S = 60.0
 """After so long without a result from a head, the server is asked about its workers: it may wait for one in vain."""

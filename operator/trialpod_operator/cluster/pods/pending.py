@@ -15,6 +15,8 @@ from trialpod_operator.api import status_models
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.reading import (
     Pod,
+    Severity,
+    Waiting,
     condition,
     foreign,
     is_sidecar,
@@ -25,7 +27,6 @@ from trialpod_operator.cluster.pods.reading import (
     trial_container,
 )
 from trialpod_operator.cluster.pods.rejected import why_refused
-from trialpod_operator.cluster.pods.wait_reason import Severity, Waiting
 
 __all__ = ["Severity", "Waiting", "summarize", "why_refused", "why_waiting"]
 

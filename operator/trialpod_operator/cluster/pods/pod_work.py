@@ -20,16 +20,15 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, Seen
-from trialpod_operator.cluster.gather import together
-from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.kube import ApiError, Kube, together
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import made_for
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod
 from trialpod_operator.cluster.pods.pending import Waiting
 from trialpod_operator.cluster.pods.reading import container_state, failed_beside, last_end, trial_container
 from trialpod_operator.cluster.pods.rejected import why_refused
+from trialpod_operator.cluster.pods.resources import build_trial
 from trialpod_operator.cluster.pods.template import TemplateError
-from trialpod_operator.cluster.pods.trial_resources import build_trial
 from trialpod_operator.engine.trial import Trial
 
 logger = logging.getLogger(__name__)

@@ -137,3 +137,47 @@ def _quotas(cluster: Object) -> dict[tuple[str, str], str]:
         for flavor in group.get("flavors") or ()
         for resource in flavor.get("resources") or ()
     }
+
+
+# How many attempts may be under way: an experiment runs ahead of its placed pods by a few only, because every further
+# pending pod costs the scheduler and whoever is behind it in a queue.
+
+AHEAD = 16
+"""So many more attempts than have a place are started."""
+
+IN_QUEUE = 4
+"""So many while some wait in a queue."""
+
+WAITS_AFTER_S = 5.0
+"""After so long a pod that a queue has not admitted waits; before, it is on its way."""
+
+
+def slots(
+    now: int | None,
+    placed: int,
+    most: int | None,
+    *,
+    queued: bool = False,
+    waits: bool = False,
+    grouped: bool = False,
+) -> int | None:
+    """Return how many attempts may be under way, None when that stays as it is.
+
+    Args:
+        now: as it is; None = nothing holds them back.
+        placed: attempts that have a place: a node, or their work already.
+        most: the user's limit, if there is one.
+        queued: the pods go through a queue.
+        waits: the queue lets some of them wait.
+        grouped: each attempt has several pods.
+    """
+    if queued:
+        ahead = IN_QUEUE if waits else max(IN_QUEUE, placed)
+    elif most is None:
+        ahead = 1 if grouped else AHEAD
+    else:
+        ahead = max(AHEAD, placed)
+    wanted = placed + ahead
+    if most is not None and wanted >= most:
+        return None if now is None or now >= most else most
+    return wanted if now is None or wanted > now or wanted < now - ahead else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from trialpod_operator.cluster import names
 
@@ -109,3 +110,30 @@ def foreign(text: object, limit: int = MAX_FOREIGN) -> str:
         return words
     head = limit // 2
     return f"{words[:head]} ... {words[-(limit - head - 5) :]}"
+
+
+Severity = Literal["waiting", "stuck"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Why something does not run.
+
+    Attributes:
+        reason: one word for programs.
+        message: what it waits for.
+        remedy: what to do.
+        severity: `stuck` when waiting alone will not help.
+        since: in seconds since the epoch, where that is known.
+    """
+
+    reason: str
+    message: str
+    remedy: str
+    severity: Severity = "waiting"
+    since: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The message with the remedy."""
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trialpod_operator.cluster.pods.reading import foreign
-from trialpod_operator.cluster.pods.wait_reason import Severity, Waiting
+from trialpod_operator.cluster.pods.reading import Severity, Waiting, foreign
 
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+?), used: (\S+?), limited: (\S+)")
 _QUOTA_NEEDS = re.compile(r"failed quota: ([^:\s]+): must specify (.+)")

@@ -17,10 +17,8 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
-from trialpod_operator.cluster.gather import together
 from trialpod_operator.cluster.hosted import HostedExperiment
-from trialpod_operator.cluster.kube import ApiError
-from trialpod_operator.cluster.merge import merge_patch
+from trialpod_operator.cluster.kube import ApiError, together
 from trialpod_operator.cluster.pods.bindings import Runs
 from trialpod_operator.cluster.pods.pending import Waiting, summarize
 from trialpod_operator.cluster.pods.pod_work import node_of
@@ -460,3 +458,19 @@ def hosted_started(hosted: HostedExperiment | None) -> bool:
 
 def _refusal(why: Waiting) -> Problem | None:
     return Problem(reason=why.reason, message=why.text, stalled=True) if why.severity == "stuck" else None
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that makes `after` out of `before`: what differs, and None for what is no longer there.
+
+    A list is replaced as a whole. Values that are None cannot be written by a merge patch; there must be none.
+    """
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if nested := merge_patch(old, value):
+                patch[key] = nested
+        elif key not in before or old != value:
+            patch[key] = value
+    return patch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialpod_operator.cluster.pods.capacity import AHEAD, IN_QUEUE, slots
+from trialpod_operator.cluster.pods.queues import AHEAD, IN_QUEUE, slots
 
 
 def rounds(room: int, most: int, *, queued: bool) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 from virtual_time import run
 
 from trialpod_operator.cluster.pods.binding import Run
-from trialpod_operator.cluster.pods.in_place import InPlace
+from trialpod_operator.cluster.pods.reuse import InPlace
 
 
 def attempt() -> Run:

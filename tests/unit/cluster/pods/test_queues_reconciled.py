@@ -11,7 +11,7 @@ from cluster_world import Play, World
 from virtual_time import until
 
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.pods.capacity import AHEAD, IN_QUEUE
+from trialpod_operator.cluster.pods.queues import AHEAD, IN_QUEUE
 
 LABEL = "kueue.x-k8s.io/queue-name"
 TEMPLATE = {"metadata": {"labels": {LABEL: "research"}}, "spec": {"terminationGracePeriodSeconds": 15}}

@@ -11,7 +11,7 @@ from cluster_objects import EXPERIMENT, experiment
 
 from trialpod.protocol.values import params_encoder
 from trialpod_operator.api.trial_models import TuneTrial
-from trialpod_operator.cluster.pods.trial_resources import build_trial
+from trialpod_operator.cluster.pods.resources import build_trial
 from trialpod_operator.engine.trial import Trial
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod_operator.cluster.spec_changes import changes, set_by
+from trialpod_operator.cluster.status.events import changes, set_by
 from trialpod_operator.engine.settings import Settings
 
 OLD = Settings(name="e", trainable_name="t", num_samples=3)
