@@ -16,10 +16,10 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, Seen
 from trialpod_operator.cluster.experiment_controller import ExperimentController
-from trialpod_operator.cluster.experiment_metrics import Account
 from trialpod_operator.cluster.kube import ApiError, Kube, together
+from trialpod_operator.cluster.metrics.account import Account
+from trialpod_operator.cluster.metrics.instruments import timed_reconcile
 from trialpod_operator.cluster.monotonic_epoch import steady
-from trialpod_operator.cluster.operator_metrics import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import NAMESPACE
 from trialpod_operator.cluster.work_queue import WorkQueue

@@ -34,11 +34,11 @@ from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
 from trialpod_operator.cluster.background_removal import scrap
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
-from trialpod_operator.cluster.experiment_metrics import Account, AccountView
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import ApiError, together
-from trialpod_operator.cluster.operator_metrics import STORAGE_ERRORS
+from trialpod_operator.cluster.metrics.account import Account, AccountView
+from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS
 from trialpod_operator.cluster.pods.bindings import Runs
 from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, module_file
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
@@ -254,11 +254,11 @@ class ExperimentController:
             except storage_access.StorageProblemError as error:
                 problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
             except (StorageKeysError, StorageDeniedError) as error:
-                STORAGE_ERRORS.value += 1
+                STORAGE_ERRORS.inc()
                 self._secret_read_at = 0.0  # corrected keys are to be found at the next look
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
             except StorageUnavailableError as error:
-                STORAGE_ERRORS.value += 1
+                STORAGE_ERRORS.inc()
                 message = f"{error}; it goes on as soon as the storage answers"
                 problem, again = Problem(reason="StorageUnavailable", message=message), RETRY_S
             except FencedError as error:

@@ -27,7 +27,7 @@ import msgspec
 from trialpod.protocol.messages import Assignment, Horizon, ReportAnswer
 from trialpod.protocol.values import number, results_decoder
 from trialpod.storage.base import Storage
-from trialpod_operator.cluster.operator_metrics import STORAGE_ERRORS, ExperimentMeter
+from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS, ExperimentMeter
 from trialpod_operator.engine.actions import Action, ResultsApplied
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -419,7 +419,7 @@ class HostedExperiment:
 
     def _count_errors(self) -> None:
         errors = self._replica.errors
-        STORAGE_ERRORS.value += errors - self._errors
+        STORAGE_ERRORS.inc(errors - self._errors)
         self._errors = errors
 
     # -- what the trial files are called --

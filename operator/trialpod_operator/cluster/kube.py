@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 from urllib.request import getproxies
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.cluster.metrics.instruments import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
-from trialpod_operator.cluster.operator_metrics import count_request
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient

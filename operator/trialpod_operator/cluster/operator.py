@@ -23,12 +23,14 @@ from typing import Any
 import kopf
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster import metrics, names, operator_metrics
+from trialpod_operator.cluster import names
 from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.lease import Lease, Mark
+from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS
+from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.server import ReportServer
@@ -74,10 +76,10 @@ class _Process:
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
-        service = ReportService(self._controller, operator_metrics.REPORT_SECONDS.observe)
+        service = ReportService(self._controller, REPORT_SECONDS.observe)
         self._server = ReportServer(Gate(service, TokenReviewer(review)))
         probes = {"/healthz": self._healthy, "/readyz": self._ready}
-        self._probes = ProbeServer(probes, {"/metrics": Page(metrics.CONTENT_TYPE, self._metrics)})
+        self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self._metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
         self._waiting = False
@@ -192,7 +194,7 @@ class _Process:
         return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} wait for a look"
 
     def _metrics(self) -> str:
-        return operator_metrics.page(
+        return page(
             self._controller.seen.experiments,
             active=self._lease.held,
             queue_depth=self._controller.queue.depth,

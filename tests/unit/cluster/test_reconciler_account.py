@@ -10,16 +10,15 @@ from cluster_world import Play, World
 from prometheus_client.parser import text_string_to_metric_families
 from virtual_time import until
 
-from trialpod_operator.cluster import operator_metrics
+from trialpod_operator.cluster.metrics.instruments import REGISTRY
+from trialpod_operator.cluster.metrics.page import page
 
 GPU = "nvidia.com/gpu"
 
 
 def scrape(world: World) -> dict[str, Any]:
     controller = world.operator.controller
-    text = operator_metrics.page(
-        controller.seen.experiments, active=True, queue_depth=0, open_count=0, accounts=controller.accounts()
-    )
+    text = page(controller.seen.experiments, active=True, queue_depth=0, open_count=0, accounts=controller.accounts())
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -141,11 +140,16 @@ def test_how_long_trials_wait_and_how_much_of_a_budget_is_used_is_shown(play: Pl
 
 def test_results_are_timed_until_they_are_durable_and_checkpoints_are_counted(play: Play) -> None:
     async def scenario(world: World) -> None:
-        durable, checkpoints = operator_metrics.DURABLE_SECONDS.count, operator_metrics.CHECKPOINTS.value
+        def counts() -> tuple[float, float]:
+            names = ("trialpod_result_durable_seconds_count", "trialpod_checkpoints_total")
+            durable, checkpoints = (REGISTRY.get_sample_value(name) or 0 for name in names)
+            return durable, checkpoints
+
+        durable, checkpoints = counts()
         await world.apply()
         await world.until_over()
-        assert operator_metrics.DURABLE_SECONDS.count - durable >= 3
-        assert operator_metrics.CHECKPOINTS.value - checkpoints == 15
+        assert counts()[0] - durable >= 3
+        assert counts()[1] - checkpoints == 15
 
     play(scenario)
 

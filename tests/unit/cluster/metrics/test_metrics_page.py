@@ -9,25 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from cluster_objects import NOW, Run
 from prometheus_client.parser import text_string_to_metric_families
-from test_hosted import SETTINGS, Shell, within
-from test_hosted import results as two_results
 
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import ReportAnswer, ReportRequest
-from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.api import status_models
-from trialpod_operator.cluster import metrics, operator, operator_metrics
+from trialpod_operator.cluster import operator
+from trialpod_operator.cluster.metrics import instruments
+from trialpod_operator.cluster.metrics.account import Account
+from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, STATES
+from trialpod_operator.cluster.metrics.page import page as metrics_page
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.status.build import experiment_status
 from trialpod_operator.cluster.status.conditions import Problem
-from trialpod_operator.engine.events import ResultsReceived, SettingsObserved, TimerFired
 from trialpod_operator.reports.probes import Page, ProbeServer
 from trialpod_operator.reports.service import ReportService
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def families(text: str) -> dict[str, Any]:
@@ -77,12 +76,12 @@ def experiments() -> dict[str, dict[str, Any]]:
 
 
 def page(found: dict[str, dict[str, Any]] | None = None) -> str:
-    return operator_metrics.page(found or {}, active=True, queue_depth=4, open_count=2)
+    return metrics_page(found or {}, active=True, queue_depth=4, open_count=2)
 
 
 def test_a_scrape_over_http_is_what_prometheus_can_read() -> None:
     async def main() -> bytes:
-        server = ProbeServer({}, {"/metrics": Page(metrics.CONTENT_TYPE, lambda: page(experiments()))})
+        server = ProbeServer({}, {"/metrics": Page(CONTENT_TYPE, lambda: page(experiments()))})
         host, port = await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=0.0.4\r\n\r\n")
@@ -136,7 +135,7 @@ def test_each_experiment_counts_once_under_the_condition_that_matters_most() -> 
 def test_trials_are_counted_by_state_and_a_finished_experiment_has_no_series() -> None:
     found = values(families(page(experiments()))["trialpod_trials"], "namespace", "experiment", "state")
     assert {(namespace, name) for namespace, name, _ in found} == {("a", "running"), ("a", "waiting"), ("b", "away")}
-    assert {state: found["a", "running", state] for state in operator_metrics.STATES} == {
+    assert {state: found["a", "running", state] for state in STATES} == {
         "pending": 2,  # their pods do not run yet
         "running": 0,
         "paused": 0,
@@ -145,41 +144,12 @@ def test_trials_are_counted_by_state_and_a_finished_experiment_has_no_series() -
     }
 
 
-def results(count: int) -> ResultsReceived:
-    return ResultsReceived(trial_id="t_1", attempt=1, first=1, results=[msgspec.Raw(b"\x80")] * count)
-
-
-def test_results_and_the_time_until_they_are_committed() -> None:
-    clock = Clock()
-    meter = operator_metrics.ExperimentMeter(clock)
-    before, times = operator_metrics.RESULTS.value, operator_metrics.COMMIT_SECONDS.count
-    meter.applied(results(3), 10)
-    clock.now = 1.0
-    meter.applied(TimerFired(), 20)
-    meter.committed(9)
-    assert operator_metrics.COMMIT_SECONDS.count == times
-    meter.committed(15)
-    meter.committed(20)
-    assert operator_metrics.COMMIT_SECONDS.count == times + 1
-    meter.applied(TimerFired(), 30)
-    meter.committed(30)
-    assert (operator_metrics.RESULTS.value - before, operator_metrics.COMMIT_SECONDS.count - times) == (3, 2)
-
-
-def test_an_open_experiment_tells_its_meter_what_is_applied_and_committed(tmp_path: Path) -> None:
-    async def test() -> None:
-        shell = Shell(DirectoryStorage(tmp_path / "storage"), tmp_path / "work")
-        hosted = shell.start()
-        before, times = operator_metrics.RESULTS.value, operator_metrics.COMMIT_SECONDS.count
-        hosted.apply(SettingsObserved(settings=SETTINGS))
-        await within(hosted.settle())
-        assert operator_metrics.COMMIT_SECONDS.count == times + 1
-        hosted.apply(two_results(shell.starts()[0], 1, 0.5, 0.6))
-        await within(hosted.settle())
-        assert (operator_metrics.RESULTS.value - before, operator_metrics.COMMIT_SECONDS.count - times) == (2, 2)
-        await hosted.close(complete=False)
-
-    asyncio.run(test())
+def test_a_label_may_hold_anything() -> None:
+    queue = 'a "queue"\\, {x="y"}\n1'
+    account = Account(key="team/ü", queue=queue, decided={("cpu", "useful"): 2.5})
+    text = metrics_page({}, active=False, queue_depth=0, open_count=0, accounts=[account])
+    (sample,) = families(text)["trialpod_resource_seconds"].samples
+    assert (sample.labels["experiment"], sample.labels["queue"], sample.value) == ("ü", queue, 2.5)
 
 
 def test_the_operator_serves_all_of_it_before_it_has_done_anything() -> None:
@@ -189,22 +159,6 @@ def test_the_operator_serves_all_of_it_before_it_has_done_anything() -> None:
     assert values(found["trialpod_active"]) == {(): 0}
     assert values(found["trialpod_open_experiments"]) == {(): 0}
     assert set(values(found["trialpod_experiments"], "condition").values()) == {0}
-
-
-def test_an_attempt_that_ends_is_counted_once_however_often_it_is_heard_of() -> None:
-    meter = operator_metrics.ExperimentMeter()
-
-    def count(kind: str, reason: str) -> float:
-        return operator_metrics.ATTEMPTS_ENDED.values.get((kind, reason), 0)
-
-    before = count("completed", "paused"), count("disruption", "EvictionByEvictionAPI"), count("failure", "failed")
-    meter.ended("t_1", 1, "paused")
-    meter.ended("t_1", 1, "paused")
-    meter.ended("t_1", 2, "EvictionByEvictionAPI", "disruption")
-    meter.ended("t_1", 2, "failed")
-    meter.ended("t_1", 3, "failed")
-    after = count("completed", "paused"), count("disruption", "EvictionByEvictionAPI"), count("failure", "failed")
-    assert [new - old for new, old in zip(after, before, strict=True)] == [1, 1, 1]
 
 
 class OneExperiment:
@@ -254,45 +208,9 @@ def test_a_report_is_timed_until_its_answer_whatever_that_is() -> None:
     assert len(times) == 3
 
 
-def test_a_look_that_fails_is_timed_and_counted_and_still_fails() -> None:
-    async def fails(key: str) -> float | None:
-        raise ValueError(key)
-
-    before = operator_metrics.RECONCILE_SECONDS.count, operator_metrics.RECONCILE_ERRORS.value
-    with pytest.raises(ValueError, match="a/b"):
-        asyncio.run(operator_metrics.timed_reconcile(fails)("a/b"))  # type: ignore[arg-type]
-    assert (operator_metrics.RECONCILE_SECONDS.count, operator_metrics.RECONCILE_ERRORS.value) == (
-        before[0] + 1,
-        before[1] + 1,
-    )
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "verb", "resource"),
-    [
-        ("GET", "/api/v1/namespaces/team/pods", "list", "pods"),
-        ("GET", "/api/v1/namespaces/team/pods/x/log", "get", "pods/log"),
-        ("PATCH", "/apis/trialpod.dev/v1alpha1/namespaces/team/tunetrials/x/status", "patch", "tunetrials/status"),
-        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", "create", "tokenreviews"),
-        ("DELETE", "/api/v1/namespaces/team/pods/x", "delete", "pods"),
-        ("DELETE", "/api/v1/namespaces/team/pods", "deletecollection", "pods"),
-        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/team/leases/x", "update", "leases"),
-        ("GET", "/api/v1/nodes", "list", "nodes"),
-        ("GET", "/api/v1/namespaces/kube-system", "get", "namespaces"),
-    ],
-)
-def test_requests_to_the_api_server_are_counted_without_names(
-    method: str, path: str, verb: str, resource: str
-) -> None:
-    labels = (verb, resource, "418")
-    before = operator_metrics.API_REQUESTS.values.get(labels, 0)
-    operator_metrics.count_request(method, path, 418)
-    assert operator_metrics.API_REQUESTS.values[labels] == before + 1
-
-
 def test_rules_dashboard_and_documentation_name_metrics_that_exist_and_explain_all() -> None:
-    operator_metrics.API_REQUESTS.add("get", "pods", "200")
-    operator_metrics.ATTEMPTS_ENDED.add("completed", "completed")
+    instruments.API_REQUESTS.inc("get", "pods", "200")
+    instruments.ATTEMPTS_ENDED.inc("completed", "completed")
     there = set(re.findall(r"^# TYPE (\w+)", page(experiments()), re.MULTILINE))
     suffix = re.compile("_(bucket|sum|count)$")
     chart = ROOT / "charts/trialpod"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster_objects import Run
 
-from trialpod_operator.cluster.experiment_metrics import KEPT_S, Account, AccountView, account_families
+from trialpod_operator.cluster.metrics.account import KEPT_S, Account, AccountView, account_families
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.events import AttemptStarted
 
@@ -63,7 +63,10 @@ def test_the_families_have_one_sample_for_each_series() -> None:
     run = Run(1, max_trial_hours=1.0)
     ran(run, 36)
     families = {each.name: each for each in account_families([view_of(run, AccountView("team/digits"))])}
-    samples = dict(families["trialpod_resource_seconds_total"].samples)
-    assert samples["team", "digits", "q", "cpu", "lost"] == 0
+    samples = families["trialpod_resource_seconds"].samples
     assert len(samples) == 8
-    assert dict(families["trialpod_budget_used_ratio"].samples) == {("team", "digits", "maxTrialHours"): 0.01}
+    labels = {"namespace": "team", "experiment": "digits", "queue": "q", "resource": "cpu", "outcome": "lost"}
+    assert [each.value for each in samples if each.labels == labels] == [0]
+    (budget,) = families["trialpod_budget_used_ratio"].samples
+    assert budget.labels == {"namespace": "team", "experiment": "digits", "budget": "maxTrialHours"}
+    assert budget.value == 0.01

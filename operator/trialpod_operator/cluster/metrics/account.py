@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from trialpod_operator.cluster.metrics import Family
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 
@@ -110,46 +112,42 @@ class AccountView:
         return Account(key=self._key, queue=self._last.queue, decided=self._last.decided)
 
 
-def account_families(accounts: Iterable[Account]) -> Iterator[Family]:
+def account_families(accounts: Iterable[Account]) -> Iterator[Metric]:
     """Return the accounts as families of metrics."""
-    found = list(accounts)
-    names = {account.key: tuple(account.key.split("/", 1)) for account in found}
-    yield Family(
+    decided = CounterMetricFamily(
         "trialpod_resource_seconds_total",
-        "counter",
         "Resources that trials took, times seconds, by what came of them; counted when that is decided.",
-        (*_WHOSE, "queue", "resource", "outcome"),
-        [
-            ((*names[each.key], each.queue, name, outcome), value)
-            for each in found
-            for (name, outcome), value in each.decided.items()
-        ],
+        labels=[*_WHOSE, "queue", "resource", "outcome"],
     )
-    yield Family(
+    undecided = GaugeMetricFamily(
         "trialpod_resource_seconds_undecided",
-        "gauge",
         "Resources that trials took, times seconds, of which it is not decided yet what comes of them.",
-        (*_WHOSE, "queue", "resource"),
-        [((*names[each.key], each.queue, name), value) for each in found for name, value in each.open.items()],
+        labels=[*_WHOSE, "queue", "resource"],
     )
-    yield Family(
+    in_use = GaugeMetricFamily(
         "trialpod_resources_in_use",
-        "gauge",
         "Resources that running attempts have now: cores, bytes, devices; of trial, how many run.",
-        (*_WHOSE, "queue", "resource"),
-        [((*names[each.key], each.queue, name), value) for each in found for name, value in each.in_use.items()],
+        labels=[*_WHOSE, "queue", "resource"],
     )
-    yield Family(
+    pending = GaugeMetricFamily(
         "trialpod_pending_seconds",
-        "gauge",
         "How long the trial has waited that waits longest for its pod to run.",
-        _WHOSE,
-        [(names[each.key], each.pending_s) for each in found],
+        labels=_WHOSE,
     )
-    yield Family(
+    budgets = GaugeMetricFamily(
         "trialpod_budget_used_ratio",
-        "gauge",
         "How much of a budget of hours is used, running trials included.",
-        (*_WHOSE, "budget"),
-        [((*names[each.key], name), ratio) for each in found for name, ratio in each.budgets.items()],
+        labels=[*_WHOSE, "budget"],
     )
+    for account in accounts:
+        whose = account.key.split("/", 1)
+        for (name, outcome), value in account.decided.items():
+            decided.add_metric([*whose, account.queue, name, outcome], value)
+        for name, value in account.open.items():
+            undecided.add_metric([*whose, account.queue, name], value)
+        for name, value in account.in_use.items():
+            in_use.add_metric([*whose, account.queue, name], value)
+        pending.add_metric(whose, account.pending_s)
+        for name, ratio in account.budgets.items():
+            budgets.add_metric([*whose, name], ratio)
+    return iter((decided, undecided, in_use, pending, budgets))

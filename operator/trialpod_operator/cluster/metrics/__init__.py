@@ -1,0 +1,1 @@
+"""What the operator measures of itself, for Prometheus: instruments, the account of each experiment, the page."""

@@ -1,0 +1,113 @@
+"""The text of a scrape: the process's instruments, and how things stand now, read from what the watches have shown.
+
+A finished experiment has no series of its own any more, and a standby shows none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client import Metric, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from trialpod_operator.cluster.metrics.account import Account, account_families
+from trialpod_operator.cluster.metrics.instruments import REGISTRY
+from trialpod_operator.cluster.status.conditions import whole
+
+__all__ = ["CONDITIONS", "CONTENT_TYPE", "STATES", "condition_of", "page"]
+
+CONDITIONS = (
+    "Running",
+    "Waiting",
+    "Suspended",
+    "StorageUnavailable",
+    "Stalled",
+    "Succeeded",
+    "Failed",
+    "NotObserved",
+)
+"""Each experiment counts as exactly one of these."""
+
+STATES = ("pending", "running", "paused", "terminated", "error")
+"""Of trials; the keys of an experiment's status.trials."""
+
+
+def condition_of(item: Mapping[str, Any]) -> str:
+    """Return which of `CONDITIONS` holds for a TuneExperiment, the one that matters most first."""
+    status = item.get("status") or {}
+    conditions = {each["type"]: each for each in whole(status.get("conditions"))}
+    true = {kind for kind, each in conditions.items() if each.get("status") == "True"}
+    for kind in ("Succeeded", "Failed", "Stalled", "Suspended"):
+        if kind in true:
+            return kind
+    ready = conditions.get("Ready")
+    if ready is None:
+        return "NotObserved"
+    if "Ready" in true:
+        return "Running"
+    return "StorageUnavailable" if ready.get("reason") == "StorageUnavailable" else "Waiting"
+
+
+class _Current(Collector):
+    """The families of one scrape."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._families
+        yield from REGISTRY.collect()
+
+
+def page(
+    experiments: Mapping[str, Mapping[str, Any]],
+    *,
+    active: bool,
+    queue_depth: int,
+    open_count: int,
+    accounts: Iterable[Account] = (),
+) -> str:
+    """Return the whole text of a scrape.
+
+    Args:
+        experiments: the TuneExperiments as they were last seen, by "namespace/name".
+        active: this operator holds the Lease.
+        queue_depth: experiments that wait for a reconcile pass.
+        open_count: experiments in memory.
+        accounts: of them, and of those that have just finished.
+    """
+    families = [
+        GaugeMetricFamily("trialpod_active", "1 when this operator is the one at work, 0 when it stands by.", active),
+        GaugeMetricFamily("trialpod_queue_depth", "Experiments that wait for a look.", queue_depth),
+        GaugeMetricFamily("trialpod_open_experiments", "Experiments whose engine is in memory.", open_count),
+        *_experiment_families(experiments),
+        *account_families(accounts),
+    ]
+    return generate_latest(_Current(families)).decode()
+
+
+def _experiment_families(experiments: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    conditions = {key: condition_of(item) for key, item in experiments.items()}
+    counts = Counter(conditions.values())
+    family = GaugeMetricFamily(
+        "trialpod_experiments", "Experiments, each by the one condition that matters most.", labels=["condition"]
+    )
+    for condition in CONDITIONS:
+        family.add_metric([condition], counts[condition])
+    yield family
+    family = GaugeMetricFamily(
+        "trialpod_trials",
+        "Trials of experiments that have not finished.",
+        labels=["namespace", "experiment", "state"],
+    )
+    for key, item in experiments.items():
+        trials = (item.get("status") or {}).get("trials")
+        if trials is None or conditions[key] in ("Succeeded", "Failed"):
+            continue
+        for state in STATES:
+            family.add_metric([*key.split("/", 1), state], trials.get(state) or 0)
+    yield family
