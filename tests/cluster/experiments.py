@@ -11,9 +11,9 @@ from typing import Any
 from cluster_access import ACCESS_KEY, BUCKET, ENDPOINT, SECRET_KEY, Cluster
 
 from trialpod.storage.base import KeyMissingError
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 from trialpod_operator.experiment.fsck.examine import examine
 

@@ -11,9 +11,9 @@ import pytest
 from cluster_access import ACCESS_KEY, BUCKET, ENDPOINT, NODES, SECRET_KEY, Cluster
 from testcluster import processes, system
 
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 
 

@@ -37,7 +37,7 @@ class Curious(Steps):
     def tries(self):
         import dataclasses, os
         import msgspec
-        from trialpod.storage.s3.options import StorageOptions
+        from trialpod.storage.options import StorageOptions
         from trialpod.storage.s3.storage import open_to_read
 
         endpoint, bucket, mine = self.config["endpoint"], self.config["bucket"], self.config["mine"]

@@ -22,11 +22,11 @@ from trialpod.errors import CheckpointError, InvalidInputError, JournalError, Tr
 from trialpod.protocol.messages import AssignmentRequest, ReportRequest
 from trialpod.protocol.packed import read_packed
 from trialpod.protocol.values import opaque_decoder, params_decoder
-from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints import manifest
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.format import encode_segment_header, encode_snapshot
 from trialpod.storage.journal.journal import Journal
+from trialpod.storage.registry import open_storage
 from trialpod.tune.shipping import stored_objects
 from trialpod_operator.engine.state import Snapshot
 from trialpod_operator.experiment.journaled_engine import JournaledEngine

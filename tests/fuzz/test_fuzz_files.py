@@ -19,11 +19,11 @@ from trialpod.cli.main import main
 from trialpod.errors import CheckpointError, InvalidInputError, JournalError, TrainableError, TrialpodError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.packed import read_packed
-from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints import manifest
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.format import encode_segment_header
 from trialpod.storage.journal.journal import Journal
+from trialpod.storage.registry import open_storage
 from trialpod.tune.shipping import stored_objects
 from trialpod_operator.experiment.records import decode_record, decode_snapshot
 from trialpod_operator.experiment.stored import read_stored

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage, parse_uri
 
 ROOT = Path(__file__).resolve().parents[2]

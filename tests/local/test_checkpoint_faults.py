@@ -21,13 +21,13 @@ from s3_proxy import AnsweringProxy, CuttingProxy
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import Assignment, CheckpointInfo, CheckpointRules, TrainableRef
-from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.deletion import delete_experiment
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.registry import open_storage
 from trialpod.storage.s3.client import S3Client
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
@@ -286,8 +286,8 @@ def test_an_attempt_that_is_superseded_in_mid_upload_ends_and_its_successor_has_
 KILLED = """
 import os, sys
 from pathlib import Path
-from trialpod.storage.base import open_storage
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.registry import open_storage
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 endpoint, folder = sys.argv[1:]
 options = StorageOptions(endpoint=endpoint, part_bytes=5 << 20, multipart_bytes=6 << 20)

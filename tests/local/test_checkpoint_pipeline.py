@@ -19,8 +19,8 @@ import pytest
 from report_server import ReportServer
 
 from trialpod.protocol.messages import Assignment, CheckpointRules, StopRule, TrainableRef
-from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.registry import open_storage
 
 pytestmark = [pytest.mark.local, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from minio_server import MinioServer, environment_keys
 from trialpod.errors import CheckpointError
 from trialpod.legacy.durable import DurableTrainable
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 from trialpod.tune import Checkpoint, Trainable
 

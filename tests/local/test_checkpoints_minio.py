@@ -17,7 +17,7 @@ from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import Storage
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once]

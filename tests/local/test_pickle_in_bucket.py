@@ -18,7 +18,7 @@ from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.runner.load import load_trainable
 from trialpod.storage.base import StorageUnavailableError
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.options import StorageOptions
 from trialpod.tune.shipping import stored_objects
 from trialpod.tune.shipping.package import pack_trainable
 

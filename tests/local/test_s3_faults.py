@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 from minio_server import FixedKeys, MinioServer
-from s3_proxy import AnsweringProxy, CuttingProxy
+from s3_proxy import AnsweringProxy, CuttingProxy, Rule
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyChangedError, KeyExistsError, NoConditionsError, StorageUnavailableError
+from trialpod.storage.base import (
+    ConditionalWriteUnsupportedError,
+    KeyChangedError,
+    KeyExistsError,
+    StorageUnavailableError,
+)
 from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.storage import S3Storage
 
@@ -85,7 +90,7 @@ def test_an_upload_survives_the_server_being_killed_and_started_again(server: Mi
     waits = Waits(server.start)
     with CuttingProxy(server.port, after=12 * MEBIBYTE, then=server.kill) as proxy:
         storage = reach(server, endpoint=proxy.endpoint, sleep=waits)
-        storage.put_file(large, "killed", if_absent=True)
+        storage.put_file(large, "killed")
         assert proxy.cuts == 1
         assert same(storage, "killed", large)
     assert waits.delays
@@ -95,7 +100,7 @@ def test_an_upload_survives_the_server_being_killed_and_started_again(server: Mi
 def test_an_upload_survives_a_connection_that_is_cut(server: MinioServer, large: Path, after: int) -> None:
     with CuttingProxy(server.port, after=after) as proxy:
         storage = reach(server, endpoint=proxy.endpoint)
-        storage.put_file(large, f"cut-{after}", if_absent=True)
+        storage.put_file(large, f"cut-{after}")
         assert proxy.cuts == 1
         assert same(reach(server), f"cut-{after}", large)
 
@@ -129,12 +134,9 @@ def test_a_server_that_stays_unable_is_given_up_after_the_time_allowed(server: M
             storage.write("x", b"x")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "file", "parts"])
-def test_a_lost_answer_to_a_conditional_write_is_not_taken_for_a_lost_race(
-    server: MinioServer, tmp_path: Path, kind: str
-) -> None:
+def losing(decisive: str) -> tuple[Rule, list[str]]:
+    """Return a rule that loses the first answer to a request that decides, and what it lost."""
     lost: list[str] = []
-    decisive = "POST" if kind == "parts" else "PUT"
 
     def rule(method: str, target: str, forward: Callable[[], object]) -> tuple[int, str] | None:
         if method == decisive and not lost and not target.endswith("?uploads="):
@@ -143,18 +145,27 @@ def test_a_lost_answer_to_a_conditional_write_is_not_taken_for_a_lost_race(
             return 0, ""
         return None
 
-    path = tmp_path / "file"
-    path.write_bytes(os.urandom(7 * MEBIBYTE if kind == "parts" else 10))
+    return rule, lost
+
+
+def test_lost_answer_to_conditional_write_is_no_lost_race(server: MinioServer) -> None:
+    rule, lost = losing("PUT")
     with AnsweringProxy(server.endpoint, rule) as proxy:
         storage = reach(server, endpoint=proxy.endpoint)
-        if kind == "bytes":
-            storage.write_new("lost-bytes", path.read_bytes())
-        else:
-            storage.put_file(path, f"lost-{kind}", if_absent=True)
+        storage.write_new("lost-bytes", b"mine")
         assert lost
-        assert reach(server).read(f"lost-{kind}") == path.read_bytes()
+        assert reach(server).read("lost-bytes") == b"mine"
         with pytest.raises(KeyExistsError):
-            storage.put_file(path, f"lost-{kind}", if_absent=True)
+            storage.write_new("lost-bytes", b"mine")
+
+
+def test_lost_answer_to_completed_upload_is_no_error(server: MinioServer, large: Path) -> None:
+    rule, lost = losing("POST")
+    with AnsweringProxy(server.endpoint, rule) as proxy:
+        storage = reach(server, endpoint=proxy.endpoint)
+        storage.put_file(large, "lost-parts")
+        assert lost
+        assert same(storage, "lost-parts", large)
 
 
 def test_a_lost_answer_to_a_replacement_is_not_taken_for_a_change_by_another(server: MinioServer) -> None:
@@ -180,7 +191,7 @@ def test_a_lost_answer_to_a_replacement_is_not_taken_for_a_change_by_another(ser
 def test_a_server_that_knows_no_condition_is_told_from_one_that_fails(server: MinioServer) -> None:
     version = reach(server).write_if("unconditional", b"one", None)
     with AnsweringProxy(server.endpoint, lambda method, target, forward: (501, "NotImplemented")) as proxy:
-        with pytest.raises(NoConditionsError, match="If-Match"):
+        with pytest.raises(ConditionalWriteUnsupportedError, match="If-Match"):
             reach(server, endpoint=proxy.endpoint).write_if("unconditional", b"two", version)
         assert len(proxy.seen) == 1
     assert reach(server).read("unconditional") == b"one"

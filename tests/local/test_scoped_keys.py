@@ -31,9 +31,9 @@ from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply
@@ -92,7 +92,7 @@ def test_keys_open_the_trials_checkpoints_and_nothing_else(server: MinioServer, 
     mine.delete_tree("checkpoint_000000")
     assert other.read("checkpoint_000000/model") == b"other"
 
-    experiment = mine.above()
+    experiment = mine.parent()
     assert experiment.uri == "s3://tune/team/digits"
     assert not experiment.exists(EXPERIMENT_KEY)
     server.storage("s3://tune/team/digits").write(EXPERIMENT_KEY, b"{}")

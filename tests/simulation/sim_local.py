@@ -34,12 +34,13 @@ from sim_world import Journals, Outcome, Surroundings, Violation, patched, run_t
 from trialpod.errors import ExperimentLockedError, TrialpodError
 from trialpod.runner import main as runner_main
 from trialpod.storage import trial_log
-from trialpod.storage.base import open_storage, storage_error
+from trialpod.storage.base import storage_error
 from trialpod.storage.checkpoints import local
 from trialpod.storage.checkpoints.local import DirectoryCheckpoints
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.journal import Journal
+from trialpod.storage.registry import open_storage
 from trialpod_operator.api.loader import load_manifests
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment import writer

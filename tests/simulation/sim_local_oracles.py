@@ -12,7 +12,8 @@ from sim_plan import MAX_FAILURES, STEPS
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
-from trialpod.storage.base import Storage, open_storage
+from trialpod.storage.base import Storage
+from trialpod.storage.registry import open_storage
 from trialpod_operator.experiment.fsck.examine import examine
 from trialpod_operator.experiment.replica.journal_layout import piece_key
 

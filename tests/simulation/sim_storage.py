@@ -8,7 +8,6 @@ told that the object exists already.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 from memory_storage import MemoryStorage
@@ -75,7 +74,7 @@ class SimStorage(MemoryStorage):
     def sub(self, prefix: str) -> SimStorage:
         return SimStorage(self._weather, self.values, self._full(prefix) + "/")
 
-    def above(self) -> SimStorage:
+    def parent(self) -> SimStorage:
         return SimStorage(self._weather, self.values, self._prefix.rstrip("/").rpartition("/")[0] + "/")
 
     def _before(self, name: str, key: str) -> None:
@@ -132,9 +131,6 @@ class SimStorage(MemoryStorage):
         if name == "write_if" and weather.chance(weather.retried):
             kernel.counts["store writes repeated"] += 1
             raise KeyChangedError(f"{key} was changed meanwhile")
-
-    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
-        return super().put_file(local, key, if_absent=if_absent, crc32=crc32)
 
 
 def plain(values: dict[str, bytes], prefix: str) -> MemoryStorage:

@@ -354,7 +354,7 @@ class SimWorld(Surroundings):
         self, _assignment: Any, _folder: str, uri: str, *, marked: bool = False
     ) -> RemoteCheckpoints:
         storage = self.open_storage(uri)
-        place = storage.above() if marked else None
+        place = storage.parent() if marked else None
         store = RemoteCheckpoints(
             storage, place=place, scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
         )

@@ -172,8 +172,8 @@ _SPEC += [
 
 _STORAGE = [
     Rule(
-        "!self.uri.contains('://') || self.uri.startsWith('file://') || self.uri.matches('^s3://[^/?#]')",
-        "uri must be s3://bucket/prefix (or a folder, for runs on one machine)",
+        "!self.uri.contains('://') || self.uri.startsWith('file://') || self.uri.matches('^[a-z][a-z0-9+.-]*://[^/?#]')",
+        "uri must be s3://bucket/prefix, or another installed storage's (or a folder, for runs on one machine)",
         ".uri",
     ),
     Rule(
@@ -195,7 +195,7 @@ _STORAGE = [
     ),
     *(
         Rule(
-            f"self.uri.startsWith('s3://') || !{condition}",
+            f"(self.uri.contains('://') && !self.uri.startsWith('file://')) || !{condition}",
             f"{name} goes only with an s3:// uri",
             f".{name}",
         )

@@ -61,6 +61,11 @@ class Reason(StrEnum):
         "StorageNotShared", "condition", "the storage is a folder, which pods do not share",
         "name an `s3://` URI in spec.storage",
     )  # fmt: skip
+    STORAGE_UNSUPPORTED = (
+        "StorageUnsupported", "condition",
+        "no storage is installed for the URI's scheme, or its writes are not conditional",
+        "use an `s3://` URI, or install the storage's package in the operator's image",
+    )  # fmt: skip
     STORAGE_NOT_ALLOWED = (
         "StorageNotAllowed", "condition", "the operator's keys open one prefix for each namespace, and not this one",
         "use that prefix in spec.storage.uri, or keys of your own in credentialsSecret",

@@ -6,6 +6,7 @@ checked by making them: the factories' own messages become problems. Nothing of 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.storage.registry import UnknownSchemeError, scheme_of, schemes, storage_class
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.duration import parse_duration
 from trialpod_operator.api.gpus import is_gpu
@@ -29,7 +31,6 @@ NOT_LEARNING = frozenset({"random", "grid", "variantgenerator"})
 
 MANY_TRIALS = 100_000
 HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
-_STORAGE_SCHEMES = ("s3", "file")
 
 
 @dataclass
@@ -334,18 +335,25 @@ class _Rules:
 
     def storage(self) -> None:
         uri = self._get("storage", "uri")
-        if not isinstance(uri, str):
+        if not isinstance(uri, str) or not uri.strip():
             return
-        scheme, colon, _ = uri.partition("://")
-        if colon and scheme not in _STORAGE_SCHEMES:
-            guess = nearest(scheme, _STORAGE_SCHEMES)
+        found = None
+        if uri.startswith(scheme_of(uri)):
+            with contextlib.suppress(UnknownSchemeError):
+                found = storage_class(uri)
+        if found is None:
+            installed = schemes()
+            guess = nearest(scheme_of(uri), installed)
             advice = f' (did you mean "{guess}://"?)' if guess else ""
-            self._report(("storage", "uri"), f'"{uri}" is not supported{advice}; use s3://bucket/prefix or a folder')
+            self._report(
+                ("storage", "uri"),
+                f'"{uri}" is not supported{advice}; use s3://bucket/prefix or a folder, or install a storage for '
+                f"{scheme_of(uri)}:// (installed: {', '.join(installed)})",
+            )
             return
-        if scheme == "s3" and colon:
-            if not _names_a_bucket(uri):
-                self._report(("storage", "uri"), f'"{uri}" names no bucket; write s3://bucket/prefix')
-        else:
+        if found.is_shared and not _names_a_place(uri):
+            self._report(("storage", "uri"), f'"{uri}" names no bucket; write {found.example}')
+        if not found.has_options:
             for name in ("endpoint", "credentialsSecret", "scopedCredentials", "createBucket"):
                 given = self._document.value["spec"]["storage"][name] if self._has("storage", name) else None
                 if given or given == {}:
@@ -397,7 +405,7 @@ class _Rules:
                 self._report(("template", *path), message)
 
 
-def _names_a_bucket(uri: str) -> bool:
+def _names_a_place(uri: str) -> bool:
     try:
         return bool(urlsplit(uri).netloc)
     except ValueError:  # a bracket, which is kept for addresses of IPv6

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.base import open_storage
 from trialpod.storage.deletion import delete_experiment
+from trialpod.storage.registry import open_storage
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.stored_manifest import check_stored

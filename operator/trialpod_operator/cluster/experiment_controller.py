@@ -26,7 +26,8 @@ from trialpod.protocol.messages import (
     ReportAnswer,
     TrainableRef,
 )
-from trialpod.storage.base import StorageDeniedError, StorageKeysError, StorageUnavailableError, open_storage
+from trialpod.storage.base import StorageCredentialsError, StorageDeniedError, StorageUnavailableError
+from trialpod.storage.registry import open_storage
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
@@ -253,7 +254,7 @@ class ExperimentController:
                 self._fenced_openings = 0
             except storage_access.StorageProblemError as error:
                 problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
-            except (StorageKeysError, StorageDeniedError) as error:
+            except (StorageCredentialsError, StorageDeniedError) as error:
                 STORAGE_ERRORS.inc()
                 self._secret_read_at = 0.0  # corrected keys are to be found at the next look
                 problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S

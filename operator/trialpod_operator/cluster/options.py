@@ -12,6 +12,7 @@ import msgspec
 from trialpod import __version__
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import OLDEST_PROTOCOL, PROTOCOL_VERSION
+from trialpod.storage.registry import storage_class
 from trialpod.storage.s3.sts import LEAST_S, MOST_S
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec
 from trialpod_operator.cluster import names
@@ -75,8 +76,11 @@ class OperatorOptions:
         uri = env.get("TRIALPOD_DEFAULT_STORAGE_URI", "")
         storage = None
         if uri:
-            if not uri.startswith("s3://"):
-                raise InvalidInputError(f"TRIALPOD_DEFAULT_STORAGE_URI is {uri!r}; in a cluster it is an s3:// URI")
+            if not storage_class(uri).is_shared:
+                raise InvalidInputError(
+                    f"TRIALPOD_DEFAULT_STORAGE_URI is {uri!r}; in a cluster it is a storage that all pods see, "
+                    "such as s3://bucket/prefix"
+                )
             storage = StorageSpec(
                 uri=uri,
                 endpoint=env.get("TRIALPOD_DEFAULT_STORAGE_ENDPOINT") or None,

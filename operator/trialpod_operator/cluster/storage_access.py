@@ -24,8 +24,9 @@ from typing import Any
 
 import msgspec
 
-from trialpod.errors import TrialpodError
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.errors import StorageError, TrialpodError
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.registry import storage_class
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec, TuneExperiment
 from trialpod_operator.cluster import names
 
@@ -105,12 +106,7 @@ def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules
             "spec.storage is missing and the operator has no default; name a bucket: "
             'storage: {uri: "s3://bucket/prefix", endpoint: ..., credentialsSecret: ...}',
         )
-    if not storage.uri.startswith("s3://"):
-        raise StorageProblemError(
-            "StorageNotShared",
-            f"spec.storage.uri is {storage.uri!r}; in a cluster it has to be an s3:// URI, because no folder is seen "
-            "by all pods",
-        )
+    _check_capabilities(storage)
     if rules.managed(storage):
         storage = _within(storage, default)
     elif storage.scoped_credentials is not None and not storage.credentials_secret:
@@ -122,6 +118,31 @@ def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules
     if experiment.spec.storage is storage:
         return experiment
     return msgspec.structs.replace(experiment, spec=msgspec.structs.replace(experiment.spec, storage=storage))
+
+
+def _check_capabilities(storage: StorageSpec) -> None:
+    """Refuse a storage that cannot serve an experiment in a cluster."""
+    try:
+        found = storage_class(storage.uri)
+    except StorageError as error:
+        raise StorageProblemError("StorageUnsupported", f"spec.storage.uri: {error}") from error
+    if not found.is_shared:
+        raise StorageProblemError(
+            "StorageNotShared",
+            f"spec.storage.uri is {storage.uri!r}; in a cluster it has to be a storage that all pods see, such as "
+            "s3://bucket/prefix",
+        )
+    if not found.has_conditional_writes:
+        raise StorageProblemError(
+            "StorageUnsupported",
+            f"spec.storage.uri is {storage.uri!r}; in a cluster the storage must make one of several concurrent "
+            "writers win, as s3:// does",
+        )
+    if storage.scoped_credentials is not None and not found.has_scoped_credentials:
+        raise StorageProblemError(
+            "ScopedCredentialsImpossible",
+            f"spec.storage.scopedCredentials: the storage of {storage.uri!r} has no credentials for a part of it",
+        )
 
 
 def _within(storage: StorageSpec, default: StorageSpec | None) -> StorageSpec:

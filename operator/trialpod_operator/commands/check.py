@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
+from trialpod.storage.registry import storage_class
 from trialpod_operator.cluster import names
 from trialpod_operator.commands import connection_options
 
@@ -112,8 +113,11 @@ def probe_of(
     default = json.loads(facts.get(names.STORAGE_ANNOTATION) or "{}")
     storage = spec.get("storage") or default
     if options.storage is not None:
-        if not options.storage.startswith("s3://"):
-            raise InvalidInputError(f"--storage {options.storage}: in a cluster it is s3://bucket/prefix")
+        if not storage_class(options.storage).is_shared:
+            raise InvalidInputError(
+                f"--storage {options.storage}: in a cluster it is a storage that all pods see, such as "
+                "s3://bucket/prefix"
+            )
         storage = {"uri": options.storage}
     template = spec.get("template") or {}
     containers = (template.get("spec") or {}).get("containers") or []

@@ -86,8 +86,8 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
         InvalidInputError: there are none.
         StorageError: the storage cannot be read.
     """
-    from trialpod.storage.base import open_storage
     from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.registry import open_storage
 
     found: list[Listed] = []
     for name, folder in trials(open_storage(uri) if storage is None else storage):

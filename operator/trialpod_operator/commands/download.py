@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def split(place: str) -> tuple[str, str | None]:
     """Return the directory or URI that holds checkpoints, and the name of the one that `place` ends with."""
     from trialpod.storage.layout import checkpoint_index
-    from trialpod.storage.s3.endpoints import plain
+    from trialpod.storage.registry import normalize_uri
 
-    place = plain(place)
+    place = normalize_uri(place)
     parent, separator, last = place.rstrip("/").rpartition("/")
     if checkpoint_index(last) is None:
         return place, None
@@ -70,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Copy; exit status 1 when a checkpoint is damaged."""
-    from trialpod.storage.base import open_storage
+    from trialpod.storage.registry import open_storage
 
     place, wanted = split(options.place)
     return copy(open_storage(place), place, wanted, Path(options.destination))

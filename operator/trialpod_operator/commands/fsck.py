@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the findings; exit status 1 when there is an error."""
-    from trialpod.storage.base import open_storage
+    from trialpod.storage.registry import open_storage
     from trialpod_operator.experiment.fsck.examine import examine
 
     return show(examine(open_storage(options.place.rstrip("/") or "/"), verify=options.verify), options)

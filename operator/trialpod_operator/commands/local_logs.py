@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.storage.base import KeyMissingError, local_folder, open_storage
+from trialpod.storage.base import KeyMissingError
 from trialpod.storage.layout import LOG_FILE
+from trialpod.storage.registry import local_folder, open_storage
 from trialpod_operator.commands.explain import find
 from trialpod_operator.local.reading import reading
 from trialpod_operator.local.running import activity

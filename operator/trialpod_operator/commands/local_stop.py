@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from trialpod.cli.program import program
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.storage.base import local_folder
+from trialpod.storage.registry import local_folder
 from trialpod_operator.local.running import RUNNING, Activity, activity, live_view
 
 POLL_INTERVAL_S = 0.1

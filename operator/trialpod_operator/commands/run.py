@@ -17,8 +17,7 @@ import msgspec
 from trialpod import compat
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.storage.base import local_folder
-from trialpod.storage.s3.endpoints import plain
+from trialpod.storage.registry import local_folder, normalize_uri
 from trialpod.tune.config import check_name
 from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
 from trialpod.tune.location.places import WORK_DIR
@@ -252,7 +251,7 @@ def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
 def _places(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
     """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
     uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
-    uri = plain(uri)
+    uri = normalize_uri(uri)
     folder = local_folder(uri)
     if folder is None:
         return Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().resolve() / experiment.name, uri.rstrip(

@@ -8,7 +8,7 @@ from typing import Any
 
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.values import params_encoder
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.options import StorageOptions
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm

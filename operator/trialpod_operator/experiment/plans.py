@@ -12,8 +12,8 @@ import msgspec
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.runner import variables
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.endpoints import endpoint_of, region_of
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.goal import own_goal
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import KeyMissingError, NoConditionsError, Storage, storage_error
+from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyMissingError, Storage, storage_error
 from trialpod.storage.file_tree import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod_operator.api.cel import BUDGET_FIELDS
@@ -115,7 +115,7 @@ def replace_stored(storage: Storage, document: dict[str, Any]) -> None:
     data = _encoded(document)
     try:
         storage.write_if(EXPERIMENT_KEY, data, version)
-    except NoConditionsError:
+    except ConditionalWriteUnsupportedError:
         storage.write(EXPERIMENT_KEY, data)
 
 

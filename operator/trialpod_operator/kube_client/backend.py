@@ -20,11 +20,12 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import ParamsEncoder
-from trialpod.storage.base import Storage, open_storage
+from trialpod.storage.base import Storage
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.registry import open_storage, scheme_of, storage_class
 from trialpod.storage.s3 import routes
 from trialpod.storage.s3.endpoints import endpoint_of
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import parse_uri
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
 from trialpod.tune.callback_list import CallbackError
@@ -139,7 +140,7 @@ class KubernetesBackend:
 
         Nothing is asked before something in that bucket is opened.
         """
-        if not path.startswith("s3://") or endpoint_of(path) or own_endpoint(self._environ):
+        if scheme_of(path) != "s3" or endpoint_of(path) or own_endpoint(self._environ):
             return
         bucket = parse_uri(path)[0]
         if not routes.registered(bucket):
@@ -174,7 +175,7 @@ class KubernetesBackend:
 
     def can_restore(self, path: str) -> bool:
         """Return whether the storage at `path` holds an experiment."""
-        if not path.startswith("s3://") or (submission is not None and submission.dry_run):
+        if not storage_class(path).is_shared or (submission is not None and submission.dry_run):
             return False
         self.prepare_storage(path)
         return open_storage(path).exists(EXPERIMENT_KEY)

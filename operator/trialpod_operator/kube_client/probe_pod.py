@@ -60,8 +60,8 @@ uri = os.environ.get("CHECK_URI", "")
 if uri:
     step = "open"
     try:
-        from trialpod.storage.base import open_storage
-        from trialpod.storage.s3.options import StorageOptions
+        from trialpod.storage.registry import open_storage
+        from trialpod.storage.options import StorageOptions
         options = StorageOptions(endpoint=os.environ.get("CHECK_ENDPOINT", ""), retry_s=15.0)
         keys = "/var/run/trialpod-storage"
         if os.path.isdir(keys):

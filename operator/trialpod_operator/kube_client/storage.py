@@ -113,7 +113,7 @@ def opened(
     Raises:
         DeskStorageError: it cannot be opened from here.
     """
-    from trialpod.storage.base import local_folder, open_storage
+    from trialpod.storage.registry import local_folder, open_storage
 
     place = place_of(item, api.operator_facts())
     if not place.uri:
@@ -169,8 +169,8 @@ def _ways(api: Experiments, place: StoragePlace, environ: Mapping[str, str]) -> 
 
 
 def _open(api: Experiments, place: StoragePlace, way: _Way, environ: Mapping[str, str]) -> tuple[S3Storage, Route]:
+    from trialpod.storage.options import StorageOptions
     from trialpod.storage.s3.client import S3Client
-    from trialpod.storage.s3.options import StorageOptions
     from trialpod.storage.s3.storage import S3Storage, parse_uri
 
     forward = None if way.address is None else PortForward(api.client.access, way.address)

@@ -13,8 +13,8 @@ from trialpod.errors import InvalidInputError
 from trialpod.missing import PLAIN, install_command
 from trialpod.protocol.messages import CheckpointRules
 from trialpod.protocol.values import ParamsEncoder, open_leniently
-from trialpod.storage.base import local_folder, open_storage
 from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
+from trialpod.storage.registry import local_folder, open_storage
 from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
 from trialpod.tune.callback import Callback
 from trialpod.tune.location.places import experiment_place

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import Storage, open_storage
+from trialpod.storage.base import Storage
 from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.storage.lock import ExperimentLock
+from trialpod.storage.registry import open_storage
 from trialpod.tune.plugins.state import allow_pickles
 from trialpod.tune.shipping.package import sweep_trainables
 from trialpod_operator.display.base import Display

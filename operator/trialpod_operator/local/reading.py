@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import KeyMissingError, Storage, local_folder, open_storage
+from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod.storage.s3.endpoints import plain
+from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.display.views import build_row, build_view
@@ -125,7 +125,7 @@ def reading(place: str | Path, storage: Storage | None = None) -> Iterator[ReadE
         InvalidInputError: there is none.
         StorageError: the storage cannot be read.
     """
-    place = plain(str(place))
+    place = normalize_uri(str(place))
     folder = local_folder(place)
     if folder is not None:
         yield ReadExperiment(folder)

@@ -7,8 +7,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from trialpod.storage.base import local_folder
 from trialpod.storage.lock import LockHolder, is_user, users_of, who_took
+from trialpod.storage.registry import local_folder
 from trialpod_operator.display.view import ExperimentView
 from trialpod_operator.display.words import one_line
 from trialpod_operator.local.reading import read_view

@@ -39,6 +39,6 @@ class DurableTrainable(Trainable):
         """The storage at `remote_checkpoint_dir`, None in a trial."""
         if not self.remote_checkpoint_dir:
             return None
-        from trialpod.storage.base import open_storage
+        from trialpod.storage.registry import open_storage
 
         return open_storage(self._remote_parent())

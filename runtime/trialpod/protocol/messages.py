@@ -135,7 +135,7 @@ class Assignment(Message):
     params: msgspec.Raw  # MessagePack of the config; see protocol.values
     trainable: TrainableRef
     checkpoint_uri: str = ""  # where its checkpoints go, when that is not `trial_dir`
-    storage_options: dict[str, Any] = {}  # a trialpod.storage.s3.options.StorageOptions, for `checkpoint_uri`
+    storage_options: dict[str, Any] = {}  # a trialpod.storage.options.StorageOptions, for `checkpoint_uri`
     place_marked: bool = False  # the folder above `checkpoint_uri` has the experiment's file until all is deleted
     resources: dict[str, float] = {}
     checkpoint: CheckpointInfo | None = None  # start from this one

@@ -58,19 +58,19 @@ def _open_source(assignment: Assignment) -> CheckpointStore:
 
 
 def _open(assignment: Assignment, folder: str, uri: str, *, marked: bool = False) -> CheckpointStore:
-    from trialpod.storage.base import open_storage
     from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.registry import open_storage
 
     if not uri:
         return CheckpointStore(open_storage(folder))
-    from trialpod.storage.s3.options import StorageOptions
+    from trialpod.storage.options import StorageOptions
 
     options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
     storage = open_storage(uri, options)
     if marked and storage.local_path("") is None:
         from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 
-        return RemoteCheckpoints(storage, place=storage.above())
+        return RemoteCheckpoints(storage, place=storage.parent())
     return CheckpointStore(storage)
 
 

@@ -30,7 +30,7 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
 
     Args:
         ref: what to load.
-        storage_options: a `trialpod.storage.s3.options.StorageOptions` as data, for a pickle in an S3 storage.
+        storage_options: a `trialpod.storage.options.StorageOptions` as data, for a pickle in an S3 storage.
 
     Raises:
         TrainableError: it cannot be found, imported, or is no trainable.
@@ -245,13 +245,13 @@ def _read_pickle(uri: str, storage_options: dict[str, Any] | None) -> bytes:
         except OSError as error:
             raise TrainableError(f"the pickled trainable {uri} cannot be read: {error}") from error
     from trialpod.storage.base import StorageUnavailableError
-    from trialpod.storage.s3.options import StorageOptions
-    from trialpod.storage.s3.storage import open_to_read
+    from trialpod.storage.options import StorageOptions
+    from trialpod.storage.registry import open_storage
 
     options = msgspec.convert(storage_options, StorageOptions) if storage_options else None
     folder, _, name = path.rpartition("/")
     try:
-        return open_to_read(folder, options).read(name)
+        return open_storage(folder, options, check=False).read(name)
     except StorageUnavailableError:
         raise
     except (InvalidInputError, StorageError) as error:

@@ -1,4 +1,4 @@
-"""The storage interface, and how a URI becomes a storage.
+"""The storage interface; `trialpod.storage.registry` finds the class for a URI.
 
 A storage maps relative POSIX keys ("trial/params.json") to bytes. Invariants of every implementation:
 
@@ -14,13 +14,10 @@ import errno
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import ClassVar, Protocol
 
-from trialpod.errors import InvalidInputError, StorageError
-
-if TYPE_CHECKING:
-    from trialpod.storage.s3.options import StorageOptions
+from trialpod.errors import StorageError
+from trialpod.storage.options import StorageOptions
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -37,7 +34,7 @@ class KeyChangedError(StorageError):
     """`Storage.write_if` found another version than the one that it was to replace."""
 
 
-class NoConditionsError(StorageError):
+class ConditionalWriteUnsupportedError(StorageError):
     """The storage cannot make a replacement depend on what it replaces."""
 
 
@@ -49,12 +46,46 @@ class StorageDeniedError(StorageUnavailableError):
     """The storage knows who asks and does not let them: until somebody gives them the right."""
 
 
-class StorageKeysError(StorageUnavailableError):
+class StorageCredentialsError(StorageUnavailableError):
     """The storage refuses the keys: until somebody gives others."""
 
 
 class Storage(Protocol):
-    """Where an experiment's files are. Keys are relative POSIX paths; a prefix is a key that names a folder."""
+    """Where an experiment's files are. Keys are relative POSIX paths; a prefix is a key that names a folder.
+
+    Attributes:
+        is_shared: every pod of a cluster, and the operator, see the same values.
+        has_conditional_writes: `write_new` and `write_if` let one of several concurrent writers win; the journal of
+            an experiment in a cluster needs it.
+        has_options: it takes `StorageOptions`: an endpoint, credentials.
+        has_scoped_credentials: its server hands out short-lived credentials for a part of it (S3's AssumeRole).
+        example: a URI of it, for messages.
+    """
+
+    is_shared: ClassVar[bool] = False
+    has_conditional_writes: ClassVar[bool] = False
+    has_options: ClassVar[bool] = False
+    has_scoped_credentials: ClassVar[bool] = False
+    example: ClassVar[str] = ""
+
+    @classmethod
+    def open(cls, uri: str, options: StorageOptions | None = None, *, check: bool = True) -> Storage:
+        """Return the storage that a normalized URI names; see `trialpod.storage.registry.open_storage`."""
+        ...
+
+    @classmethod
+    def normalize_uri(cls, uri: str) -> str:
+        """Return `uri` as it is stored and compared.
+
+        Raises:
+            InvalidInputError: it names no place.
+        """
+        return uri
+
+    @classmethod
+    def folder_of(cls, uri: str) -> Path | None:
+        """Return the folder of this machine that `uri` names; None for a remote storage."""
+        return None
 
     @property
     def uri(self) -> str:
@@ -90,7 +121,7 @@ class Storage(Protocol):
 
         Raises:
             KeyChangedError: it has another version, or none; nothing was changed.
-            NoConditionsError: the server knows no such condition; nothing was changed.
+            ConditionalWriteUnsupportedError: the server knows no such condition; nothing was changed.
         """
         ...
 
@@ -102,16 +133,10 @@ class Storage(Protocol):
         """
         ...
 
-    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+    def put_file(self, local: Path, key: str) -> int:
         """Set `key` to the content of a local file, which must not change meanwhile, and return its CRC-32.
 
         A reader sees nothing or the whole. Large files are sent in parts, several at a time, with bounded memory.
-
-        Args:
-            local: the file.
-            key: where to.
-            if_absent: raise `KeyExistsError`, and change nothing, if `key` has a value when the file is complete.
-            crc32: what the file's CRC-32 must be; StorageError, and no change, if it is not.
         """
         ...
 
@@ -152,7 +177,7 @@ class Storage(Protocol):
         """Return what `list` returns, in the same order, with the size of each value in bytes."""
         ...
 
-    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+    def sample_keys(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
         """Return up to `limit` of the keys that `list` returns, without looking at all; none only if there are none.
 
         Args:
@@ -197,7 +222,7 @@ class Storage(Protocol):
         """Return the storage whose root is the folder `prefix` of this one."""
         ...
 
-    def above(self) -> Storage:
+    def parent(self) -> Storage:
         """Return the storage whose root is the folder that this one's root is in.
 
         Raises:
@@ -251,59 +276,3 @@ def _size(count: int) -> str:
     if count < 10_000_000:
         return f"{count / 1e3:.1f} kB"
     return f"{count / 1e6:.1f} MB" if count < 10_000_000_000 else f"{count / 1e9:.1f} GB"
-
-
-def local_folder(uri: str) -> Path | None:
-    """Return the folder that `uri` names, a plain path or ``file:///path``; None for ``s3://bucket/prefix``.
-
-    Raises:
-        StorageError: for a scheme that is not supported.
-        InvalidInputError: for an empty path or a URI that does not name a place.
-    """
-    scheme, separator, _ = uri.partition("://")
-    if not separator:
-        if not uri.strip():
-            raise InvalidInputError("the storage path is empty; give a folder, e.g. '~/trialpod_results'")
-        return Path(uri).expanduser()
-    if scheme.lower() == "s3":
-        return None
-    if scheme.lower() == "file":
-        parts = urlsplit(uri)
-        if parts.netloc not in ("", "localhost"):
-            raise InvalidInputError(
-                f"storage {uri!r} names the host {parts.netloc!r}; write file:///absolute/path (three slashes)"
-            )
-        if not parts.path:
-            raise InvalidInputError(f"storage {uri!r} has no path; write file:///absolute/path")
-        return Path(unquote(parts.path))
-    raise StorageError(
-        f"storage {uri!r}: the scheme {scheme!r} is not supported; use a plain path, file:///absolute/path or "
-        "s3://bucket/prefix"
-    )
-
-
-def open_storage(uri: str, options: StorageOptions | None = None) -> Storage:
-    """Return the storage that `uri` names: a plain path, ``file:///path`` or ``s3://bucket/prefix``.
-
-    A folder is made when first written. A bucket must be there, unless `options` say that it may be made.
-
-    Args:
-        uri: where; ``s3://bucket/prefix?endpoint=http://host:9000`` names the server too.
-        options: how to reach an ``s3://`` storage; None takes them from the environment. Ignored for folders.
-
-    Raises:
-        StorageError: for a scheme that is not supported; for S3, when the bucket is missing or the server refuses.
-        StorageUnavailableError: the S3 server cannot be reached.
-        InvalidInputError: for an empty path or a URI that does not name a place.
-    """
-    from trialpod.storage.s3.endpoints import plain
-
-    uri = plain(uri)
-    folder = local_folder(uri)
-    if folder is not None:
-        from trialpod.storage.directory import DirectoryStorage
-
-        return DirectoryStorage(folder)
-    from trialpod.storage.s3.storage import S3Storage
-
-    return S3Storage.open(uri, options)

@@ -45,12 +45,12 @@ def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Del
         StorageError: it refuses for good.
     """
     removed = 0
-    while keys := storage.some(limit=_BATCH):
+    while keys := storage.sample_keys(limit=_BATCH):
         keys = [key for key in keys if key != EXPERIMENT_KEY] or keys
         storage.delete_many(keys)
         removed += len(keys)
         if time_left_s() <= 0.0:
-            return Deletion(removed, done=not storage.some(limit=1))
+            return Deletion(removed, done=not storage.sample_keys(limit=1))
     try:
         storage.abort_uploads([""])
     except StorageUnavailableError:

@@ -13,8 +13,9 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from trialpod.errors import CheckpointError, StorageError
+from trialpod.errors import CheckpointError, InvalidInputError, StorageError
 from trialpod.storage.base import (
     KeyChangedError,
     KeyExistsError,
@@ -24,6 +25,7 @@ from trialpod.storage.base import (
     storage_error,
 )
 from trialpod.storage.file_tree import copy_file, copy_tree, survey, sync_path, sync_tree
+from trialpod.storage.options import StorageOptions
 
 _TEMPORARY = ".trialpod-tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -32,8 +34,30 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 class DirectoryStorage(Storage):
     """The storage whose root is a folder. The folder itself is made with the first key."""
 
+    has_conditional_writes = True
+    example = "file:///absolute/path"
+
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(root)
+
+    @classmethod
+    def open(cls, uri: str, options: StorageOptions | None = None, *, check: bool = True) -> DirectoryStorage:
+        """Return the storage in a folder, which need not exist."""
+        return cls(cls.folder_of(uri))
+
+    @classmethod
+    def folder_of(cls, uri: str) -> Path:
+        """Return the folder of a plain path or ``file:///path``."""
+        if "://" not in uri:
+            return Path(uri).expanduser()
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidInputError(
+                f"storage {uri!r} names the host {parts.netloc!r}; write file:///absolute/path (three slashes)"
+            )
+        if not parts.path:
+            raise InvalidInputError(f"storage {uri!r} has no path; write file:///absolute/path")
+        return Path(unquote(parts.path))
 
     def __repr__(self) -> str:
         return f"DirectoryStorage({self._root!r})"
@@ -119,7 +143,7 @@ class DirectoryStorage(Storage):
         except OSError as error:
             raise storage_error(error, "cannot read", path) from error
 
-    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+    def put_file(self, local: Path, key: str) -> int:
         """Copy a file in, by clone where the file system can, and sync it."""
         path = self._path(key)
         folder = os.path.dirname(path)
@@ -127,13 +151,8 @@ class DirectoryStorage(Storage):
         self._make_folder(folder)
         try:
             entry = copy_file(os.fspath(local), temporary, key)
-            if crc32 is not None and entry.checksum != crc32:
-                raise StorageError(f"{local} changed while it was copied to {path}: its checksum is another")
             sync_path(temporary)
-            if if_absent:
-                self._publish_new(temporary, path, entry.size)
-            else:
-                os.replace(temporary, path)
+            os.replace(temporary, path)
         except CheckpointError as error:
             raise StorageError(f"cannot copy {local} to {path}: {error}") from error
         except OSError as error:
@@ -198,7 +217,7 @@ class DirectoryStorage(Storage):
                 raise storage_error(error, "cannot list", path) from error
         return found
 
-    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+    def sample_keys(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
         """Return the first files that are found below the folder."""
         start = self._path(prefix, root_allowed=True)
         try:
@@ -277,7 +296,7 @@ class DirectoryStorage(Storage):
         """Return the storage of a folder below."""
         return DirectoryStorage(self._path(prefix))
 
-    def above(self) -> Storage:
+    def parent(self) -> Storage:
         """Return the storage of the folder above."""
         return DirectoryStorage(Path(self._path("", root_allowed=True)).parent)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, TrainableError, TrialpodError, nearest
+from trialpod.storage.registry import scheme_of
 from trialpod.tune.flattened import flattened
 from trialpod.tune.result_rows import number, read_rows
 
@@ -251,7 +252,7 @@ class Result:
         lines += [
             f"metrics={shown!r}",
             f"path={self.path!r}",
-            f"filesystem={'s3' if self.path.startswith('s3://') else 'local'!r}",
+            f"filesystem={scheme_of(self.path) or 'local'!r}",
             f"checkpoint={self.checkpoint!r}",
         ]
         margin = " " * indent

@@ -39,7 +39,8 @@ def read_rows(trial: str, storage: Storage | None = None) -> list[dict[str, Any]
                 return without_superseded(list(_parsed(stream, path)))
         except FileNotFoundError:
             return []
-    from trialpod.storage.base import KeyMissingError, open_storage
+    from trialpod.storage.base import KeyMissingError
+    from trialpod.storage.registry import open_storage
 
     try:
         data = (storage or open_storage(trial)).read(RESULT_FILE)

@@ -19,10 +19,10 @@ import msgspec
 from trialpod.protocol.messages import AssignmentRequest, AttemptEnd, CheckpointInfo, ReportRequest, TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.protocol.values import metrics_encoder, params_encoder
-from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints.manifest import encode
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.file_tree import FileEntry, Piece
+from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers import create_scheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator

@@ -22,8 +22,8 @@ from virtual_time import until
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import CredentialsAnswer, CredentialsRequest, ErrorAnswer
 from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.sts import StsRefusedError
 from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.cluster import key_issuer

@@ -14,7 +14,7 @@ from api_server import ApiServer, Run, condition_of, experiment_object, trial_ob
 from bucket_server import BucketServer
 
 from trialpod import tune
-from trialpod.storage.base import open_storage
+from trialpod.storage.registry import open_storage
 from trialpod.storage.s3 import routes
 from trialpod_operator.kube_client import storage as remote_storage
 from trialpod_operator.kube_client.backend import KubernetesBackend

@@ -73,11 +73,10 @@ class MemoryStorage(Storage):
                 self._set(key, data)
             return _etag(data)
 
-    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+    def put_file(self, local: Path, key: str) -> int:
         with self._Call(self, "put_file", key):
             data = local.read_bytes()
-            assert crc32 in (None, zlib.crc32(data))
-            self._set(key, data, new=if_absent)
+            self._set(key, data)
             return zlib.crc32(data)
 
     def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
@@ -94,8 +93,8 @@ class MemoryStorage(Storage):
             with self._lock:
                 self.values[self._full(key)] = data
 
-    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
-        with self._Call(self, "some", prefix):
+    def sample_keys(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+        with self._Call(self, "sample_keys", prefix):
             return self._below(prefix)[:limit]
 
     def abort_uploads(self, prefixes: Iterable[str]) -> int:
@@ -152,7 +151,7 @@ class MemoryStorage(Storage):
         made.before, made.after = self.before, self.after
         return made
 
-    def above(self) -> MemoryStorage:
+    def parent(self) -> MemoryStorage:
         parent = self._prefix.rstrip("/").rpartition("/")[0]
         made = MemoryStorage(self.values, f"{parent}/" if parent else "")
         made.before, made.after = self.before, self.after

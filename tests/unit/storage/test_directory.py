@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from trialpod.errors import CheckpointError, InvalidInputError, StorageError
-from trialpod.storage.base import KeyExistsError, KeyMissingError, open_storage
+from trialpod.storage.base import KeyExistsError, KeyMissingError
 from trialpod.storage.directory import DirectoryStorage
+from trialpod.storage.registry import open_storage
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_a_storage_uri_that_names_nothing_is_invalid(uri):
 
 @pytest.mark.parametrize("uri", ["gs://bucket", "ftp://host/x"])
 def test_an_unsupported_scheme_says_what_is_supported(uri):
-    with pytest.raises(StorageError, match=r"not supported; use a plain path, file:///"):
+    with pytest.raises(StorageError, match=r"there are plain paths, file://, s3://"):
         open_storage(uri)
 
 

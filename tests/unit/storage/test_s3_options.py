@@ -9,16 +9,16 @@ from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import (
     KeyExistsError,
     KeyMissingError,
+    StorageCredentialsError,
     StorageDeniedError,
-    StorageKeysError,
     StorageUnavailableError,
-    open_storage,
 )
 from trialpod.storage.checkpoints.crc32 import combine
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.registry import open_storage
 from trialpod.storage.s3.credentials import Credentials, EnvironmentCredentials, FileCredentials, provider_for
 from trialpod.storage.s3.errors import from_answer
 from trialpod.storage.s3.http import Answer
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.storage import parse_uri
 
 
@@ -138,8 +138,8 @@ def classify(status, code="", headers=None):
         (404, "", "permanent", KeyMissingError),
         (412, "PreconditionFailed", "permanent", KeyExistsError),
         (404, "NoSuchBucket", "permanent", StorageError),
-        (403, "InvalidAccessKeyId", "refused", StorageKeysError),
-        (400, "ExpiredToken", "refused", StorageKeysError),
+        (403, "InvalidAccessKeyId", "refused", StorageCredentialsError),
+        (400, "ExpiredToken", "refused", StorageCredentialsError),
         (403, "AccessDenied", "refused", StorageDeniedError),
         (403, "RequestTimeTooSkewed", "refused", StorageUnavailableError),
         (503, "SlowDown", "transient", StorageUnavailableError),

@@ -9,10 +9,10 @@ import pytest
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3 import sts
 from trialpod.storage.s3.credentials import Credentials
 from trialpod.storage.s3.http import Answer
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply
 

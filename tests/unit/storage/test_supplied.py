@@ -9,8 +9,8 @@ import pytest
 from trialpod.errors import StorageError
 from trialpod.protocol.messages import CredentialsAnswer
 from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Credentials, provider_for
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.supplied import SuppliedCredentials, Supply, supply
 
 

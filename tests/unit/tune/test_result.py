@@ -180,8 +180,8 @@ def test_a_best_checkpoint_that_cannot_be_found_is_an_error(tmp_path: Path) -> N
 
 
 def test_a_result_is_read_from_a_directory_alone(tmp_path: Path) -> None:
-    from trialpod.storage.base import open_storage
     from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.registry import open_storage
 
     write_results(tmp_path, [row(1, 1, 0.5), row(2, 2, 0.25)])
     (tmp_path / "params.json").write_text('{"lr": 0.1}')

@@ -20,7 +20,7 @@ import msgspec
 
 from trialpod.errors import InvalidInputError, JournalError, StorageError, TrialpodError
 from trialpod.protocol.messages import CheckpointInfo, TrainableRef
-from trialpod.storage.base import KeyMissingError, Storage, open_storage
+from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import (
@@ -37,6 +37,7 @@ from trialpod.storage.layout import (
     checkpoint_index,
 )
 from trialpod.storage.parallel import run_all
+from trialpod.storage.registry import open_storage
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import SuggestionReady

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
-from trialpod.storage.base import Storage, StorageDeniedError, StorageKeysError
+from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
@@ -364,7 +364,7 @@ class Replica:
 
     def _failed(self, error: Exception, thread: str) -> None:
         self.errors += 1
-        self.refused = isinstance(error, StorageKeysError | StorageDeniedError)
+        self.refused = isinstance(error, StorageCredentialsError | StorageDeniedError)
         logger.info("copying to %s failed: %s", self.uri, error)
         with self._telling:
             first = not self._troubled

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyChangedError, KeyMissingError, NoConditionsError, Storage
+from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyChangedError, KeyMissingError, Storage
 
 TRIES = 5
 """How often a file is written anew that others replace meanwhile, before that counts as an error."""
@@ -63,7 +63,7 @@ class SharedFiles:
                 self._versions[key] = self._storage.write_if(key, data, None)
             except KeyChangedError:
                 return False
-            except NoConditionsError:
+            except ConditionalWriteUnsupportedError:
                 self._conditions = False
             else:
                 return True
@@ -102,7 +102,7 @@ class SharedFiles:
                     return self._storage.write(key, data)
                 self._versions[key] = self._storage.write_if(key, data, version)
                 return None
-            except NoConditionsError:
+            except ConditionalWriteUnsupportedError:
                 self._conditions = False
             except KeyChangedError:
                 found, version = self._storage.read_version(key) if only_replace else self._look(key)

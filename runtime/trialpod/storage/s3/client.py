@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 from trialpod.errors import StorageError
 from trialpod.protocol.backoff import Backoff
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Credentials, CredentialsProvider, provider_for
 from trialpod.storage.s3.errors import Failure, error_code, from_answer, from_exception
 from trialpod.storage.s3.http import Answer, FilePart, HttpPool, ShortFileError, Sink, StaleConnectionError
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.signing import UNSIGNED, Signer, query_string, quoted
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trialpod.errors import StorageError
-from trialpod.storage.s3.options import StorageOptions
+from trialpod.storage.options import StorageOptions
 
 _CHECK_EVERY_S = 1.0
 _NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

@@ -16,8 +16,8 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import (
     KeyExistsError,
     KeyMissingError,
+    StorageCredentialsError,
     StorageDeniedError,
-    StorageKeysError,
     StorageUnavailableError,
 )
 from trialpod.storage.s3.http import Answer, ProtocolError, ShortFileError
@@ -109,7 +109,7 @@ def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: s
     if code in _KEYS_CODES:
         return Failure(
             "refused",
-            StorageKeysError(
+            StorageCredentialsError(
                 f"{doing}: {endpoint} refuses the credentials from {credentials_source}: {said}; "
                 "put valid keys there, they are read again by themselves"
             ),

@@ -19,17 +19,16 @@ import msgspec
 
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import (
+    ConditionalWriteUnsupportedError,
     KeyMissingError,
-    NoConditionsError,
     Storage,
     checked_key,
-    local_folder,
     storage_error,
 )
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import Rejection, S3Client, settled
 from trialpod.storage.s3.endpoints import endpoint_of, plain, region_of
 from trialpod.storage.s3.errors import not_s3
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.routes import route_to
 from trialpod.storage.s3.signing import quoted
 from trialpod.storage.s3.transfer import download, etag_of, parallel, put, replace, upload
@@ -43,18 +42,29 @@ _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 class S3Storage(Storage):
     """The storage whose root is a bucket, or what is below a prefix in it. Safe for use by many threads."""
 
+    is_shared = has_conditional_writes = has_options = has_scoped_credentials = True
+    example = "s3://bucket/prefix"
+
     def __init__(self, client: S3Client, prefix: str = "") -> None:
         """Use a client as it is; `open` also checks that the bucket is there."""
         self._client = client
         self._prefix = prefix  # without "/" at the end
 
     @classmethod
-    def open(cls, uri: str, options: StorageOptions | None = None, *, client: S3Client | None = None) -> S3Storage:
-        """Return the storage that ``s3://bucket/prefix`` names, after asking the server for it.
+    def open(
+        cls,
+        uri: str,
+        options: StorageOptions | None = None,
+        *,
+        check: bool = True,
+        client: S3Client | None = None,
+    ) -> S3Storage:
+        """Return the storage that ``s3://bucket/prefix`` names.
 
         Args:
             uri: the bucket and, optionally, a prefix.
             options: how to reach the server; None takes all from the environment.
+            check: ask the server whether the bucket exists; False where the credentials may not list it.
             client: instead of one made from the options.
 
         Raises:
@@ -67,8 +77,14 @@ class S3Storage(Storage):
         if client is None:
             client = _client(uri, bucket, options)
         storage = cls(client, prefix)
-        storage._check_bucket()
+        if check:
+            storage._check_bucket()
         return storage
+
+    @classmethod
+    def normalize_uri(cls, uri: str) -> str:
+        """Return the URI without its query, and remember the server that it names."""
+        return plain(uri)
 
     def __repr__(self) -> str:
         return f"S3Storage({self.uri!r})"
@@ -95,7 +111,7 @@ class S3Storage(Storage):
         """Replace the object if it has this ETag still (``If-Match``)."""
         checked_key(key)
         if version == "":
-            raise NoConditionsError(f"the server of {self.uri} gives its objects no ETag")
+            raise ConditionalWriteUnsupportedError(f"the server of {self.uri} gives its objects no ETag")
         doing = f"cannot write {self._uri(key)}"
         return replace(self._client, self._full(key), doing, bytes(data), version)
 
@@ -125,10 +141,10 @@ class S3Storage(Storage):
         """Make the object; refuse if there is one."""
         self._put(key, data, if_absent=True)
 
-    def put_file(self, local: Path, key: str, *, if_absent: bool = False, crc32: int | None = None) -> int:
+    def put_file(self, local: Path, key: str) -> int:
         """Send a file, in parts if it is large."""
         checked_key(key)
-        return upload(self._client, local, self._full(key), self._uri(key), if_absent=if_absent, crc32=crc32)
+        return upload(self._client, local, self._full(key), self._uri(key), if_absent=False, crc32=None)
 
     def copy(self, source: str, key: str) -> None:
         """Have the server copy an object; Amazon's does up to 5 GB so."""
@@ -169,7 +185,7 @@ class S3Storage(Storage):
         found = {key[cut:]: size for key, size in self._objects(f"{full}/" if full else "")}
         return dict(sorted(found.items()))
 
-    def some(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
+    def sample_keys(self, prefix: str = "", *, limit: int = 1000) -> Sequence[str]:
         """Return one page of the list."""
         checked_key(prefix, root_allowed=True)
         full = self._full(prefix)
@@ -276,7 +292,7 @@ class S3Storage(Storage):
         """Return the storage of what is below a prefix; it shares the connections."""
         return S3Storage(self._client, self._full(checked_key(prefix)))
 
-    def above(self) -> Storage:
+    def parent(self) -> Storage:
         """Return the storage of the folder above; it shares the connections."""
         if not self._prefix:
             raise StorageError(f"{self.uri} is a whole bucket; there is nothing above it")
@@ -388,24 +404,6 @@ class S3Storage(Storage):
         for code in re.findall(r"<Error>.*?<Code>([^<]*)</Code>", answer.body.decode("utf-8", "replace"), re.DOTALL):
             if code != "NoSuchKey":
                 raise StorageError(f"{doing}: the server answers {code} for some; try again")
-
-
-def open_to_read(uri: str, options: StorageOptions | None = None) -> S3Storage:
-    """Return the storage that ``s3://bucket/prefix`` names without asking the server: the keys may not list it.
-
-    Args:
-        uri: the bucket and, optionally, a prefix.
-        options: how to reach the server; None takes all from the environment.
-
-    Raises:
-        StorageError: the scheme is another one.
-        InvalidInputError: the URI or the options cannot be meant.
-    """
-    uri = plain(uri)
-    if local_folder(uri) is not None:
-        raise InvalidInputError(f"storage {uri!r} is a folder, not a bucket")
-    bucket, prefix = parse_uri(uri)
-    return S3Storage(_client(uri, bucket, options), prefix)
 
 
 def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Credentials
 from trialpod.storage.s3.errors import error_code
 from trialpod.storage.s3.http import Answer, HttpPool
-from trialpod.storage.s3.options import StorageOptions
 from trialpod.storage.s3.signing import Signer, query_string
 from trialpod.storage.s3.supplied import Supply
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyChangedError, KeyMissingError, NoConditionsError, storage_error
+from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyChangedError, KeyMissingError, storage_error
 from trialpod.storage.checkpoints.crc32 import combine
 from trialpod.storage.s3.client import Rejection, S3Client, crc32_header, settled
 from trialpod.storage.s3.http import Answer, FilePart, Sink
@@ -100,7 +100,7 @@ def replace(client: S3Client, key: str, doing: str, body: bytes, version: str | 
 
     Raises:
         KeyChangedError: it has another ETag, or there is none.
-        NoConditionsError: the server knows no ``If-Match`` here.
+        ConditionalWriteUnsupportedError: the server knows no ``If-Match`` here.
     """
     writer = os.urandom(12).hex()
     condition = {"If-None-Match": "*"} if version is None else {"If-Match": version}
@@ -110,7 +110,9 @@ def replace(client: S3Client, key: str, doing: str, body: bytes, version: str | 
     except Rejection as rejection:
         code = rejection.failure.code
         if code == "NotImplemented":
-            raise NoConditionsError(f"{doing}: the server does not know {next(iter(condition))}") from rejection
+            raise ConditionalWriteUnsupportedError(
+                f"{doing}: the server does not know {next(iter(condition))}"
+            ) from rejection
         if code != "PreconditionFailed" and not isinstance(rejection.failure.error, KeyMissingError):
             raise settled(rejection) from rejection
         # The answer to an earlier try may have been lost: what is there may be what that try wrote.

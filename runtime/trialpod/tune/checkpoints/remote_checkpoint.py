@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, InvalidInputError, StorageError
-from trialpod.storage.base import KeyMissingError, Storage, local_folder, open_storage
+from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
+from trialpod.storage.registry import local_folder, open_storage
 from trialpod.tune.checkpoints.checkpoint import METADATA_FILE, Checkpoint
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.storage.base import Storage, open_storage, storage_error
+from trialpod.storage.base import Storage, storage_error
 from trialpod.storage.checkpoints.remote import SCRATCH_VARIABLE, RemoteCheckpoints
+from trialpod.storage.registry import open_storage
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 
 _Key = tuple[str, int, float]

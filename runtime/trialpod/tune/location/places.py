@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.base import Storage, local_folder, open_storage
+from trialpod.storage.base import Storage
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
-from trialpod.storage.s3.endpoints import plain
+from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 
 DEFAULT_STORAGE = "~/trialpod-results"
 WORK_DIR = "TRIALPOD_WORK_DIR"
@@ -78,8 +78,8 @@ def resolve(storage: str | os.PathLike[str]) -> Place:
     Raises:
         InvalidInputError: it names no place, or a kind of storage that is not supported.
     """
-    text = plain(os.fspath(storage))
     try:
+        text = normalize_uri(os.fspath(storage))
         folder = local_folder(text)
     except StorageError as error:
         raise InvalidInputError(str(error)) from error

@@ -323,8 +323,9 @@ def _load(source: _Source, digest: str) -> Any:
 
     import msgspec
 
-    from trialpod.storage.base import StorageUnavailableError, open_storage
-    from trialpod.storage.s3.options import StorageOptions
+    from trialpod.storage.base import StorageUnavailableError
+    from trialpod.storage.options import StorageOptions
+    from trialpod.storage.registry import open_storage
 
     options = msgspec.convert(source.storage_options, StorageOptions) if source.storage_options else None
     with tempfile.TemporaryDirectory(prefix="trialpod-object-") as folder:

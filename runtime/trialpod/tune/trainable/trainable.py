@@ -162,12 +162,12 @@ class Trainable:
         return {}
 
     @classmethod
-    def default_resource_request(cls, config: dict[str, Any]) -> Any:  # noqa: ARG003
+    def default_resource_request(cls, config: dict[str, Any]) -> Any:
         """Return what a trial with this config needs; None leaves it to the experiment."""
         return None
 
     @classmethod
-    def resource_help(cls, config: dict[str, Any]) -> str:  # noqa: ARG003
+    def resource_help(cls, config: dict[str, Any]) -> str:
         """Return a hint for when the resources are not available."""
         return ""
 
@@ -380,7 +380,7 @@ class Trainable:
         path = os.fspath(checkpoint_path.path if isinstance(checkpoint_path, Checkpoint) else checkpoint_path)
         folder = saved_state.find(path)
         if self.remote_checkpoint_dir:
-            from trialpod.storage.base import open_storage
+            from trialpod.storage.registry import open_storage
 
             name = os.path.basename((folder or path).rstrip("/"))
             open_storage(self._remote_parent()).delete_tree(name)

@@ -10,7 +10,7 @@ from cluster_world import Play, World
 from fake_api import Object, error, stamp
 from virtual_time import until
 
-from trialpod.storage.base import StorageKeysError
+from trialpod.storage.base import StorageCredentialsError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.kube import ApiError
 
@@ -140,7 +140,7 @@ class TestKeysRefused:
             await world.client.create(paths.secrets("team"), secret)
 
             def refuse(_name: str, _key: str) -> None:
-                raise StorageKeysError("the store refuses the credentials from the Secret wrongkeys")
+                raise StorageCredentialsError("the store refuses the credentials from the Secret wrongkeys")
 
             world.storage.before = refuse
             await world.apply(storage={"uri": "s3://bucket/runs", "credentialsSecret": "wrongkeys"})
@@ -161,7 +161,7 @@ class TestKeysRefused:
             await world.until_running(3)
 
             def refuse(_name: str, _key: str) -> None:
-                raise StorageKeysError("the store refuses the credentials from the Secret minio")
+                raise StorageCredentialsError("the store refuses the credentials from the Secret minio")
 
             world.storage.before = refuse
             await until(lambda: bool(world.condition("Stalled")), 60.0, what="it is told")

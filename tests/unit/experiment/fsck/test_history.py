@@ -12,8 +12,8 @@ import pytest
 
 from trialpod.cli.main import main
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
-from trialpod.storage.base import open_storage
 from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from memory_storage import MemoryStorage
 
-from trialpod.storage.base import NoConditionsError
+from trialpod.storage.base import ConditionalWriteUnsupportedError
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.replica.files import FileReplica
@@ -70,7 +70,7 @@ def test_the_mark_of_a_place_is_not_made_again(
     here: Path, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch, conditions: bool
 ) -> None:
     def unknown(*_: object) -> str:
-        raise NoConditionsError("no such condition")
+        raise ConditionalWriteUnsupportedError("no such condition")
 
     if not conditions:
         monkeypatch.setattr(storage, "write_if", unknown)

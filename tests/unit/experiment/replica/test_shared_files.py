@@ -9,7 +9,7 @@ import pytest
 from memory_storage import MemoryStorage, fail_on
 
 from trialpod.errors import StorageError
-from trialpod.storage.base import KeyChangedError, NoConditionsError, StorageUnavailableError
+from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyChangedError, StorageUnavailableError
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.replica.replica import FencedError, Replica
@@ -119,7 +119,7 @@ def test_a_file_that_never_stays_is_an_error(storage: MemoryStorage) -> None:
 
 def test_without_conditions_the_journal_is_looked_at_before_each_file(storage: MemoryStorage) -> None:
     files, journal = SharedFiles(storage), Journals()
-    storage.before = fail_on("write_if", error=NoConditionsError)
+    storage.before = fail_on("write_if", error=ConditionalWriteUnsupportedError)
     for data in (b"1", b"12"):
         files.write(RESULTS, data, journal)
     assert [name for name, _ in storage.calls] == ["write_if", "write", "write"]
