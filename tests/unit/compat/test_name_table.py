@@ -13,7 +13,7 @@ import pytest
 from trialpod.compat import ray as alias
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "coming-from-ray.md"
+PAGE = ROOT / "docs" / "ray-names.md"
 GENERATOR = ROOT / "tools" / "make_ray_table"
 
 

@@ -37,7 +37,7 @@ class AliasFinder:
         raise ModuleNotFoundError(
             f"No module or name {fullname!r} among trialpod's aliases for Ray"
             + (f"; did you mean {guess!r}?" if guess else ".")
-            + " docs/coming-from-ray.md lists what there is"
+            + " docs/ray-names.md lists what there is"
         )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Which module and name of Ray is which of trialpod. Data only; docs/coming-from-ray.md shows it to people.
+"""Which module and name of Ray is which of trialpod. Data only; docs/ray-names.md shows it to people.
 
 `MODULES` says where the names of an alias module are looked up, in order. `NAMES` are names that lie elsewhere.
 `remedy` knows what has no counterpart, and what to do instead.
@@ -231,7 +231,7 @@ _TRAINERS = (
 )
 _DATA = "load the data in the Trainable, or pass it with tune.with_parameters"
 _CLUSTER = "trialpod has no cluster runtime of its own; use what your platform has for this"
-INTERNAL = "it is internal to Ray; docs/coming-from-ray.md lists what there is"
+INTERNAL = "it is internal to Ray; docs/ray-names.md lists what there is"
 """What to do instead of a name that Ray has and does not document."""
 _TESTS = "it belongs to Ray's own tests, which are not part of an installation"
 _MIXINS = "call setup_mlflow() or setup_wandb() in the Trainable, or pass a logger callback to RunConfig"
