@@ -5,7 +5,8 @@
 #   docker build -t trialpod --build-arg EXTRAS=operator,examples --target examples .     with scikit-learn and examples
 #
 # Runs as any user, without a writable root file system: it writes to /tmp and to what is mounted, nowhere else.
-# The dependencies are a layer of their own, which only a change of theirs makes anew.
+# The dependencies are a layer of their own, which only a change of theirs makes anew: exact versions, checked by their
+# hashes, from requirements/image.txt.
 
 ARG BASE=python:3.11-slim-bookworm
 
@@ -13,6 +14,7 @@ FROM ${BASE} AS requirements
 ARG EXTRAS=operator
 WORKDIR /requirements
 COPY pyproject.toml tools/requirements_of ./
+COPY requirements requirements
 RUN python3 requirements_of "${EXTRAS}" > requirements.txt && touch --date=@0 requirements.txt
 
 FROM ${BASE} AS dependencies

@@ -11,19 +11,19 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
-	format bench bench-scale chaos-cluster docs site sbom soak chaos minio clean
+	format lock bench bench-scale chaos-cluster docs site sbom soak chaos minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/$(STAMP): pyproject.toml tools/make_venv
+$(VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv
 	tools/make_venv $(OLDEST) $(VENV)
 
-$(NEWEST_VENV)/$(STAMP): pyproject.toml tools/make_venv
+$(NEWEST_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv
 	tools/make_venv $(NEWEST) $(NEWEST_VENV)
 
 # In two steps, so that PyTorch comes on top of the same versions that the other tests run with.
-$(SEARCH_VENV)/$(STAMP): pyproject.toml tools/make_venv tools/search_overrides.txt
+$(SEARCH_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/search_overrides.txt
 	tools/make_venv $(OLDEST) $(SEARCH_VENV)
 	$(SEARCH_VENV)/bin/uv pip install --quiet --python $(SEARCH_VENV)/bin/python --override tools/search_overrides.txt \
 	  --group search
@@ -69,6 +69,9 @@ layers: $(VENV)/$(STAMP)
 format: $(VENV)/$(STAMP) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+lock: ## Write the exact versions of dependencies to requirements/ (LOCK_ARGS=--upgrade: the newest)
+	@tools/lock $(LOCK_ARGS)
 
 bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (installs it into a scratch environment)
 	benchmarks/run $(BENCH_ARGS)

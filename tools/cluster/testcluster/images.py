@@ -38,7 +38,8 @@ int main(void) {
 }
 """
 _EXTRAS = "operator,examples"
-_SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "tools/requirements_of")
+_SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "tools/requirements_of",
+            "requirements/image.txt")  # fmt: skip
 _SOURCE_FOLDERS = ("runtime", "operator", "examples/digits")
 
 

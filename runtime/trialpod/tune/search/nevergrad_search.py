@@ -19,7 +19,7 @@ from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
-_PACKAGE = ("nevergrad", "nevergrad>=1.0.12", "NevergradSearch")
+_PACKAGE = ("nevergrad", "nevergrad>=1.0.3", "NevergradSearch")
 _BUDGET = 100
 """Several of its optimisers, NGOpt above all, must be told a number of trials, and may be asked for more."""
 
