@@ -1,6 +1,26 @@
-"""The exceptions that trialpod raises, one base class for all of them.
+"""The exceptions that trialpod raises: one tree, whose messages say what was wrong, where, and what to do next.
 
-A message says what was wrong, where, and what to do next. `nearest` builds the "did you mean" part.
+    TrialpodError                     exit status 1: the work failed
+      InvalidInputError               2: the user's input cannot be used (also a ValueError)
+        NotPicklableError             it cannot be sent to the trials (also a TypeError)
+      NotSupportedError               another system's API without a counterpart (also a NotImplementedError)
+      TrainableError                  the user's Trainable cannot be loaded, or broke its contract
+      CheckpointError                 missing, incomplete or damaged
+        SupersededError               another attempt writes the trial's checkpoints
+      StorageError                    the storage refused or lost an operation
+      ExperimentLockedError           another live process owns the directory
+      JournalError                    unreadable to this version, or damaged before its end
+      ClusterUnreachableError         the API server does not answer; try again
+      ApiError                        the API server refused a request
+        UnauthorizedError             401
+        ForbiddenError                403
+        NotFoundError                 404: the object, or its kind (`KindNotFoundError`)
+        ConflictError                 409
+          AlreadyExistsError          the name is taken
+        ExpiredError                  410: a list or watch is too old
+        InvalidObjectError            400 and 422: the API server does not accept the object
+
+The command line ends with the `exit_status` of the class. `nearest` builds the "did you mean" part of a message.
 """
 
 from __future__ import annotations
@@ -14,11 +34,19 @@ if TYPE_CHECKING:
 
 
 class TrialpodError(Exception):
-    """Base class of every error that trialpod raises on purpose."""
+    """Base class of every error that trialpod raises on purpose.
+
+    Attributes:
+        exit_status: of a command that ends with it.
+    """
+
+    exit_status = 1
 
 
 class InvalidInputError(TrialpodError, ValueError):
     """Something the user wrote cannot work as it stands (a manifest, an argument, a script)."""
+
+    exit_status = 2
 
 
 class NotPicklableError(InvalidInputError, TypeError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trialpod.cli.main import BUILT_IN
+from trialpod.cli.main import built_in_names
 
 pytestmark = [pytest.mark.local, pytest.mark.slow, pytest.mark.once]
 
@@ -107,7 +107,7 @@ class Environment:
 
 def every_command(environment: Environment) -> None:
     """Run each command with arguments that lead it into its work; none may end with a traceback."""
-    for name in BUILT_IN:
+    for name in built_in_names():
         ended = environment.trialpod(name, *ARGUMENTS.get(name, ["nothing"]))
         assert "Traceback" not in ended.stderr, f"{name}: {ended.stderr}"
         assert "No module named" not in ended.stderr, f"{name}: {ended.stderr}"
@@ -160,7 +160,7 @@ class TestSlim:
 def test_every_extra_alone_leaves_no_traceback(wheel: Path, tmp_path: Path, extra: str) -> None:
     environment = Environment(tmp_path, f"trialpod[{extra}] @ {wheel.as_uri()}")
     ended = environment.python(
-        "from trialpod.cli.main import BUILT_IN, load_command\nfor each in BUILT_IN: load_command(each)"
+        "from trialpod.cli.main import built_in_names, load_command\nfor each in built_in_names(): load_command(each)"
     )
     assert ended.returncode == 0, ended.stderr
     environment.trialpod("init")

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
-from trialpod.storage.registry import storage_class
 from trialpod_operator.cluster import names
-from trialpod_operator.commands import connection_options
+from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.checks import Checks
@@ -44,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS",
                         help=f"how long the pod may take (default: {TIMEOUT_S:.0f})")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    connection_options.configure_place(parser)
+    target.add_cluster_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if options.namespace is None and given:
         options.namespace = given["metadata"].get("namespace")
     found: list[Finding] = []
-    with connection_options.connect(options) as api:
+    with target.connect(options) as api:
         for finding in _all(Checks(api), options, given):
             found.append(finding)
             if not options.json:
@@ -113,6 +112,8 @@ def probe_of(
     default = json.loads(facts.get(names.STORAGE_ANNOTATION) or "{}")
     storage = spec.get("storage") or default
     if options.storage is not None:
+        from trialpod.storage.registry import storage_class
+
         if not storage_class(options.storage).is_shared:
             raise InvalidInputError(
                 f"--storage {options.storage}: in a cluster it is a storage that all pods see, such as "
@@ -161,6 +162,4 @@ def _manifest(file: str) -> Json:
     return experiments[0]
 
 
-command = Command(
-    name="check", help="find out whether experiments can run in a cluster", configure=configure, run=run
-)
+command = Command("check", "find out whether experiments can run in a cluster", configure, run, cluster=True)

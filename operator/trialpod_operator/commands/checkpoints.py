@@ -10,7 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from trialpod.cli.command import Command
 from trialpod.errors import CheckpointError, InvalidInputError
+from trialpod_operator.commands import target
 from trialpod_operator.display.json_lines import strict
 from trialpod_operator.display.words import one_line, plural
 
@@ -174,17 +176,23 @@ def data(one: Listed) -> dict[str, Any]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "place",
+        "location",
         metavar="DIR|URI|NAME",
         help="an experiment's or a trial's directory, or s3://bucket/prefix, or an experiment's name in a cluster",
     )
     parser.add_argument("--json", action="store_true", help="one JSON array")
     parser.add_argument("--verify", action="store_true", help="read every checkpoint and check sizes and checksums")
+    target.add_trial_option(parser)
+    target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the checkpoints; exit status 1 when one is damaged."""
-    return show(listed(options.place, verify=options.verify), options)
+    location = target.stored_location(options.location, options)
+    if location is not None:
+        return show(listed(location, verify=options.verify), options)
+    with target.stored(options.location, options) as (uri, storage):
+        return show(listed(uri, verify=options.verify, storage=storage), options)
 
 
 def show(found: list[Listed], options: argparse.Namespace) -> int:
@@ -194,3 +202,6 @@ def show(found: list[Listed], options: argparse.Namespace) -> int:
     else:
         print(table(found))
     return EXIT_DAMAGED if any(one.problem for one in found) else EXIT_FINE
+
+
+command = Command("checkpoints", "list the checkpoints of an experiment or a trial", configure, run)

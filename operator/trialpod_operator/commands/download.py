@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trialpod.cli.command import Command
 from trialpod.errors import CheckpointError, InvalidInputError, StorageError, nearest
+from trialpod_operator.commands import target
 from trialpod_operator.commands.checkpoints import trials
 from trialpod_operator.display.words import one_line, plural
 
@@ -30,8 +32,8 @@ def split(place: str) -> tuple[str, str | None]:
     return (parent if separator else "."), last
 
 
-def download(store: CheckpointStore, info: CheckpointInfo, target: Path) -> None:
-    """Put a verified copy of a checkpoint into `target`, which appears as a whole.
+def download(store: CheckpointStore, info: CheckpointInfo, path: Path) -> None:
+    """Put a verified copy of a checkpoint into `path`, which appears as a whole.
 
     Raises:
         CheckpointError: it is damaged.
@@ -41,18 +43,18 @@ def download(store: CheckpointStore, info: CheckpointInfo, target: Path) -> None
     from trialpod.storage.checkpoints.remote import RemoteCheckpoints
     from trialpod.storage.layout import MANIFEST_FILE
 
-    part = target.with_name(f".{target.name}.part")
+    part = path.with_name(f".{path.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(store, RemoteCheckpoints):
             part.mkdir()
             store.download(info, part)
         else:
             shutil.copytree(store.fetch(info), part, ignore=shutil.ignore_patterns(MANIFEST_FILE))
-        os.replace(part, target)
+        os.replace(part, path)
     except OSError as error:
-        raise storage_error(error, "cannot write", target, info.size) from error
+        raise storage_error(error, "cannot write", path, info.size) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -60,28 +62,38 @@ def download(store: CheckpointStore, info: CheckpointInfo, target: Path) -> None
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "place",
+        "location",
         metavar="DIR|URI|NAME",
         help="an experiment, a trial in it, or one checkpoint (.../checkpoint_000003); or an experiment's name in a "
         "cluster",
     )
     parser.add_argument("destination", metavar="DEST", help="a folder; one checkpoint's files go directly into it")
+    target.add_trial_option(parser)
+    parser.add_argument("--checkpoint", metavar="NAME", help="with --trial: only this one, such as checkpoint_000003")
+    target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Copy; exit status 1 when a checkpoint is damaged."""
     from trialpod.storage.registry import open_storage
 
-    place, wanted = split(options.place)
-    return copy(open_storage(place), place, wanted, Path(options.destination))
+    if options.checkpoint and not options.only_trial:
+        raise InvalidInputError(f"--checkpoint {options.checkpoint}: say of which trial: --trial TRIAL")
+    destination = Path(options.destination)
+    location = target.stored_location(options.location, options)
+    if location is not None:
+        folder, wanted = split(location)
+        return copy(open_storage(folder), folder, wanted, destination)
+    with target.stored(options.location, options) as (uri, storage):
+        return copy(storage, uri, options.checkpoint, destination)
 
 
-def copy(whole: Storage, place: str, wanted: str | None, destination: Path) -> int:
+def copy(whole: Storage, location: str, wanted: str | None, destination: Path) -> int:
     """Copy what is asked for; return the exit status.
 
     Args:
         whole: the storage of an experiment, or of one of its trials.
-        place: what to call it.
+        location: what to call it.
         wanted: the name of one checkpoint of that trial; None: all there are.
         destination: a folder.
 
@@ -105,24 +117,27 @@ def copy(whole: Storage, place: str, wanted: str | None, destination: Path) -> i
                 names.append(info.name)
                 if wanted not in (None, info.name):
                     continue
-                target = destination if wanted is not None else destination / trial / info.name
-                if wanted is None and target.exists():
-                    raise InvalidInputError(f"{target} is there already; name a new folder")
+                path = destination if wanted is not None else destination / trial / info.name
+                if wanted is None and path.exists():
+                    raise InvalidInputError(f"{path} is there already; name a new folder")
                 try:
-                    download(store, info, target)
+                    download(store, info, path)
                 except CheckpointError as error:
                     problems.append(str(error))
                 else:
                     done += 1
-                    print(one_line(str(target)))
+                    print(one_line(str(path)))
         finally:
             store.close()
     if not done and not problems:
         if wanted is None:
-            raise InvalidInputError(f"{place} has no checkpoints")
+            raise InvalidInputError(f"{location} has no checkpoints")
         guess = nearest(wanted, names)
         hint = f"; did you mean {guess}?" if guess else ""
-        raise InvalidInputError(f"{place} has no whole {wanted}{hint}")
+        raise InvalidInputError(f"{location} has no whole {wanted}{hint}")
     if problems:
         raise StorageError("\n".join([f"{plural(len(problems), 'checkpoint')} could not be copied:", *problems]))
     return 0
+
+
+command = Command("download", "copy checkpoints to this machine, verified", configure, run)

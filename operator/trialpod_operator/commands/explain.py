@@ -10,29 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, nearest
+from trialpod_operator.commands import target
 from trialpod_operator.display.json_lines import strict
 from trialpod_operator.display.words import duration, one_line, plural
 
 if TYPE_CHECKING:
     from trialpod_operator.engine.decisions import Decision
     from trialpod_operator.engine.trial import Trial
+    from trialpod_operator.kube_client.client import Experiments
     from trialpod_operator.local.reading import ReadExperiment
 
-MOST_NAMES = 8
+Json = dict[str, Any]
+
+MAX_NAMES = 8
 
 
-def place_of(place: str | None) -> str:
-    """Return where the experiment is: what was given, or the only or newest one in ./trialpod-results.
+def newest_experiment() -> str:
+    """Return the newest experiment in the working directory or ./trialpod-results.
 
     Raises:
-        InvalidInputError: nothing was given and there is none.
+        InvalidInputError: there is none.
     """
     from trialpod_operator.local.reading import is_experiment
 
-    if place is not None:
-        return place
-    root = Path("trialpod-results")
+    root = Path(target.LOCAL_FOLDER)
     candidates = [Path(), *(sorted(root.iterdir()) if root.is_dir() else [])]
     found = [path for path in candidates if is_experiment(path)]
     if not found:
@@ -64,11 +67,11 @@ def find(experiment: ReadExperiment, asked: str) -> Trial:
     if len(matches) == 1:
         return next(iter(matches.values()))
     if matches:
-        shown = ", ".join(list(matches)[:MOST_NAMES]) + (", ..." if len(matches) > MOST_NAMES else "")
+        shown = ", ".join(list(matches)[:MAX_NAMES]) + (", ..." if len(matches) > MAX_NAMES else "")
         raise InvalidInputError(f"{plural(len(matches), 'trial')} begin with '{asked}': {shown}; give more of it")
     close = nearest(asked, known)
     hint = f"; did you mean '{close}'?" if close else ""
-    shown = ", ".join(list(trials)[:MOST_NAMES]) + (", ..." if len(trials) > MOST_NAMES else "")
+    shown = ", ".join(list(trials)[:MAX_NAMES]) + (", ..." if len(trials) > MAX_NAMES else "")
     raise InvalidInputError(f"there is no trial '{asked}' in {experiment.place}{hint} (there are: {shown or 'none'})")
 
 
@@ -89,7 +92,7 @@ def standing(trial: Trial, experiment: ReadExperiment) -> str:
             return f"is paused {after}"
         case "RUNNING":
             return f"is running, {after}"
-    return f"is waiting to {'go on' if trial.attempt else 'start'}, {after}" if trial.attempt else "has not started"
+    return f"is waiting to {'resume' if trial.attempt else 'start'}, {after}" if trial.attempt else "has not started"
 
 
 def text(trial: Trial, experiment: ReadExperiment, decisions: list[Decision]) -> str:
@@ -130,21 +133,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("trial", metavar="TRIAL", help="a trial's id or name, or the beginning of one")
     parser.add_argument(
-        "place",
+        "location",
         metavar="DIR|URI|NAME",
         nargs="?",
         help="the experiment's directory, or s3://bucket/prefix/name, or its name in a cluster (default: the newest "
         "in ./trialpod-results)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print why what was decided."""
+    """Print what was decided and why."""
     from trialpod_operator.local.reading import reading
 
-    with reading(place_of(options.place)) as experiment:
-        return show(experiment, options.trial, options)
+    if options.location is None and target.is_in_cluster(options):
+        raise InvalidInputError(
+            f"explain {options.trial}: name the experiment too: trialpod explain {options.trial} NAME"
+        )
+    location = newest_experiment() if options.location is None else target.location(options.location, options)
+    if location is not None:
+        with reading(location) as experiment:
+            return show(experiment, options.trial, options)
+    with (
+        target.stored_experiment(options.location, options) as (api, item, uri, storage),
+        reading(uri, storage) as experiment,
+    ):
+        return show(experiment, _trial_id(api, item, options.trial), options)
+
+
+def _trial_id(api: Experiments, item: Json, asked: str) -> str:
+    """Return the id of a trial that is named by its TuneTrial, else what was asked."""
+    if not asked.startswith(f"{item['metadata']['name']}-"):
+        return asked
+    trial = api.find_trial(asked)
+    return asked if trial is None else str(trial["spec"].get("trialId") or asked)
 
 
 def show(experiment: ReadExperiment, asked: str, options: argparse.Namespace) -> int:
@@ -158,3 +181,8 @@ def show(experiment: ReadExperiment, asked: str, options: argparse.Namespace) ->
     else:
         print(text(trial, experiment, kept))
     return 0
+
+
+command = Command(
+    "explain", "say why a trial was stopped, paused, retried or told to follow another one", configure, run
+)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trialpod.cli.command import Command
+from trialpod_operator.commands import target
 from trialpod_operator.display.json_lines import strict
 from trialpod_operator.display.words import one_line, plural
 
@@ -35,8 +37,8 @@ def summary(found: Examination) -> str:
         f"{plural(found.checkpoints, 'checkpoint')}"
     )
     how = " read and verified" if found.verified and found.checkpoints else ""
-    verdict = "is whole" if found.whole else "is NOT whole"
-    return one_line(f"{found.place} {verdict}: {what}{how}; {', '.join(told) or 'nothing to tell'}")
+    verdict = "OK" if found.whole else "CORRUPT"
+    return one_line(f"{found.place}: {verdict}: {what}{how}; {', '.join(told) or 'nothing to tell'}")
 
 
 def data(found: Examination) -> dict[str, Any]:
@@ -59,12 +61,13 @@ def data(found: Examination) -> dict[str, Any]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "place",
+        "location",
         metavar="DIR|URI|NAME",
         help="an experiment's directory, or s3://bucket/prefix/name, or its name in a cluster",
     )
     parser.add_argument("--verify", action="store_true", help="read every checkpoint and check sizes and checksums")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,7 +75,11 @@ def run(options: argparse.Namespace) -> int:
     from trialpod.storage.registry import open_storage
     from trialpod_operator.experiment.fsck.examine import examine
 
-    return show(examine(open_storage(options.place.rstrip("/") or "/"), verify=options.verify), options)
+    location = target.location(options.location, options)
+    if location is not None:
+        return show(examine(open_storage(location.rstrip("/") or "/"), verify=options.verify), options)
+    with target.stored_experiment(options.location, options) as (_, _, _, storage):
+        return show(examine(storage, verify=options.verify), options)
 
 
 def show(found: Examination, options: argparse.Namespace) -> int:
@@ -85,3 +92,6 @@ def show(found: Examination, options: argparse.Namespace) -> int:
             print(line(finding))
         print(summary(found))
     return EXIT_WHOLE if found.whole else EXIT_ERRORS
+
+
+command = Command("fsck", "check that nothing of an experiment is lost, damaged or contradictory", configure, run)

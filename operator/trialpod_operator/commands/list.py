@@ -1,4 +1,4 @@
-"""`trialpod list`: the experiments of a namespace, or of all of them, one per line."""
+"""`trialpod list`: the experiments of this machine and of a cluster, one per line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod_operator.commands import connection_options, target
-from trialpod_operator.commands import local_list as local_listing
+from trialpod_operator.commands import target
 
 Json = dict[str, Any]
 
@@ -24,12 +23,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "folder", nargs="?", metavar="DIR",
         help=f"a folder of experiments on this machine (default: ./{target.LOCAL_FOLDER}, and those of a cluster)",
     )  # fmt: skip
-    connection_options.configure_place(parser)
+    target.add_cluster_options(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
-def facts(item: Mapping[str, Any]) -> Json:
+def local_facts(root: Path) -> list[Json]:
+    """Return what a list says of each experiment in a folder, as data, by name."""
+    from trialpod_operator.local.reading import is_experiment
+
+    below = sorted(root.iterdir()) if root.is_dir() else []
+    return [_local_fact(path) for path in [root, *below] if is_experiment(path)]
+
+
+def _local_fact(path: Path) -> Json:
+    from trialpod_operator.display.progress import done
+    from trialpod_operator.local.running import live_view
+
+    try:
+        view, _ = live_view(str(path), rows=0)
+    except TrialpodError as error:  # of a newer version, or damaged: the others are still listed
+        return {"name": path.name, "path": str(path), "state": "Unreadable", "message": str(error)}
+    total = "" if view.total is None else f"/{view.total}"
+    best = view.best
+    return {
+        "name": view.name,
+        "path": str(path),
+        "state": view.state,
+        "progress": f"{done(view)}{total}",
+        "running": view.counts.get("RUNNING", 0),
+        "failed": view.counts.get("ERROR", 0),
+        "metric": view.metric,
+        "best": best.value if best is not None else None,
+        "best_trial": best.trial_id if best is not None else None,
+        "active_s": view.elapsed_s,
+    }
+
+
+def cluster_facts(item: Mapping[str, Any]) -> Json:
     """Return what a list says of an experiment, as data."""
     from trialpod_operator.kube_client.view import condition, state_of
 
@@ -52,7 +83,7 @@ def facts(item: Mapping[str, Any]) -> Json:
     }
 
 
-def table(found: Sequence[Json], now: float, *, everywhere: bool) -> str:
+def cluster_table(found: Sequence[Json], now: float, *, everywhere: bool) -> str:
     """Return the list as a table; `now` in seconds since the epoch."""
     from trialpod_operator.display.words import duration
     from trialpod_operator.kube_client.view import seconds
@@ -67,6 +98,23 @@ def table(found: Sequence[Json], now: float, *, everywhere: bool) -> str:
     if everywhere:
         spaces = ["NAMESPACE", *(each["namespace"] for each in found)]
         rows = [[space, *row] for space, row in zip(spaces, rows, strict=True)]
+    return _aligned(rows)
+
+
+def local_table(found: Sequence[Json]) -> str:
+    """Return the experiments of this machine as a table."""
+    from trialpod_operator.display.words import duration, number, one_line
+
+    rows = [["NAME", "STATE", "TRIALS", "RUNNING", "FAILED", "BEST", "TIME", "FOLDER"]]
+    for each in found:
+        best = f"{each['metric']}={number(each['best'])}" if each.get("best") is not None else ""
+        cells = [each.get("progress", ""), each.get("running", ""), each.get("failed", ""), best]
+        time = duration(each["active_s"]) if "active_s" in each else ""
+        rows.append([one_line(str(cell)) for cell in (each["name"], each["state"], *cells, time, each["path"])])
+    return _aligned(rows)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(row).rstrip() for row in padded)
@@ -83,7 +131,7 @@ def _short(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Print the list: the experiments of this machine, of a cluster, or both."""
-    in_cluster = target.in_cluster(options) or options.all_namespaces
+    in_cluster = target.is_in_cluster(options) or options.all_namespaces
     if options.folder is not None:
         if in_cluster:
             raise InvalidInputError(
@@ -91,13 +139,13 @@ def run(options: argparse.Namespace) -> int:
             )
         if not Path(options.folder).is_dir():
             raise InvalidInputError(f"{options.folder} is no folder; -n NAMESPACE lists experiments in a cluster")
-    local = [] if in_cluster else local_listing.experiments(Path(options.folder or target.LOCAL_FOLDER))
+    local = [] if in_cluster else local_facts(Path(options.folder or target.LOCAL_FOLDER))
     remote: list[Json] | None = None
     where = ""
     if options.folder is None:
         try:
-            with connection_options.connect(options) as api:
-                remote = [facts(item) for item in api.all(everywhere=options.all_namespaces)]
+            with target.connect(options) as api:
+                remote = [cluster_facts(item) for item in api.all(everywhere=options.all_namespaces)]
                 where = "the cluster" if options.all_namespaces else f"the namespace {api.namespace}"
         except TrialpodError as error:
             if in_cluster or not (local or isinstance(error, InvalidInputError)):
@@ -110,9 +158,9 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps([*local, *(remote or [])], indent=2))
         return 0
     if local:
-        print(local_listing.table(local))
+        print(local_table(local))
     if remote:
-        print(("\n" if local else "") + table(remote, time.time(), everywhere=options.all_namespaces))
+        print(("\n" if local else "") + cluster_table(remote, time.time(), everywhere=options.all_namespaces))
     if local or remote:
         return 0
     places = [] if in_cluster else [f"in {options.folder or f'./{target.LOCAL_FOLDER}'}"]

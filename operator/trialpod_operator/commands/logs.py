@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import glob
+import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,17 +21,20 @@ from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.protocol.output import lines_of
 from trialpod_operator.cluster import names
-from trialpod_operator.commands import connection_options, local_logs, target
-from trialpod_operator.local.reading import is_experiment
+from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
 
 Json = dict[str, Any]
 
-POLL_S = 1.0
-COPIED_S = 20.0
-"""So long after a trial's end its output may be on the way to the storage."""
+POLL_INTERVAL_S = 1.0
+FILE_POLL_INTERVAL_S = 0.5
+STATE_INTERVAL_S = 2.0
+"""How often the journal is read for whether the trial has ended."""
+UPLOAD_TIMEOUT_S = 20.0
+"""Maximum time after a trial's end until its output is in the storage."""
+BLOCK = 1 << 16
 
 _ENDED = ("TERMINATED", "ERROR")
 
@@ -48,50 +53,167 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--rank", type=int, default=0, metavar="N", help="of the trial's worker N, where it has more than one pod"
     )
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
-    connection_options.configure_place(parser)
+    target.add_cluster_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the log."""
-    from trialpod_operator.commands.trials import find_trial
-
     if len(options.name) > 2:
         given = " ".join(options.name)
         raise InvalidInputError(f"logs {given}: name one trial, or an experiment and one of its trials")
     if options.tail is not None and options.tail < 0:
         raise InvalidInputError(f"--tail {options.tail}: must be 0 or more")
-    place, wanted = local_trial(options)
-    if place is not None:
-        return local_logs.run(place, wanted, options)
-    with target.connect(options.name[0], options) as api:
-        item, trial = find_trial(api, *options.name)
-        reader = LogReader(api, item, trial, connection_options.flags(options, api.namespace), rank=options.rank)
-        if options.previous:
-            return reader.write(reader.earlier(), sys.stdout.buffer, options.tail)
-        if options.follow:
+    location, trial = local_trial(options)
+    return _print_from_cluster(options) if location is None else _print_local(location, trial, options)
+
+
+def _print_from_cluster(options: argparse.Namespace) -> int:
+    with target.connect_for(options.name[0], options) as api:
+        item, trial = target.find_trial(api, *options.name)
+        reader = LogReader(api, item, trial, target.cluster_flags(options, api.namespace), rank=options.rank)
+        if options.follow and not options.previous:
             return reader.follow(sys.stdout.buffer)
-        return reader.write(reader.latest(), sys.stdout.buffer, options.tail)
+        lines = reader.earlier() if options.previous else reader.latest()
+        return write(lines, sys.stdout.buffer, options.tail)
 
 
 def local_trial(options: argparse.Namespace) -> tuple[str | None, str]:
     """Return the folder or URI of the experiment and which trial is meant; (None, "") when it is in a cluster."""
+    from trialpod_operator.local.reading import is_experiment
+
     name = options.name[0]
-    if target.in_cluster(options):
+    if target.is_in_cluster(options):
         return None, ""
     experiment, slash, trial = name.rpartition("/")
     if slash and len(options.name) == 1 and "://" not in name and not is_experiment(Path(name)):
         # climb/3: an experiment here, or else one in the cluster
-        place = target.experiment_place(experiment, options)
-        return (place, trial) if place is not None and is_experiment(Path(place)) else (None, "")
-    place = target.experiment_place(name, options)
-    if place is not None:
-        return place, options.name[1] if len(options.name) > 1 else ""
+        location = target.experiment_location(experiment, options)
+        return (location, trial) if location is not None and is_experiment(Path(location)) else (None, "")
+    location = target.experiment_location(name, options)
+    if location is not None:
+        return location, options.name[1] if len(options.name) > 1 else ""
     if len(options.name) > 1:
         return None, ""
     for path in sorted(Path(target.LOCAL_FOLDER).glob(f"*/*{glob.escape(name)}_*/")):
         if f"_{name}_" in f"_{path.name}":
             return str(path.parent), name
     return None, ""
+
+
+# -- on this machine --
+
+
+def _print_local(location: str, trial: str, options: argparse.Namespace) -> int:
+    """Print the log.txt of a trial on this machine or in a bucket, with the output of all its attempts."""
+    from trialpod.storage.base import KeyMissingError
+    from trialpod.storage.layout import LOG_FILE
+    from trialpod.storage.registry import local_folder, open_storage
+    from trialpod_operator.commands.explain import find
+    from trialpod_operator.local.reading import reading
+
+    if options.rank:
+        raise InvalidInputError(f"--rank {options.rank}: a trial has one process here; ranks are pods of a cluster")
+    with reading(location) as experiment:
+        known = list(experiment.engine.state.trials.values())
+        if not trial and len(known) != 1:
+            raise InvalidInputError(
+                f"{location} has {len(known)} trials; name one by its number or id, such as: "
+                f"trialpod logs {location} 0"
+            )
+        found = find(experiment, trial) if trial else known[0]
+        path, trial_id, ended = experiment.path(found), found.trial_id, found.ended
+    if local_folder(location) is None:
+        try:
+            folder, _, name = path.rpartition("/")
+            data = open_storage(folder).read(f"{name}/{LOG_FILE}")
+        except KeyMissingError:
+            raise _no_output(trial_id, ended=ended) from None
+        return write(data.splitlines(keepends=True), sys.stdout.buffer, options.tail)
+    log = Path(path, LOG_FILE)
+    if options.follow:
+        return follow_file(log, sys.stdout.buffer, lambda: _is_over(location, trial_id))
+    try:
+        if not log.stat().st_size:
+            raise _no_output(trial_id, ended=ended)
+        with log.open("rb") as lines:
+            return write(lines, sys.stdout.buffer, options.tail)
+    except FileNotFoundError:
+        raise _no_output(trial_id, ended=ended) from None
+
+
+def write(lines: Iterable[bytes], out: IO[bytes], tail: int | None) -> int:
+    """Write lines, or the last of them, with an end of line after the last one."""
+    last = b"\n"
+    for line in lines if tail is None else deque(lines, maxlen=tail):
+        out.write(line)
+        last = line
+    if not last.endswith(b"\n"):
+        out.write(b"\n")
+    out.flush()
+    return 0
+
+
+def follow_file(
+    log: Path,
+    out: IO[bytes],
+    is_over: Callable[[], bool],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Write a log as it grows, until the trial has ended or nobody runs it.
+
+    Args:
+        log: the file; it need not be there yet.
+        out: where to.
+        is_over: whether nothing comes any more.
+        clock: seconds, monotonic.
+        sleep: waits some seconds.
+    """
+    offset = 0
+    asked_at = clock() - STATE_INTERVAL_S
+    while True:
+        over = False
+        if clock() - asked_at >= STATE_INTERVAL_S:
+            over, asked_at = is_over(), clock()
+        offset = _copy_file(log, offset, out)
+        if over:
+            return 0
+        sleep(FILE_POLL_INTERVAL_S)
+
+
+def _copy_file(log: Path, offset: int, out: IO[bytes]) -> int:
+    """Write what is in the file from an offset on; return its end."""
+    try:
+        with log.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < offset:  # emptied: a retry from scratch
+                offset = 0
+            file.seek(offset)
+            while data := file.read(BLOCK):
+                out.write(data)
+                offset += len(data)
+    except FileNotFoundError:
+        return 0
+    out.flush()
+    return offset
+
+
+def _is_over(location: str, trial_id: str) -> bool:
+    from trialpod_operator.local.reading import reading
+    from trialpod_operator.local.running import activity
+
+    runs = activity(Path(location)).runs
+    with reading(location) as experiment:
+        trial = experiment.engine.state.trials.get(trial_id)
+        return not runs or trial is None or trial.ended
+
+
+def _no_output(trial_id: str, *, ended: bool) -> TrialpodError:
+    what = "it printed nothing" if ended else "it has not started yet, or has printed nothing; -f waits for it"
+    return TrialpodError(f"there is no output of {trial_id}: {what}")
+
+
+# -- in a cluster --
 
 
 class LogReader:
@@ -198,29 +320,23 @@ class LogReader:
             self._trial = self._api.find_trial(self.name) or self._trial
             if str((self._trial.get("status") or {}).get("state")) in _ENDED and pod is None:
                 if not seen:
-                    return self.write(self._stored_soon() or self._nothing(), out, None)
+                    return write(self._stored_soon() or self._nothing(), out, None)
                 return 0
             why = self._waiting()
             if why and why != told:
                 self._say(why)
                 told = why
-            self._sleep(POLL_S)
-
-    def write(self, lines: Iterable[bytes], out: IO[bytes], tail: int | None) -> int:
-        """Write lines, or the last of them."""
-        from trialpod_operator.commands.local_logs import write
-
-        return write(lines, out, tail)
+            self._sleep(POLL_INTERVAL_S)
 
     def _stored_soon(self) -> Iterator[bytes] | None:
-        deadline = self._clock() + COPIED_S
+        deadline = self._clock() + UPLOAD_TIMEOUT_S
         while (found := self.stored()) is None and self._clock() < deadline:
-            self._sleep(POLL_S)
+            self._sleep(POLL_INTERVAL_S)
         return found
 
     def _pod(self, besides: set[str] | None = None) -> Json | None:
         """Return the pod of the trial's newest attempt that there is."""
-        from trialpod_operator.commands.trials import attempt_of
+        from trialpod_operator.commands.target import attempt_of
 
         wanted = self._trial["spec"].get("trialId")
         pods = [

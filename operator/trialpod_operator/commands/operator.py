@@ -32,4 +32,4 @@ def _run(_arguments: argparse.Namespace) -> int:
     return asyncio.run(run_operator(options))
 
 
-command = Command("operator", "run the Kubernetes operator", _configure, _run)
+command = Command("operator", "run the Kubernetes operator", _configure, _run, cluster=True)

@@ -1,55 +1,166 @@
-"""`trialpod results` and `trialpod best`: of a directory, a URI, or an experiment in a cluster by its name.
+"""`trialpod results DIR|URI|NAME`: the trials of an experiment as a table, JSON or CSV. It also works while they run.
 
-Of an experiment in a cluster the whole results are read from its storage, with the user's keys or those of its
-Secret. When that cannot be, the resources tell what they know: parameters, iterations and the metric.
+Of an experiment in a cluster the complete results are read from its storage, with the user's keys or those of its
+Secret. Where that is not possible, the resources provide what they know: parameters, iterations and the metric.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
+import io
+import json
+import math
+import os
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
-from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod_operator.commands import local_best, local_results, target
+from trialpod.errors import InvalidInputError, TrialpodError, nearest
+from trialpod_operator.commands import target
+from trialpod_operator.display.json_lines import experiment_data, strict, trial_data
+from trialpod_operator.display.layout import text_table, trial_columns
+from trialpod_operator.display.progress import standing, trials
+from trialpod_operator.display.summary import no_best
+from trialpod_operator.display.view import ExperimentView, TrialRow, best_first
+from trialpod_operator.display.words import (
+    VaryingParameters,
+    brief,
+    duration,
+    flatten,
+    one_line,
+    plural,
+)
 
 if TYPE_CHECKING:
-    from trialpod_operator.display.view import ExperimentView
     from trialpod_operator.kube_client.client import Experiments
 
 Json = dict[str, Any]
 
+_ROW_KEYS = ("trial_id", "name", "status", "iteration", "run_time_s", "attempts", "failures", "disruptions")
 
-def _configure_results(parser: argparse.ArgumentParser) -> None:
-    local_results.configure(parser)
+
+def sort_value(row: TrialRow, key: str) -> Any:
+    """Return what a row is sorted by under a key; None when it has no such value."""
+    if key in _ROW_KEYS:
+        return getattr(row, key)
+    if key in row.last_result:
+        return row.last_result[key]
+    return flatten(row.config).get(key.removeprefix("config/"))
+
+
+def sort_keys(rows: Iterable[TrialRow]) -> list[str]:
+    """Return the keys that rows can be sorted by."""
+    keys: dict[str, None] = dict.fromkeys(_ROW_KEYS)
+    for row in rows:
+        keys.update(dict.fromkeys(row.last_result))
+        keys.update(dict.fromkeys(flatten(row.config)))
+    return list(keys)
+
+
+def ordered(view: ExperimentView, key: str | None) -> list[TrialRow]:
+    """Return the view's rows in order, those without a value last.
+
+    Args:
+        view: The experiment with all its trials.
+        key: A metric, a parameter or a column; a leading ``-`` reverses it. None: the best by the metric first.
+
+    Raises:
+        InvalidInputError: No trial has such a key.
+    """
+    if key is None:
+        return best_first(view)
+    known = sort_keys(view.rows)
+    reverse = key.startswith("-") and key not in known
+    name = key[1:] if reverse else key
+    if view.rows and name not in known and name.removeprefix("config/") not in known:
+        close = nearest(name, known)
+        hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(map(one_line, known))}"
+        raise InvalidInputError(f"--sort {name}: no trial has such a key; {hint}")
+    values = [sort_value(row, name) for row in view.rows]
+    missing = [value is None or (isinstance(value, float) and math.isnan(value)) for value in values]
+    numeric = all(absent or isinstance(value, (int, float)) for absent, value in zip(missing, values, strict=True))
+    present = [index for index, absent in enumerate(missing) if not absent]
+    present.sort(key=lambda index: values[index] if numeric else brief(values[index], 200), reverse=reverse)
+    last = [index for index, absent in enumerate(missing) if absent]
+    return [view.rows[index] for index in present + last]
+
+
+def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | None) -> str:
+    """Return the experiment's state in one line and the rows as a table; `width` None: as wide as needed."""
+    varying = VaryingParameters()
+    for row in view.rows:
+        varying.observe(row.trial_id, row.config)
+    parts = [f"{one_line(view.name)}: {view.state}", trials(view)]
+    parts += [words for _, words in standing(view)]
+    parts.append(f"{plural(view.results, 'result')} in {duration(view.elapsed_s)}")
+    lines = [", ".join(parts)]
+    if view.message:
+        lines.append(one_line(view.message))
+    if view.metric and view.best is None and view.results:
+        lines.append(no_best(view, view.metric))
+    if not rows:
+        return "\n".join([*lines, "", "no trial to show"])
+    lines += ["", text_table(trial_columns(rows, view.metric, varying.names), width)]
+    told: dict[str, list[TrialRow]] = {}
+    for row in rows:
+        if row.error:
+            told.setdefault(row.error, []).append(row)
+    for error, failed in told.items():
+        others = f" and {plural(len(failed) - 1, 'more trial')}" if len(failed) > 1 else ""
+        lines += ["", f"{one_line(failed[0].trial_id)}{others}: {one_line(error)}"]
+        lines.append(f"  log: {one_line(failed[0].path)}/log.txt")
+    return "\n".join(lines)
+
+
+def results_csv(rows: Sequence[TrialRow]) -> str:
+    """Return rows as CSV: one column per fact, parameter (``config/lr``) and key of the last result."""
+    records = []
+    header: dict[str, None] = {}
+    for row in rows:
+        record: dict[str, Any] = {key: getattr(row, key) for key in _ROW_KEYS}
+        record |= {"error": one_line(row.error), "checkpoint": row.checkpoint, "path": row.path}
+        record |= {f"config/{key}": value for key, value in flatten(row.config).items()}
+        record |= {key: value for key, value in row.last_result.items() if key not in record}
+        header.update(dict.fromkeys(record))
+        records.append(record)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(header) or list(_ROW_KEYS), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().rstrip("\n")
+
+
+def results_json(view: ExperimentView, rows: Sequence[TrialRow]) -> str:
+    """Return the experiment and the rows as one JSON document."""
+    listed = [{**trial_data(row), "last_result": row.last_result} for row in rows]
+    return json.dumps(strict({**experiment_data(view), "trials": listed}), indent=2, allow_nan=False)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR|URI|NAME",
+        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON document")
+    form.add_argument("--csv", action="store_true", help="CSV, one line per trial")
+    parser.add_argument(
+        "--sort", metavar="KEY", help="a metric, parameter or column; --sort=-KEY reverses (default: best first)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="show only the first N trials")
+    parser.add_argument("--failed", action="store_true", help="show only trials that failed")
     parser.add_argument("-o", "--output", choices=("table", "json", "csv"), help="form of what is printed")
-    target.configure(parser)
+    target.add_cluster_options(parser, rule=True)
 
 
-def _configure_best(parser: argparse.ArgumentParser) -> None:
-    local_best.configure(parser)
-    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), help="form of what is printed")
-    target.configure(parser)
-
-
-def results(options: argparse.Namespace) -> int:
-    """Print the trials."""
-    _take_output(options, ("json", "csv"))
-    view = _view(options)
-    return local_results.run(options) if view is None else local_results.show(view, options)
-
-
-def best(options: argparse.Namespace) -> int:
-    """Print the best trial."""
-    _take_output(options, ("json", "yaml"))
-    view = _view(options)
-    return local_best.run(options) if view is None else local_best.show(view, options)
-
-
-def _take_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
+def apply_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
+    """Set the option of the form that -o names."""
     for form in forms:
         if options.output == form:
             setattr(options, form, True)
@@ -57,18 +168,19 @@ def _take_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
             raise InvalidInputError(f"--{form} and --output {options.output}: choose one of them")
 
 
-def _view(options: argparse.Namespace) -> ExperimentView | None:
-    """Return the experiment in a cluster that is meant; None: it is a local one, or in a bucket."""
-    place = target.place(options.directory, options)
-    if place is not None:
-        options.directory = place
-        return None
+def view_of_target(options: argparse.Namespace) -> ExperimentView:
+    """Return the experiment that is meant, with all its trials."""
+    from trialpod_operator.local.reading import read_view
+
+    location = target.location(options.directory, options)
+    if location is not None:
+        return read_view(location, rows=None)
     with target.experiment(options.directory, options) as (api, item):
-        return whole_view(api, item, api.trials(options.directory))
+        return view_with_storage(api, item, api.trials(options.directory))
 
 
-def whole_view(api: Experiments, item: Json, trials: list[Json]) -> ExperimentView:
-    """Return an experiment in a cluster with all that its storage knows, or what its resources know."""
+def view_with_storage(api: Experiments, item: Json, trials: list[Json]) -> ExperimentView:
+    """Return an experiment in a cluster with what its storage knows, or else what its resources know."""
     from trialpod_operator.kube_client.storage import opened
     from trialpod_operator.kube_client.view import view_of
     from trialpod_operator.local.reading import read_view
@@ -89,12 +201,33 @@ def whole_view(api: Experiments, item: Json, trials: list[Json]) -> ExperimentVi
     return dataclasses.replace(stored, name=shown.name, state=shown.state, message=shown.message)
 
 
-results_command = Command(
-    "results",
-    "show the trials of an experiment: a directory, a URI, or by name in a cluster",
-    _configure_results,
-    results,
-)
-best_command = Command(
-    "best", "show the best trial of an experiment: a directory, a URI, or by name in a cluster", _configure_best, best
+def run(options: argparse.Namespace) -> int:
+    """Print the results."""
+    apply_output(options, ("json", "csv"))
+    return show(view_of_target(options), options)
+
+
+def show(view: ExperimentView, options: argparse.Namespace) -> int:
+    """Print the results of an experiment with all its trials; return the exit status."""
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
+    rows = ordered(view, options.sort)
+    if options.failed:
+        rows = [row for row in rows if row.status == "ERROR"]
+    left_out = len(rows) - options.limit if options.limit is not None else 0
+    rows = rows[: options.limit]
+    if options.json:
+        print(results_json(view, rows))
+    elif options.csv:
+        print(results_csv(rows))
+    else:
+        width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
+        print(results_table(view, rows, width))
+        if left_out > 0:
+            print(f"… and {plural(left_out, 'more trial')}; raise --limit to see them")
+    return 0
+
+
+command = Command(
+    "results", "show the trials of an experiment: a directory, a URI, or by name in a cluster", configure, run
 )

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from trialpod import compat
 from trialpod.cli.command import Command
-from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.storage.registry import local_folder, normalize_uri
-from trialpod.tune.config import check_name
-from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
-from trialpod.tune.location.places import WORK_DIR
-from trialpod_operator.api.loader import display_name, load_file
-from trialpod_operator.api.models import TuneExperiment
-from trialpod_operator.display.base import write_closing
-from trialpod_operator.display.choose import choose_display
-from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, RunCommand, command_ways, exit_status, summarize
-from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.plans import plan_from_manifest
-from trialpod_operator.local import backend
-from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.local.trial_output import ALL, FollowedTrials
+from trialpod.cli.scripts import run_file, run_module
+from trialpod.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from trialpod_operator.api.models import TuneExperiment
+    from trialpod_operator.experiment.plan import ExperimentPlan
+    from trialpod_operator.local.trial_output import FollowedTrials
 
 DEFAULT_STORAGE = "trialpod-results"
 
@@ -72,12 +58,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_manifest(args: argparse.Namespace) -> int:
+    from trialpod_operator.api.loader import load_file
+    from trialpod_operator.display.base import write_closing
+    from trialpod_operator.display.choose import choose_display
+    from trialpod_operator.display.summary import RunCommand, command_ways, exit_status, summarize
+    from trialpod_operator.experiment.plans import plan_from_manifest
+    from trialpod_operator.local.experiment_run import RunOptions, run_experiment
+
     overrides = list(args.sets)
     if args.max_concurrent:
         overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
     experiment = _named(_the_one(load_file(args.file, overrides), args.file), args.name)
     folder = Path.cwd() if args.file == "-" else Path(args.file).resolve().parent
-    directory, storage_uri = _places(args, experiment)
+    directory, storage_uri = _locations(args, experiment)
     command = RunCommand(
         file=args.file,
         name=args.name,
@@ -108,6 +101,12 @@ def _run_manifest(args: argparse.Namespace) -> int:
 
 
 def _run_script(args: argparse.Namespace) -> int:
+    from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
+    from trialpod.tune.location.places import WORK_DIR
+    from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, RunCommand
+    from trialpod_operator.local import backend
+    from trialpod_operator.local.trial_output import FollowedTrials
+
     script = Path(args.file)
     if not args.module and not script.is_file():
         raise InvalidInputError(f"{script} does not exist")
@@ -137,7 +136,7 @@ def _run_script(args: argparse.Namespace) -> int:
         retry_errors="resume" if args.retry_failed else "",
     )
     backend.script_run = state
-    failed = (run_module if args.module else run_script_file)(args.file, args.args)
+    failed = (run_module if args.module else run_file)(args.file, args.args)
     warn_of_missing(state.follow)
     if failed:
         return EXIT_FAILED
@@ -146,71 +145,10 @@ def _run_script(args: argparse.Namespace) -> int:
     return max(state.statuses, default=EXIT_FINE)
 
 
-def run_script_file(file: str, arguments: Sequence[str]) -> bool:
-    """Run a script as Python would; show an error of its own, and return whether there was one.
-
-    Raises:
-        TrialpodError: an experiment in it could not go on, or cannot work.
-    """
-    script = Path(file)
-    compat.activate(os.environ.get(compat.VARIABLE, ""))
-    sys.argv = [file, *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except TrialpodError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
-        _show_script_error(error, str(script))
-        if isinstance(error, ModuleNotFoundError) and error.name == "ray":
-            print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
-        return True
-    return False
-
-
-def run_module(module: str, arguments: Sequence[str]) -> bool:
-    """Run a module as ``python -m`` would; as `run_script_file` otherwise.
-
-    Raises:
-        InvalidInputError: there is no such module.
-        TrialpodError: an experiment in it could not go on, or cannot work.
-    """
-    compat.activate(os.environ.get(compat.VARIABLE, ""))
-    sys.argv = [module, *arguments]
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = find_spec(module)
-        if found is not None and found.submodule_search_locations is not None:
-            found = find_spec(f"{module}.__main__")
-    except ModuleNotFoundError as error:
-        raise InvalidInputError(
-            f"-m {module}: there is no module {error.name!r} here or among the installed ones"
-        ) from None
-    if found is None or found.origin is None:
-        raise InvalidInputError(
-            f"-m {module}: there is no such module here ({os.getcwd()}) or among the installed ones; give its name "
-            "with dots, as to `import`, or the path of a script without -m"
-        )
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except TrialpodError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the module's own: shown as Python would
-        _show_script_error(error, found.origin)
-        return True
-    return False
-
-
-def _show_script_error(error: Exception, script: str) -> None:
-    """Print a traceback that begins in the script."""
-    shown = traceback.TracebackException.from_exception(error)
-    first = next((at for at, frame in enumerate(shown.stack) if frame.filename == script), 0)
-    shown.stack = traceback.StackSummary.from_list(shown.stack[first:])
-    print("".join(shown.format()), end="", file=sys.stderr)
-
-
 def followed_trials(args: argparse.Namespace, *, default: bool) -> FollowedTrials | None:
     """Return whose output to show; `default` is whether all trials are followed when none is named."""
+    from trialpod_operator.local.trial_output import ALL, FollowedTrials
+
     if args.follow:
         return FollowedTrials(args.follow)
     return FollowedTrials([ALL]) if default and not args.json else None
@@ -218,6 +156,8 @@ def followed_trials(args: argparse.Namespace, *, default: bool) -> FollowedTrial
 
 def warn_of_missing(follow: FollowedTrials | None) -> None:
     """Say which of the named trials did not run."""
+    from trialpod_operator.local.trial_output import ALL
+
     for name in follow.missing if follow is not None else ():
         if name != ALL:
             print(f"--follow {name}: no such trial ran; give its number or its id", file=sys.stderr)
@@ -225,6 +165,10 @@ def warn_of_missing(follow: FollowedTrials | None) -> None:
 
 def _named(experiment: TuneExperiment, name: str | None) -> TuneExperiment:
     """Return the experiment under another name, which need not be one that a cluster would take."""
+    import msgspec
+
+    from trialpod.tune.config import check_name
+
     if name is None:
         return experiment
     try:
@@ -238,6 +182,8 @@ def _named(experiment: TuneExperiment, name: str | None) -> TuneExperiment:
 
 
 def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
+    from trialpod_operator.api.loader import display_name
+
     if len(experiments) == 1:
         return experiments[0]
     names = ", ".join(experiment.name for experiment in experiments)
@@ -248,8 +194,11 @@ def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
     )
 
 
-def _places(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
+def _locations(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
     """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
+    from trialpod.storage.registry import local_folder, normalize_uri
+    from trialpod.tune.location.places import WORK_DIR
+
     uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
     uri = normalize_uri(uri)
     folder = local_folder(uri)
@@ -270,4 +219,4 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-command = Command("run", "run an experiment on this machine, or go on with it", configure, run)
+command = Command("run", "run an experiment on this machine, or resume it", configure, run)

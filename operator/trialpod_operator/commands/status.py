@@ -1,4 +1,4 @@
-"""`trialpod status NAME`: how an experiment in a cluster stands: its trials as a table, and the best of them.
+"""`trialpod status DIR|URI|NAME`: the state of an experiment: its trials as a table, and the best of them.
 
 With `--watch` the table stays until the experiment has ended, and the exit status says how.
 """
@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
+from trialpod.cli.program import program
 from trialpod.errors import InvalidInputError
-from trialpod_operator.commands import connection_options, local_status, target
+from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
+    from trialpod_operator.display.view import ExperimentView, TrialRow
     from trialpod_operator.kube_client.client import Experiments
+    from trialpod_operator.local.running import Activity
 
 Json = dict[str, Any]
 
 DEFAULT_LIMIT = 20
+POLL_INTERVAL_S = 1.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    connection_options.configure(parser)
-    parser.epilog = target.RULE
+    target.add_experiment_options(parser)
     parser.add_argument(
         "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help=f"at most N trials (default: {DEFAULT_LIMIT})"
     )
@@ -38,60 +43,123 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table, once or until the end."""
-    from trialpod_operator.commands.local_results import results_json, results_table
-    from trialpod_operator.display.account import account_text
-    from trialpod_operator.display.summary import best_text
-    from trialpod_operator.display.words import plural
-    from trialpod_operator.kube_client.view import view_of
-
-    place = target.experiment_place(options.name, options)
-    if place is not None:
-        return local_status.run(place, options)
     if options.limit < 1:
         raise InvalidInputError(f"--limit {options.limit}: must be 1 or more")
-    with target.connect(options.name, options) as api:
-        item = api.get(options.name)
-        if options.watch:
-            return watch(
-                api,
-                item,
-                connection_options.flags(options, api.namespace),
-                json=options.json,
-                verbose=options.verbose,
-            )
-        trials = api.trials(options.name)
-        silence = api.operator_silence(time.time())
-    now = time.time()
-    whole = view_of(item, trials, now=now, rows=None)
-    if options.json:
-        print(results_json(whole, whole.rows))
-        return 0
-    shown = view_of(item, trials, now=now, rows=options.limit).rows
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
-    print(results_table(whole, shown, width))
-    if len(shown) < len(whole.rows):
-        print(f"… and {plural(len(whole.rows) - len(shown), 'more trial')}; raise --limit to see them")
-    if whole.best is not None:
-        print(f"\n{best_text(whole)}")
-    if taken := account_text(whole.resources):
-        print(f"\n{taken}")
-    place = connection_options.flags(options, api.namespace)
-    if silence:
-        print(f"\n{silence}; the table is as it was then")
-    if whole.state not in ("Running", "Succeeded", "Stopped"):
-        print(f"\nwhy: trialpod why {options.name} {place}")
-    elif whole.state == "Running":
-        print(f"\nwatch: trialpod status {options.name} {place} --watch")
+    location = target.experiment_location(options.name, options)
+    return _cluster_status(options) if location is None else _local_status(location, options)
+
+
+def _local_status(location: str, options: argparse.Namespace) -> int:
+    from trialpod_operator.local.running import live_view
+
+    if options.watch:
+        return watch_local(location, json=options.json, verbose=options.verbose)
+    view, found = live_view(location, rows=None)
+    shown = live_view(location, rows=options.limit)[0].rows  # running ones first, then the latest ended
+    _print_table(view, shown, options)
+    if not options.json:
+        print(f"\n{local_next_step(view, location, found)}")
     return 0
 
 
-def watch(api: Experiments, item: Json, place: str, *, json: bool = False, verbose: int = 0) -> int:
+def _cluster_status(options: argparse.Namespace) -> int:
+    from trialpod_operator.display.summary import account_text
+    from trialpod_operator.kube_client.view import view_of
+
+    with target.connect_for(options.name, options) as api:
+        item = api.get(options.name)
+        flags = target.cluster_flags(options, api.namespace)
+        if options.watch:
+            return watch(api, item, flags, json=options.json, verbose=options.verbose)
+        trials = api.trials(options.name)
+        silence = api.operator_silence(time.time())
+    now = time.time()
+    view = view_of(item, trials, now=now, rows=None)
+    _print_table(view, view_of(item, trials, now=now, rows=options.limit).rows, options)
+    if options.json:
+        return 0
+    if account := account_text(view.resources):
+        print(f"\n{account}")
+    if silence:
+        print(f"\n{silence}; the table is as it was then")
+    if view.state not in ("Running", "Succeeded", "Stopped"):
+        print(f"\nwhy: trialpod why {options.name} {flags}")
+    elif view.state == "Running":
+        print(f"\nwatch: trialpod status {options.name} {flags} --watch")
+    return 0
+
+
+def _print_table(view: ExperimentView, shown: Sequence[TrialRow], options: argparse.Namespace) -> None:
+    from trialpod_operator.commands.results import results_json, results_table
+    from trialpod_operator.display.summary import best_text
+    from trialpod_operator.display.words import plural
+
+    if options.json:
+        print(results_json(view, view.rows))
+        return
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
+    print(results_table(view, shown, width))
+    if len(shown) < len(view.rows):
+        print(f"… and {plural(len(view.rows) - len(shown), 'more trial')}; raise --limit to see them")
+    if view.best is not None:
+        print(f"\n{best_text(view)}")
+
+
+def local_next_step(view: ExperimentView, location: str, found: Activity) -> str:
+    """Return the command to type next."""
+    from trialpod_operator.local.running import RUNNING
+
+    where = shlex.quote(location)
+    if view.state == RUNNING and not found.elsewhere:
+        return f"watch: {program()} status {where} --watch"
+    if view.state in ("Succeeded", "Stopped"):
+        return f"best: {program()} best {where}"
+    return f"why: {program()} why {where}"
+
+
+def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Show an experiment until it has ended or nobody runs it; 1 when it or a trial failed, 130 after Ctrl-C."""
+    from trialpod_operator.display.base import write_closing
+    from trialpod_operator.display.choose import choose_display
+    from trialpod_operator.display.events import changes
+    from trialpod_operator.display.summary import EXIT_FAILED, EXIT_INTERRUPTED, exit_status, summarize
+    from trialpod_operator.local.running import INTERRUPTED, RUNNING, live_view
+
+    display = choose_display(sys.stdout, json=json, verbose=verbose)
+    rows: dict[str, TrialRow] = {}
+    try:
+        view, _ = live_view(location, rows=display.rows)
+        display.start(view)
+        while True:
+            whole, _ = live_view(location, rows=None)
+            fresh = {row.name: row for row in whole.rows}
+            for event in changes(rows, fresh, whole.metric, lost="its process was lost"):
+                display.event(event)
+            rows = fresh
+            if whole.state != RUNNING:
+                display.finish(whole)
+                break
+            display.update(live_view(location, rows=display.rows)[0])
+            sleep(POLL_INTERVAL_S)
+    except KeyboardInterrupt:
+        if not json:
+            again = f"{program()} status {shlex.quote(location)} --watch"
+            write_closing(sys.stdout, f"the experiment continues; come back: {again}")
+        return EXIT_INTERRUPTED
+    finally:
+        display.close()
+    if not json:
+        write_closing(sys.stdout, summarize(whole))
+    return EXIT_FAILED if whole.state == INTERRUPTED else exit_status(whole, interrupted=False)
+
+
+def watch(api: Experiments, item: Json, flags: str, *, json: bool = False, verbose: int = 0) -> int:
     """Show an experiment until it has ended; return 1 when it or one of its trials failed, 130 after Ctrl-C.
 
     Args:
         api: its namespace.
         item: the TuneExperiment.
-        place: the options with which other commands find it.
+        flags: the options with which other commands find it.
         json: one JSON object per event, for programs.
         verbose: as for displays.
     """
@@ -107,14 +175,14 @@ def watch(api: Experiments, item: Json, place: str, *, json: bool = False, verbo
         item = follow(api, item, display)
     except KeyboardInterrupt:
         if not json:
-            again = f"trialpod status {name} {place} --watch"
-            write_closing(sys.stdout, f"{name} goes on in the cluster; come back: {again}")
+            again = f"trialpod status {name} {flags} --watch"
+            write_closing(sys.stdout, f"{name} continues in the cluster; come back: {again}")
         return EXIT_INTERRUPTED
     finally:
         display.close()
     view = view_of(item, api.trials(name), now=time.time(), rows=None)
     if not json:
-        write_closing(sys.stdout, f"{summarize(view)}\n\nall trials: trialpod results {name} {place}")
+        write_closing(sys.stdout, f"{summarize(view)}\n\nall trials: trialpod results {name} {flags}")
     return exit_status(view, interrupted=False)
 
 

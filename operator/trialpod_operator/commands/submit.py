@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.cluster import names
-from trialpod_operator.commands import connection_options
+from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
     from trialpod_operator.api.document import Document
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _COMPANIONS = {"ConfigMap": "configmaps", "Secret": "secrets"}
-"""What may stand in the file beside the experiments, and goes before them."""
+"""Kinds that the file may have beside experiments; they are applied first."""
 
-MOST_CODE = 256 * 1024
-"""So long a file may be that goes into a manifest; the API server takes objects of about 1.5 MiB."""
+MAX_CODE = 256 * 1024
+"""Maximum size of a file that goes into a manifest; the API server takes objects of about 1.5 MiB."""
 
 _SCRIPT_ONLY = ("image", "secret", "storage", "endpoint")
 
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--secret", metavar="NAME", help="Secret with the storage's keys for the trials "
                        "(default: TRIALPOD_CREDENTIALS_SECRET)")  # fmt: skip
     group.add_argument("--endpoint", metavar="URL", help="the S3 server as pods reach it (default: as you do)")
-    connection_options.configure_place(parser)
+    target.add_cluster_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def _submit_manifests(options: argparse.Namespace) -> int:
     for manifest in experiments:
         place = argparse.Namespace(**vars(options))
         place.namespace = options.namespace or manifest["metadata"].get("namespace")
-        with connection_options.connect(place) as api:
+        with target.connect(place) as api:
             _warn_of_skew(api)
             if manifest["metadata"].setdefault("namespace", api.namespace) != api.namespace:
                 raise InvalidInputError(
@@ -103,13 +103,13 @@ def _submit_manifests(options: argparse.Namespace) -> int:
             before = api.find(manifest["metadata"]["name"])
             item = api.apply(manifest, force=options.force_conflicts)
             print(
-                receipt(before, item, api.namespace, connection_options.flags(options, api.namespace), options.file),
+                receipt(before, item, api.namespace, target.cluster_flags(options, api.namespace), options.file),
                 flush=True,
             )
             if options.wait:
                 from trialpod_operator.commands.status import watch
 
-                status = watch(api, item, connection_options.flags(options, api.namespace), verbose=options.verbose)
+                status = watch(api, item, target.cluster_flags(options, api.namespace), verbose=options.verbose)
     return status
 
 
@@ -175,8 +175,8 @@ def take_code(manifest: Json, file: str, *, wanted: bool) -> None:
         )
         return
     text = path.read_text(encoding="utf-8")
-    if len(text) > MOST_CODE:
-        raise InvalidInputError(f"--with-code: {path} has more than {MOST_CODE} characters; build it into the image")
+    if len(text) > MAX_CODE:
+        raise InvalidInputError(f"--with-code: {path} has more than {MAX_CODE} characters; build it into the image")
     manifest["spec"]["trainable"] = {"source": text, "attribute": attribute}
 
 
@@ -259,8 +259,8 @@ def _warn_of_skew(api: Experiments) -> None:
 
 
 def _submit_script(options: argparse.Namespace) -> int:
+    from trialpod.cli.scripts import run_file
     from trialpod.tune.environment import RUN_NAME, STORAGE
-    from trialpod_operator.commands.run import run_script_file
     from trialpod_operator.kube_client import backend
 
     if not Path(options.file).is_file():
@@ -269,7 +269,7 @@ def _submit_script(options: argparse.Namespace) -> int:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
     given = {
         "TRIALPOD_BACKEND": "kubernetes",
-        connection_options.NAMESPACE: options.namespace,
+        target.NAMESPACE: options.namespace,
         "KUBECONFIG": options.kubeconfig,
         backend.CONTEXT: options.context,
         backend.IMAGE: options.image,
@@ -282,7 +282,7 @@ def _submit_script(options: argparse.Namespace) -> int:
     submission = backend.Submission(dry_run=options.dry_run, wait=options.wait)
     backend.submission = submission
     try:
-        failed = run_script_file(options.file, options.args)
+        failed = run_file(options.file, options.args)
     except backend.Submitted:
         failed = False
     finally:
@@ -297,10 +297,8 @@ def _submit_script(options: argparse.Namespace) -> int:
     elif not options.wait:
         item = submission.items[0]
         space = item["metadata"]["namespace"]
-        print(receipt(submission.before, item, space, connection_options.flags(options, space), options.file))
+        print(receipt(submission.before, item, space, target.cluster_flags(options, space), options.file))
     return submission.status
 
 
-command = Command(
-    name="submit", help="start an experiment in a cluster: a manifest, or a script", configure=configure, run=run
-)
+command = Command("submit", "start an experiment in a cluster: a manifest, or a script", configure, run, cluster=True)

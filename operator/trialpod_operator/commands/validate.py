@@ -10,14 +10,16 @@ import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
-from trialpod_operator.api.loader import FileReport, check_text, display_name, read_text
-from trialpod_operator.api.models import TuneExperimentSpec
-from trialpod_operator.api.problems import InvalidManifestError, Problem
-from trialpod_operator.api.rules import SOURCES
-from trialpod_operator.api.validation import Checked
+
+if TYPE_CHECKING:
+    from trialpod_operator.api.loader import FileReport
+    from trialpod_operator.api.models import TuneExperimentSpec
+    from trialpod_operator.api.problems import Problem
+    from trialpod_operator.api.validation import Checked
 
 _ATTRIBUTES = {"configMapRef": "config_map_ref"}
 
@@ -82,6 +84,8 @@ def _configure(parser: ArgumentParser) -> None:
 
 
 def _run(arguments: Namespace) -> int:
+    from trialpod_operator.api.loader import check_text, display_name, read_text
+
     status = 0
     for path in arguments.files:
         try:
@@ -105,6 +109,7 @@ def _run(arguments: Namespace) -> int:
 def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
     """Return why Trainables of valid experiments cannot be loaded here."""
     from trialpod.runner.import_check import problem_of
+    from trialpod_operator.api.rules import SOURCES
     from trialpod_operator.experiment.plans import trainable_ref
 
     found = []
@@ -125,6 +130,8 @@ def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
 
 def _show(report: FileReport) -> bool:
     """Print what was found in one file; return whether all of it is valid."""
+    from trialpod_operator.api.problems import InvalidManifestError
+
     for warning in report.warnings:
         print(f"{report.source}: warning: {warning}", file=sys.stderr)
     if report.problems:

@@ -1,29 +1,37 @@
-"""`trialpod why NAME`: why an experiment in a cluster does not go on, or why its trials failed, with the next step.
+"""`trialpod why DIR|URI|NAME`: why an experiment does not proceed, or why its trials failed, with the next step.
 
-It adds nothing of its own to what the conditions, the TuneTrials and the events say: the words are the operator's.
+Of an experiment in a cluster it adds nothing to what the conditions, the TuneTrials and the events say.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
-from trialpod_operator.commands import connection_options, local_why, target
+from trialpod.cli.program import program
+from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
+    from trialpod_operator.display.view import ExperimentView
     from trialpod_operator.kube_client.client import Experiments
+    from trialpod_operator.local.running import Activity
 
-MOST_GROUPS = 5
-MOST_NAMES = 5
-MOST_EVENTS = 5
+MAX_GROUPS = 5
+MAX_NAMES = 5
+MAX_EVENTS = 5
 QUIET_S = 300.0
-"""A trial that has reported nothing for so long is worth a line."""
+"""A trial that has reported nothing for this long gets a line."""
 
 Json = dict[str, Any]
+
+
+# -- of an experiment in a cluster --
 
 
 def findings(
@@ -88,7 +96,7 @@ def findings(
         ],
         "events": [
             {"type": e.get("type"), "reason": e.get("reason"), "message": e.get("message"), "time": event_time(e)}
-            for e in list(events)[-MOST_EVENTS:]
+            for e in list(events)[-MAX_EVENTS:]
         ],
         "last_reports": silent,
         "deadline": (item.get("spec") or {}).get("progressDeadline"),
@@ -180,7 +188,7 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
         lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
     if found["waiting"]:
         lines += ["", "trials that wait:"]
-        for each in found["waiting"][:MOST_GROUPS]:
+        for each in found["waiting"][:MAX_GROUPS]:
             lines.append(f"  {each['reason']}: {one_line(each['message'])}")
             lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
         lines += _more(found["waiting"], "reason")
@@ -194,7 +202,7 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
         lines.append(f"    {_names(sorted(quiet))}")
     if found["failed"]:
         lines += ["", "trials that failed:"]
-        for each in found["failed"][:MOST_GROUPS]:
+        for each in found["failed"][:MAX_GROUPS]:
             lines.append(f"  {plural(len(each['trials']), 'trial')}: {one_line(each['message'])}")
             lines.append(f"    {_names(each['trials'])}{'; log: ' + each['log'] if each['log'] else ''}")
         lines += _more(found["failed"], "message")
@@ -231,41 +239,146 @@ def queue_lines(api: Experiments, name: str) -> list[str]:
 
 
 def _names(trials: list[str]) -> str:
-    rest = len(trials) - MOST_NAMES
-    return ", ".join(trials[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(trials) - MAX_NAMES
+    return ", ".join(trials[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _more(groups: list[Json], noun: str) -> list[str]:
-    rest = len(groups) - MOST_GROUPS
+    rest = len(groups) - MAX_GROUPS
     return [f"  ... and {rest} more {noun}{'s' if rest > 1 else ''}"] if rest > 0 else []
+
+
+# -- of an experiment on this machine --
+
+
+def local_findings(view: ExperimentView, found: Activity, now: float) -> Json:
+    """Return what there is to say, as data.
+
+    Args:
+        view: the experiment with all its trials.
+        found: its processes.
+        now: seconds since the epoch.
+    """
+    from trialpod.storage.layout import LOG_FILE
+    from trialpod_operator.display.progress import trials
+
+    groups = sorted(view.failures.items(), key=lambda item: (-item[1], item[0]))
+    first = {row.error: row for row in reversed(view.rows) if row.error}
+    holder = found.holder
+    return {
+        "name": view.name,
+        "path": view.path,
+        "state": view.state,
+        "message": view.message,
+        "progress": trials(view),
+        "running": view.counts.get("RUNNING", 0),
+        "waiting": view.counts.get("PENDING", 0),
+        "process": holder.pid if holder is not None and found.runs else None,
+        "running_for_s": now - holder.started if holder is not None and found.runs else None,
+        "command": found.command,
+        "host": found.elsewhere,
+        "orphans": list(found.orphans),
+        "failed": [
+            {"message": message, "count": count, "trial": row.trial_id, "log": f"{row.path}/{LOG_FILE}"}
+            for message, count in groups
+            if (row := first.get(message)) is not None
+        ],
+    }
+
+
+def local_next_steps(found: Json, place: str) -> list[str]:
+    """Return what to do.
+
+    Args:
+        found: what `local_findings` says.
+        place: the experiment, as a command names it.
+    """
+    from trialpod_operator.local.running import INTERRUPTED, RUNNING
+
+    where, state = shlex.quote(place), found["state"]
+    steps = []
+    if found["orphans"]:
+        pids = ", ".join(map(str, found["orphans"]))
+        steps.append(f"processes of an earlier run still end: {pids}; the next run waits for them")
+    if state == RUNNING:
+        steps += [f"{program()} status {where} --watch shows it until it ends"] if not found["host"] else []
+    elif state in (INTERRUPTED, "Suspended"):
+        again = f": {found['command']}" if found["command"] else ""
+        steps.append(f"run it again where it was started, it resumes{again}")
+    if found["failed"]:
+        steps.append(f"{program()} logs {where} {found['failed'][0]['trial']} shows what the trial printed")
+        if "trialpod run" in found["command"] and state != RUNNING:
+            retry = " ".join([found["command"].replace(" --retry-failed", ""), "--retry-failed"])
+            steps.append(f"what failed runs again, once the cause is corrected, by: {retry}")
+    if state in ("Succeeded", "Stopped"):
+        steps.append(f"{program()} best {where} prints the best parameters")
+    return steps
+
+
+def local_text(found: Json, place: str) -> str:
+    """Return the same for a person; `place` as for `local_next_steps`."""
+    from trialpod_operator.display.words import duration, one_line, plural
+    from trialpod_operator.local.running import RUNNING
+
+    lines = [f"{one_line(found['name'])}: {found['state']}, {found['progress']}, {found['running']} running"]
+    if found["message"]:
+        lines.append(f"  {one_line(found['message'])}")
+    if found["process"] is not None:
+        since = duration(found["running_for_s"])
+        lines.append(f"  process {found['process']} has run it for {since}: {found['command']}")
+    elif found["host"]:
+        lines.append(f"  it was last run on the host {found['host']}; nothing is known here of processes there")
+    if found["state"] == RUNNING and found["waiting"]:
+        waiting = plural(found["waiting"], "trial")
+        lines.append(f"  {waiting} waiting for CPUs, GPUs or memory of {os.uname().nodename}, or for a place")
+    if found["failed"]:
+        lines += ["", "trials that failed:"]
+        for each in found["failed"][:MAX_GROUPS]:
+            lines.append(f"  {plural(each['count'], 'trial')}: {one_line(each['message'])}")
+            lines.append(f"    log: {one_line(each['log'])}")
+        rest = len(found["failed"]) - MAX_GROUPS
+        lines += [f"  and {plural(rest, 'other message')}: {program()} results {shlex.quote(place)} --failed"][
+            : rest > 0
+        ]
+    steps = local_next_steps(found, place)
+    if found["state"] == RUNNING and not found["failed"] and not found["host"]:
+        lines += ["", "no obstacle is known"]
+    return "\n".join([*lines, "", *(f"next: {step}" for step in steps)]).rstrip()
+
+
+# -- the command --
 
 
 def run(options: argparse.Namespace) -> int:
     """Print it."""
-    local = target.experiment_place(options.name, options)
-    if local is not None:
-        return local_why.run(local, options)
-    with target.connect(options.name, options) as api:
-        place = connection_options.flags(options, api.namespace)
+    location = target.experiment_location(options.name, options)
+    return _explain_in_cluster(options) if location is None else _explain_local(location, options)
+
+
+def _explain_local(location: str, options: argparse.Namespace) -> int:
+    from trialpod_operator.local.running import live_view
+
+    found = local_findings(*live_view(location, rows=None), time.time())
+    print(json.dumps(found, indent=2) if options.json else local_text(found, location))
+    return 0
+
+
+def _explain_in_cluster(options: argparse.Namespace) -> int:
+    with target.connect_for(options.name, options) as api:
+        flags = target.cluster_flags(options, api.namespace)
         item = api.get(options.name)
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
         if any(each["reason"] == "Queued" for each in found["waiting"]):
             found["queues"] = queue_lines(api, options.name)
         if silence := api.operator_silence(time.time()):
             found["operator"] = silence
-    print(json.dumps(found, indent=2) if options.json else text(found, time.time(), place))
+    print(json.dumps(found, indent=2) if options.json else text(found, time.time(), flags))
     return 0
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    connection_options.configure(parser)
-    parser.epilog = target.RULE
 
 
 command = Command(
     name="why",
     help="say why an experiment does not proceed or has failed, and what to do",
-    configure=configure,
+    configure=target.add_experiment_options,
     run=run,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trialpod.protocol.messages import AUTO_RESULT_KEYS, CheckpointInfo
-from trialpod_operator.display.view import TrialRow
+from trialpod_operator.display.view import ENDED, TrialRow
 from trialpod_operator.display.words import (
     clip,
     duration,
@@ -225,3 +225,27 @@ def interrupted(message: str, remedy: str = "") -> Event:
         data={"remedy": one_line(remedy)} if remedy else {},
         level="warning",
     )
+
+
+def changes(
+    before: Mapping[str, TrialRow], after: Mapping[str, TrialRow], metric: str | None, *, lost: str
+) -> list[Event]:
+    """Return what happened between two views of the trials.
+
+    Args:
+        before: the trials by name, as they were.
+        after: the same, as they are.
+        metric: the experiment's.
+        lost: why an attempt ended that did not fail.
+    """
+    found = []
+    for name, row in after.items():
+        old = before.get(name)
+        if row.attempts and (old is None or not old.attempts):
+            found.append(trial_started(row))
+        if row.status in ENDED and (old is None or old.status not in ENDED):
+            found.append(trial_failed(row) if row.status == "ERROR" else trial_ended(row, metric))
+        elif old is not None and row.failures + row.disruptions > old.failures + old.disruptions:
+            disrupted = row.failures == old.failures
+            found.append(trial_retried(row, reason=lost if disrupted else "see its log.txt", disruption=disrupted))
+    return found

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from trialpod_operator.display.events import WARNING, Event
-from trialpod_operator.display.view import ExperimentView
+from trialpod_operator.display.view import ENDED, ExperimentView
 from trialpod_operator.display.words import number, one_line, plural
 
-ENDED = ("TERMINATED", "ERROR")
 DISTINCT_NOTICES = 20
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from trialpod.cli.program import program
 from trialpod.errors import nearest
 from trialpod.protocol.messages import AUTO_RESULT_KEYS
 from trialpod.storage.layout import LOG_FILE
-from trialpod_operator.display.account import account_text, is_worth_telling
-from trialpod_operator.display.literals import python_literal, yaml_text
+from trialpod_operator.api.gpus import is_gpu
 from trialpod_operator.display.progress import done
-from trialpod_operator.display.remedies import Remedies
 from trialpod_operator.display.view import ExperimentView, TrialRow
-from trialpod_operator.display.words import duration, number, one_line, plural
+from trialpod_operator.display.words import duration, number, one_line, plural, python_literal, yaml_text
 
 MOST_FAILURES = 5
 MOST_KEYS = 12
@@ -26,6 +24,15 @@ _ENDED_WORDS = [("TERMINATED", "terminated"), ("ERROR", "failed")]
 _OPEN_WORDS = [("RUNNING", "running"), ("PAUSED", "paused"), ("PENDING", "waiting")]
 _STATIC_KEYS = {"trial_id", "experiment_id", "experiment_tag", "pid", "hostname", "node_ip", "config"}
 _NOT_METRICS = AUTO_RESULT_KEYS | _STATIC_KEYS
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What a user can do about results that are there already, in the words of the interface that they use."""
+
+    new_name: str = 'RunConfig(name="another name")'
+    fresh: str = 'RunConfig(if_exists="fresh")'
+    budget: str = "num_samples, time budgets, max_concurrent_trials, max_failures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +249,47 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
         lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")
     lines.append(f"compare: {program()} results {one_line(shlex.quote(view.path))}")
     return "\n".join(lines)
+
+
+# -- what trials took --
+
+SHORT_S = 60.0
+"""The closing lines of a run say nothing of less trial time."""
+
+_WORDS = {"useful": "useful", "stopped": "stopped early", "lost": "lost to interruptions", "failed": "failed"}
+
+Hours = Mapping[str, Mapping[str, float]]
+
+
+def account_text(hours: Hours) -> str:
+    """Return the lines about trials and GPUs, "" when nothing was taken.
+
+    Args:
+        hours: of each resource, by "used" and the outcomes, as `trialpod_operator.engine.accounting.hours` returns.
+    """
+    gpus: dict[str, float] = {}
+    for name, parts in hours.items():
+        if is_gpu(name):
+            for part, amount in parts.items():
+                gpus[part] = gpus.get(part, 0.0) + amount
+    trials = hours.get("trial") or {}
+    return "\n".join(_line(name, parts) for name, parts in (("trial", trials), ("GPU", gpus)) if parts.get("used"))
+
+
+def is_worth_telling(hours: Hours) -> bool:
+    """Return whether there is more to say than that everything was useful, or little."""
+    parts = hours.get("trial") or {}
+    wasted = sum(parts.get(part, 0.0) for part in _WORDS if part != "useful")
+    return parts.get("used", 0.0) * 3600 >= SHORT_S and wasted > 0
+
+
+def _line(name: str, parts: Mapping[str, float]) -> str:
+    used = parts["used"]
+    shares = [(parts.get(part, 0.0) / used, word) for part, word in _WORDS.items()]
+    shares.append((1.0 - sum(share for share, _ in shares), "undecided"))
+    told = ", ".join(f"{_percent(share)} {word}" for share, word in shares if share >= 0.0005)
+    return f"{name} time: {duration(used * 3600)} ({told})"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"

@@ -20,7 +20,6 @@ from trialpod_operator.display.base import TrialOutput
 from trialpod_operator.display.events import Event
 from trialpod_operator.display.layout import GAP, Column, fit, lines, trial_columns
 from trialpod_operator.display.progress import (
-    ENDED,
     Notices,
     RateMeter,
     best_value,
@@ -28,7 +27,7 @@ from trialpod_operator.display.progress import (
     trials,
 )
 from trialpod_operator.display.table_options import TableOptions
-from trialpod_operator.display.view import ExperimentView, TrialRow, best_first
+from trialpod_operator.display.view import ENDED, ExperimentView, TrialRow, best_first
 from trialpod_operator.display.words import (
     VaryingParameters,
     cell_width,

@@ -1,8 +1,11 @@
-"""What a person sees of an experiment: plain data made from the engine's state, for tables, JSON and summaries."""
+"""What a person sees of an experiment: plain data for tables, JSON and summaries, and how long it still takes."""
 
 from __future__ import annotations
 
+import heapq
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,3 +72,85 @@ def best_first(view: ExperimentView) -> list[TrialRow]:
         return (missing, 0.0 if row.value is None or missing else sign * row.value)
 
     return sorted(view.rows, key=key)
+
+
+ENDED = ("TERMINATED", "ERROR")
+"""Statuses of trials that have ended."""
+
+MAX_DURATIONS = 200
+"""Maximum number of ended trials, the latest ones, that the duration of the others is estimated from."""
+MAX_SIMULATED = 500
+"""Maximum number of waiting trials that are placed one by one; more of them fill all slots evenly."""
+TOLERANCE = 1.2
+"""A trial that has run longer than this many times the longest one so far takes an unknown time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTrial:
+    """A trial that runs.
+
+    Attributes:
+        age_s: how long it has run.
+        limit_s: how long it runs in all when nothing ends it early, from its speed and its limit of iterations; None
+            when it has no limit or no result yet.
+    """
+
+    age_s: float
+    limit_s: float | None = None
+
+
+def trials_per_minute(ended: int, elapsed_s: float) -> float | None:
+    """Return the rate over the whole active time of an experiment; None before a trial has ended."""
+    return 60.0 * ended / elapsed_s if ended and elapsed_s > 0 else None
+
+
+def remaining_s(
+    durations: Sequence[float], running: Sequence[RunningTrial], waiting: int, *, early_stopping: bool
+) -> float | None:
+    """Return the time until the last trial ends; None when nothing is known that tells it.
+
+    Args:
+        durations: how long trials ran that have ended, the latest last.
+        running: the running trials; as many run at a time from now on.
+        waiting: how many have not begun.
+        early_stopping: trials may end before their limit of iterations.
+    """
+    known = sorted(durations[-MAX_DURATIONS:])
+    remaining: list[float] = []
+    for trial in running:
+        left = _remaining_of(trial, known, early_stopping=early_stopping)
+        if left is None:
+            return None
+        remaining.append(left)
+    if not waiting:
+        return max(remaining, default=None)
+    whole = known or [trial.limit_s for trial in running if trial.limit_s is not None]
+    if not whole:
+        return None
+    each = sum(whole) / len(whole)
+    return _schedule(remaining or [0.0], waiting, each)
+
+
+def _remaining_of(trial: RunningTrial, known: Sequence[float], *, early_stopping: bool) -> float | None:
+    limit = None if trial.limit_s is None else max(0.0, trial.limit_s - trial.age_s)
+    if limit is not None and not (early_stopping and known):
+        return limit
+    longer = known[bisect_right(known, trial.age_s) :]
+    if longer:
+        expected = sum(longer) / len(longer) - trial.age_s
+        return expected if limit is None else min(expected, limit)
+    if limit is not None:
+        return limit
+    latest = TOLERANCE * known[-1] if known else 0.0
+    return latest - trial.age_s if trial.age_s < latest else None
+
+
+def _schedule(remaining: Sequence[float], waiting: int, each: float) -> float:
+    """Return when the last of `waiting` trials ends if each starts in the slot that is free first."""
+    slots = list(remaining)
+    rounds = max(0, waiting - MAX_SIMULATED) // len(slots)
+    slots = [free + rounds * each for free in slots]
+    heapq.heapify(slots)
+    for _ in range(waiting - rounds * len(slots)):
+        heapq.heappush(slots, heapq.heappop(slots) + each)
+    return max(slots)

@@ -237,9 +237,7 @@ def _disrupt(engine: Engine, trial: Trial, end: AttemptEnd, now: float) -> None:
     _back_off(trial, now)
     engine.state.move(trial, PENDING)
     note(trial, now, "disruption", {"source": end.cause, "error": _short(end.error)})
-    checkpoint = trial.checkpoint
-    where = f"from iteration {checkpoint.iteration}" if checkpoint else "from the start"
-    engine.do(TrialRequeued(trial, "disrupted", f"{end.error or end.cause}; it goes on {where}"))
+    engine.do(TrialRequeued(trial, "disrupted", end.error or end.cause))
 
 
 def _counted(engine: Engine, trial: Trial) -> dict[str, int]:

@@ -24,7 +24,8 @@ from trialpod.tune.callback import Callback
 from trialpod.tune.callback_list import CallbackList
 from trialpod.tune.result import Metrics, checkpoints_in
 from trialpod.tune.trial import Trial as TrialView
-from trialpod_operator.kube_client.view import ENDED, row_of, seconds
+from trialpod_operator.display.view import ENDED
+from trialpod_operator.kube_client.view import row_of, seconds
 
 if TYPE_CHECKING:
     from trialpod.tune.backends import TrialOutcome

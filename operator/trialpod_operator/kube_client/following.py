@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import TrialpodError
 from trialpod_operator.display import events
 from trialpod_operator.kube_client.client import ClusterUnreachableError, Experiments
-from trialpod_operator.kube_client.view import changes, condition, finished, is_true, view_of
+from trialpod_operator.kube_client.view import condition, finished, is_true, view_of
 
 if TYPE_CHECKING:
     from trialpod_operator.display.base import Display
@@ -80,7 +80,7 @@ def follow(
             trials, listed_at = api.trials(name), now
             view = view_of(item, trials, now=now, rows=None)
             fresh = {row.name: row for row in view.rows}
-            for event in changes(rows, fresh, view.metric):
+            for event in events.changes(rows, fresh, view.metric, lost="the cluster ended its pod"):
                 display.event(event)
             rows = fresh
             each(item, trials)

@@ -12,9 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trialpod_operator.cluster.annotations import retry_is_pending
-from trialpod_operator.display import events, row_changes
-from trialpod_operator.display.pace import RunningTrial, remaining_s, trials_per_minute
-from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.display.view import (
+    ENDED,
+    ExperimentView,
+    RunningTrial,
+    TrialRow,
+    remaining_s,
+    trials_per_minute,
+)
 from trialpod_operator.display.words import duration
 
 Json = dict[str, Any]
@@ -25,7 +30,6 @@ _COUNTS = {
     "TERMINATED": "terminated",
     "ERROR": "error",
 }
-ENDED = ("TERMINATED", "ERROR")
 
 
 def condition(item: Mapping[str, Any], kind: str) -> Json:
@@ -143,11 +147,6 @@ def row_of(trial: Mapping[str, Any], now: float) -> TrialRow:
         checkpoint=f"{path}/{checkpoint['name']}" if checkpoint.get("name") else None,
         checkpoint_iteration=checkpoint.get("iteration"),
     )
-
-
-def changes(before: Mapping[str, TrialRow], after: Mapping[str, TrialRow], metric: str | None) -> list[events.Event]:
-    """Return what happened between two looks at the trials, as facts for a display."""
-    return row_changes.changes(before, after, metric, lost="the cluster ended its pod")
 
 
 def ago(time: float, now: float) -> str:

@@ -22,8 +22,7 @@ from trialpod.tune.progress_reporter import CLIReporter
 from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles, read_values_from
 from trialpod_operator.display.base import Display, write_closing
 from trialpod_operator.display.choose import can_move_the_cursor, choose_display, level_of
-from trialpod_operator.display.remedies import Remedies
-from trialpod_operator.display.summary import RunCommand, command_ways, exit_status, summarize
+from trialpod_operator.display.summary import Remedies, RunCommand, command_ways, exit_status, summarize
 from trialpod_operator.display.table_options import table_options
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial

@@ -18,7 +18,7 @@ from trialpod.storage.registry import open_storage
 from trialpod.tune.plugins.state import allow_pickles
 from trialpod.tune.shipping.package import sweep_trainables
 from trialpod_operator.display.base import Display
-from trialpod_operator.display.remedies import Remedies
+from trialpod_operator.display.summary import Remedies
 from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.replica.replica import Replica

@@ -15,8 +15,8 @@ from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod_operator.display.engine_view import build_row, build_view
 from trialpod_operator.display.view import ExperimentView, TrialRow
-from trialpod_operator.display.views import build_row, build_view
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings

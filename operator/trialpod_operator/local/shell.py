@@ -33,12 +33,10 @@ from trialpod.storage.layout import LOG_FILE
 from trialpod.storage.scratch import RUN_PREFIX, Scratch, remove_left_behind
 from trialpod.tune.callback_list import CallbackError
 from trialpod_operator.display import events
-from trialpod_operator.display.announce import announce
 from trialpod_operator.display.base import Display
-from trialpod_operator.display.details import TrialDetails
-from trialpod_operator.display.remedies import Remedies
+from trialpod_operator.display.engine_view import TrialDetails, announce, build_row, build_view
+from trialpod_operator.display.summary import Remedies
 from trialpod_operator.display.view import ExperimentView, TrialRow
-from trialpod_operator.display.views import build_row, build_view
 from trialpod_operator.display.words import plural
 from trialpod_operator.engine.actions import (
     Action,

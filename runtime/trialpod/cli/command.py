@@ -1,4 +1,4 @@
-"""What a sub-command of `trialpod` is: the object that an entry point of the group `trialpod.commands` names."""
+"""What a sub-command of `trialpod` is: the object `command` of its module."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class Command:
         help: one line for the list of commands: lower case, without a full stop.
         configure: adds the arguments to the command's own parser.
         run: does the work and returns the exit status. Raises TrialpodError for what the user must know.
+        cluster: it works on a cluster only; the list has such commands under a heading of their own.
     """
 
     name: str
     help: str
     configure: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+    cluster: bool = False

@@ -320,10 +320,10 @@ def test_following_shows_attempt_after_attempt_until_the_trial_has_ended(server:
 
 def test_suspending_and_resuming_change_one_field(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", climbing())
-    assert "to go on: trialpod resume climb -n team" in trialpod("suspend", "climb")
+    assert "to resume: trialpod resume climb -n team" in trialpod("suspend", "climb")
     assert server.experiment("climb")["spec"]["suspend"] is True
     assert "suspended already" in trialpod("suspend", "climb")
-    assert "climb goes on" in trialpod("resume", "climb")
+    assert "climb resumes" in trialpod("resume", "climb")
     assert server.experiment("climb")["spec"]["suspend"] is False
     assert "is not suspended" in trialpod("resume", "climb")
 

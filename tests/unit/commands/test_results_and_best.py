@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.commands import local_best, local_results
+from trialpod_operator.commands import best, results
 from trialpod_operator.display.view import ExperimentView
 from trialpod_operator.display.words import cell_width
 
@@ -36,7 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, "trialpod_operator.local.reading", reading)
         parser = argparse.ArgumentParser()
         module.command.configure(parser)
-        status = module.command.run(parser.parse_args(["somewhere", *arguments]))
+        status = module.command.run(parser.parse_args(["some/where", *arguments]))
         assert isinstance(status, int)
         return status
 
@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_results_are_a_table_with_the_best_first(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(local_results) == 0
+    assert run(results) == 0
     assert capsys.readouterr().out == (
         "digits: Succeeded, 4/4 trials (1 failed), 120 results in 14.2 s\n"
         "\n"
@@ -60,45 +60,45 @@ def test_results_are_a_table_with_the_best_first(run: Any, capsys: pytest.Captur
 
 
 def test_results_are_sorted_limited_and_filtered(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    run(local_results, "--json", "--sort", "lr", "--limit", "2")
+    run(results, "--json", "--sort", "lr", "--limit", "2")
     shown = json.loads(capsys.readouterr().out)
     assert [row["trial_id"] for row in shown["trials"]] == ["ab12c_00003", "ab12c_00002"]
-    run(local_results, "--json", "--sort=-config/lr")
+    run(results, "--json", "--sort=-config/lr")
     shown = json.loads(capsys.readouterr().out)
     assert shown["trials"][0]["trial_id"] == "ab12c_00000"
-    run(local_results, "--csv", "--failed")
+    run(results, "--csv", "--failed")
     (record,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (record["trial_id"], record["config/lr"], record["loss"]) == ("ab12c_00003", "0.025", "2.0")
 
 
 def test_an_unknown_sort_key_is_answered_with_the_nearest(run: Any) -> None:
     with pytest.raises(InvalidInputError, match="--sort acuracy: no trial has such a key; did you mean 'accuracy'"):
-        run(local_results, "--sort", "acuracy")
+        run(results, "--sort", "acuracy")
 
 
 def test_a_limit_below_one_is_refused(run: Any) -> None:
     with pytest.raises(InvalidInputError, match="--limit 0: must be 1 or more"):
-        run(local_results, "--limit", "0")
+        run(results, "--limit", "0")
 
 
 def test_best_prints_the_trial_or_only_its_parameters(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(local_best) == 0
+    assert run(best) == 0
     assert capsys.readouterr().out.startswith("best trial: train_ab12c_00002 with accuracy=0.7 at iteration 9\n")
-    run(local_best, "--yaml")
+    run(best, "--yaml")
     assert capsys.readouterr().out == "lr: 0.03333333333333333\nlayers: 2\nepochs: 9\n"
-    run(local_best, "--json")
+    run(best, "--json")
     assert json.loads(capsys.readouterr().out)["params"]["layers"] == 2
 
 
 def test_best_by_another_metric_or_mode(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    run(local_best, "--mode", "min")
+    run(best, "--mode", "min")
     assert "train_ab12c_00000 with accuracy=0.5" in capsys.readouterr().out
-    run(local_best, "--metric", "loss", "--mode", "min")
+    run(best, "--metric", "loss", "--mode", "min")
     assert "train_ab12c_00003 with loss=2" in capsys.readouterr().out
 
 
 def test_no_best_trial_is_said_on_standard_error_with_status_1(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(local_best, "--metric", "los") == 1
+    assert run(best, "--metric", "los") == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "reported were: accuracy, loss\n  did you mean 'loss'?" in captured.err
@@ -107,12 +107,12 @@ def test_no_best_trial_is_said_on_standard_error_with_status_1(run: Any, capsys:
 @settings(max_examples=40)
 @given(view=any_view, width=st.integers(40, 200))
 def test_any_view_can_be_listed(view: ExperimentView, width: int) -> None:
-    rows = local_results.ordered(view, None)
+    rows = results.ordered(view, None)
     assert len(rows) == len(view.rows)
-    for key in local_results.sort_keys(view.rows):
-        assert len(local_results.ordered(view, key)) == len(rows)
-    table = local_results.text_table(local_results.trial_columns(rows, view.metric, []), width)
+    for key in results.sort_keys(view.rows):
+        assert len(results.ordered(view, key)) == len(rows)
+    table = results.text_table(results.trial_columns(rows, view.metric, []), width)
     assert all(cell_width(line) <= width for line in table.split("\n"))
-    local_results.results_table(view, rows, width)
-    local_results.results_csv(rows)
-    json.loads(local_results.results_json(view, rows))
+    results.results_table(view, rows, width)
+    results.results_csv(rows)
+    json.loads(results.results_json(view, rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialpod_operator.display.account import account_text, is_worth_telling
+from trialpod_operator.display.summary import account_text, is_worth_telling
 
 
 def hours(**parts: float) -> dict[str, float]:

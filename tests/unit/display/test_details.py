@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod_operator.display.details import NOTICE_INTERVAL_S, TrialDetails
+from trialpod_operator.display.engine_view import NOTICE_INTERVAL_S, TrialDetails
 from trialpod_operator.display.line_budget import MAX_BURST
 from trialpod_operator.display.plain import PlainDisplay
 from trialpod_operator.engine.actions import DecisionMade, ResultsApplied

@@ -8,7 +8,8 @@ from typing import Any
 from display_views import any_row, any_view, experiment, trial
 from hypothesis import given, settings
 
-from trialpod_operator.display import choose_display, events
+from trialpod_operator.display import events
+from trialpod_operator.display.choose import choose_display
 from trialpod_operator.display.json_lines import JsonLinesDisplay
 from trialpod_operator.display.view import ExperimentView, TrialRow
 

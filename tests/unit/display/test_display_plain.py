@@ -6,9 +6,9 @@ import pytest
 from display_views import any_row, any_view, experiment, trial
 from hypothesis import given, settings
 
-from trialpod_operator.display import choose_display, events
+from trialpod_operator.display import events
 from trialpod_operator.display.base import TrialOutput
-from trialpod_operator.display.choose import level_of
+from trialpod_operator.display.choose import choose_display, level_of
 from trialpod_operator.display.plain import TRIAL_LINES, PlainDisplay
 from trialpod_operator.display.view import ExperimentView, TrialRow
 

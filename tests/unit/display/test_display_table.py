@@ -141,7 +141,7 @@ def test_any_view_fits_any_terminal(view: ExperimentView, width: int, height: in
 
 def test_rich_is_imported_only_for_the_table() -> None:
     code = (
-        "import io, sys; from trialpod_operator.display import choose_display\n"
+        "import io, sys; from trialpod_operator.display.choose import choose_display\n"
         "choose_display(io.StringIO(), json=False, verbose=0); choose_display(io.StringIO(), json=True, verbose=0)\n"
         "sys.exit('rich' in sys.modules)"
     )

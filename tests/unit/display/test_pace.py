@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialpod_operator.display.pace import RunningTrial, remaining_s, trials_per_minute
+from trialpod_operator.display.view import RunningTrial, remaining_s, trials_per_minute
 
 _time = st.floats(0, 1e6)
 _running = st.builds(RunningTrial, age_s=_time, limit_s=st.none() | _time)

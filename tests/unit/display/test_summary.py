@@ -11,9 +11,9 @@ from display_views import any_view, experiment, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trialpod_operator.display.literals import python_literal, yaml_text
 from trialpod_operator.display.summary import RunCommand, exit_status, summarize
 from trialpod_operator.display.view import ExperimentView
+from trialpod_operator.display.words import python_literal, yaml_text
 
 COMMAND = RunCommand("experiment.yaml", num_samples=20)
 

@@ -79,7 +79,8 @@ def test_a_new_checkpoint_is_progress() -> None:
     shell.end("t0", "lost")
     shell.checkpoint("t0", 0, 5)
     requeued = kinds(shell.end("t0", "lost"), TrialRequeued)[0]
-    assert "goes on from iteration 5" in requeued.message
+    assert requeued.trial.checkpoint is not None
+    assert requeued.trial.checkpoint.iteration == 5
     assert shell.status() == ["RUNNING"]
 
 

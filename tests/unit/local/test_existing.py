@@ -14,7 +14,7 @@ from trialpod.storage.lock import ExperimentLock
 from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from trialpod.tune.search import create_searcher
-from trialpod_operator.display.remedies import Remedies
+from trialpod_operator.display.summary import Remedies
 from trialpod_operator.experiment.definition import describe, differences
 from trialpod_operator.local.existing import Existing, ExperimentChangedError
 

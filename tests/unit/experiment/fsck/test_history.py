@@ -301,12 +301,12 @@ def test_a_trial_that_its_user_retries_keeps_its_results_across_restarts(stand: 
 def test_fsck_prints_findings_and_a_summary(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fsck", str(stand.directory)]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-1].endswith("is whole: 11 records, 3 trials, 4 results, 1 checkpoint; nothing to tell")
+    assert out.splitlines()[-1].endswith(": OK: 11 records, 3 trials, 4 results, 1 checkpoint; nothing to tell")
     _remove(stand.kept)
     assert main(["fsck", str(stand.directory)]) == 1
     out = capsys.readouterr().out
     assert out.startswith(f"error: trial {stand.good}: checkpoint_000000 (iteration 1) is missing -> restore it")
-    assert "is NOT whole" in out
+    assert ": CORRUPT: " in out
     assert main(["fsck", str(stand.directory), "--json"]) == 1
     document = msgspec.json.decode(capsys.readouterr().out)
     assert (document["whole"], document["findings"][0]["check"]) == (False, "checkpoint")

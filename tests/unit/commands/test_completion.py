@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trialpod.cli.completion import SHELLS, script, usages
-from trialpod.cli.main import BUILT_IN
+from trialpod.cli.main import built_in_names
+from trialpod_operator.commands.completion import SHELLS, script, usages
 
 
 @pytest.fixture(scope="module")
@@ -73,4 +73,4 @@ class TestScripts:
         subprocess.run([shell, "-n", path], check=True, timeout=30, env={**os.environ, "HOME": str(tmp_path)})
 
     def test_know_every_built_in_command(self) -> None:
-        assert {usage.name for usage in usages()} == set(BUILT_IN)
+        assert {usage.name for usage in usages()} == set(built_in_names())

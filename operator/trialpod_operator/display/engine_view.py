@@ -1,16 +1,37 @@
-"""Builds what a person sees from the engine's state."""
+"""What displays show of an engine: rows, views, and events made of its actions.
+
+The lines about single results are bounded like what trials print: the others are counted, and are in the trials'
+files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+from trialpod.protocol.messages import CheckpointInfo
+from trialpod.storage.layout import RESULT_FILE
 from trialpod.tune.result_keys import TRAINING_ITERATION
-from trialpod_operator.display.pace import RunningTrial, remaining_s, trials_per_minute
-from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.display import events
+from trialpod_operator.display.base import Display
+from trialpod_operator.display.line_budget import LineBudget
+from trialpod_operator.display.view import ExperimentView, RunningTrial, TrialRow, remaining_s, trials_per_minute
+from trialpod_operator.display.words import plural
 from trialpod_operator.engine import accounting
+from trialpod_operator.engine.actions import (
+    Action,
+    DecisionMade,
+    ResultsApplied,
+    StartAttempt,
+    TrialEnded,
+    TrialRequeued,
+    Warned,
+)
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.outcome import RUNNING as EXPERIMENT_RUNNING
+from trialpod_operator.engine.reasons import told
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 from trialpod_operator.experiment.best import best_trial
@@ -135,3 +156,91 @@ def _eta_s(
 def _iteration_limit(settings: Settings) -> float | None:
     """Return the iteration after which every trial is over, by the stop rules."""
     return min((rule.value for rule in settings.stop_rules if rule.key == TRAINING_ITERATION), default=None)
+
+
+def announce(action: Action, row: Callable[[Trial], TrialRow], metric: str | None) -> events.Event | None:
+    """Return what to tell people of an action, or None when it is of no interest to them."""
+    match action:
+        case StartAttempt(trial=trial, attempt=1):
+            return events.trial_started(row(trial))
+        case TrialEnded(trial=trial) if trial.status == ERROR:
+            return events.trial_failed(row(trial))
+        case TrialEnded(trial=trial):
+            return events.trial_ended(row(trial), metric)
+        case TrialRequeued(trial=trial, why="failed" | "disrupted" as why, message=message):
+            # By now the next attempt may have begun. Where it starts is said by the event itself.
+            lost = replace(row(trial), attempts=trial.attempt - trial.running)
+            return events.trial_retried(lost, reason=message, disruption=why == "disrupted")
+        case TrialRequeued(trial=trial, why="exploited", message=source):
+            start = trial.checkpoint
+            return events.trial_exploits(
+                row(trial),
+                source=source if source != trial.trial_id else "",
+                iteration=start.iteration if start is not None else None,
+                tag=trial.tag,
+            )
+        case Warned(message=message, trial=trial):
+            return events.warning(message, trial_id=trial.trial_id if trial is not None else "")
+        case DecisionMade():
+            return None
+    return None
+
+
+NOTICE_INTERVAL_S = 5.0
+
+
+class TrialDetails:
+    """Tells a display of single results, decisions and checkpoints, as far as its `detail` asks for them.
+
+    Args:
+        display: shows them.
+        directory: the experiment's.
+        name: the readable name of a trial.
+        now: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        display: Display,
+        directory: str,
+        name: Callable[[Trial], str],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._display = display
+        self._directory = directory
+        self._name = name
+        self._now = now
+        self._budget = LineBudget(now)
+        self._hidden = 0
+        self._noticed_at = now()
+
+    def action(self, action: Action) -> None:
+        """Tell of what the engine did."""
+        match action:
+            case ResultsApplied(trial=trial, results=results):
+                shown = self._budget.spend(len(results))
+                self._hidden += len(results) - shown
+                for result in results[:shown]:
+                    everything = self._display.detail > 1
+                    self._display.event(events.trial_result(trial, self._name(trial), result, everything=everything))
+            case DecisionMade(trial=trial, decision=decision, reason=reason) if self._display.detail > 1:
+                if self._budget.spend(1):
+                    words = told(decision, reason, trial.iteration)
+                    self._display.event(events.trial_decision(trial, self._name(trial), decision, words))
+
+    def committed(self, trial: Trial, infos: Iterable[CheckpointInfo]) -> None:
+        """Tell of checkpoints that are complete."""
+        if self._display.detail > 1:
+            for info in infos:
+                if self._budget.spend(1):
+                    self._display.event(events.checkpoint_saved(trial, self._name(trial), info))
+
+    def poll(self, *, last: bool = False) -> None:
+        """Tell now and then how many results were not shown."""
+        if self._hidden and (last or self._now() - self._noticed_at >= NOTICE_INTERVAL_S):
+            where = f"{self._directory}/*/{RESULT_FILE}"
+            self._display.event(
+                events.Event("results_hidden", message=f"{plural(self._hidden, 'result')} not shown: {where}")
+            )
+            self._hidden = 0
+            self._noticed_at = self._now()

@@ -1,4 +1,4 @@
-"""`trialpod best DIR`: the best trial of an experiment and its parameters. It also works while trials run."""
+"""`trialpod best DIR|URI|NAME`: the best trial and its parameters. It also works while trials run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 from trialpod.cli.command import Command
 from trialpod.tune.ranking import latest_finite
 from trialpod.tune.result_rows import read_rows
+from trialpod_operator.commands import results, target
 from trialpod_operator.display.json_lines import strict, trial_data
-from trialpod_operator.display.literals import yaml_text
 from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, best_text, no_best, paste_text
 from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.display.words import yaml_text
 
 
 def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
@@ -53,13 +54,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")
     parser.add_argument("--metric", help="judge by this key of the last results (default: the experiment's)")
     parser.add_argument("--mode", choices=("max", "min"), help="which is better (default: the experiment's)")
+    parser.add_argument("-o", "--output", choices=("text", "json", "yaml"), help="form of what is printed")
+    target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the best trial; exit status 1 when there is none (yet)."""
-    from trialpod_operator.local.reading import read_view
-
-    return show(read_view(options.directory, rows=None), options)
+    results.apply_output(options, ("json", "yaml"))
+    return show(results.view_of_target(options), options)
 
 
 def show(view: ExperimentView, options: argparse.Namespace) -> int:
@@ -81,4 +83,6 @@ def show(view: ExperimentView, options: argparse.Namespace) -> int:
     return EXIT_FINE
 
 
-command = Command(name="best", help="show the best trial of an experiment directory", configure=configure, run=run)
+command = Command(
+    "best", "show the best trial of an experiment: a directory, a URI, or by name in a cluster", configure, run
+)

@@ -40,16 +40,16 @@ class Usage:
 
 def usages() -> list[Usage]:
     """Return the usage of each command; of one whose packages are not installed only its name is known."""
-    from trialpod.cli.main import BUILT_IN, CommandUnavailableError, load_command, parser_of
+    from trialpod.cli.main import CommandUnavailableError, built_in_names, load_command, parser_of
 
     found = []
-    for name, (_, help_line) in BUILT_IN.items():
+    for name in built_in_names():
         try:
-            parser = parser_of(load_command(name))
+            command = load_command(name)
         except CommandUnavailableError:
-            found.append(Usage(name, help_line, (), names=False))
+            found.append(Usage(name, "", (), names=False))
         else:
-            found.append(_usage(name, help_line, parser))
+            found.append(_usage(name, command.help, parser_of(command)))
     return found
 
 

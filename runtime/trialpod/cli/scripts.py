@@ -1,0 +1,80 @@
+"""Runs a user's script or module as `python` would, for the commands that take one."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from trialpod.errors import InvalidInputError, TrialpodError
+
+
+def run_file(file: str, arguments: Sequence[str]) -> bool:
+    """Run a script as Python would; show an error of its own, and return whether there was one.
+
+    Raises:
+        TrialpodError: an experiment in it could not continue, or cannot work.
+    """
+    script = Path(file)
+    from trialpod import compat
+
+    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    sys.argv = [file, *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except TrialpodError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
+        _show_script_error(error, str(script))
+        if isinstance(error, ModuleNotFoundError) and error.name == "ray":
+            print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
+        return True
+    return False
+
+
+def run_module(module: str, arguments: Sequence[str]) -> bool:
+    """Run a module as ``python -m`` would; as `run_file` otherwise.
+
+    Raises:
+        InvalidInputError: there is no such module.
+        TrialpodError: an experiment in it could not continue, or cannot work.
+    """
+    from trialpod import compat
+
+    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    sys.argv = [module, *arguments]
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_spec(f"{module}.__main__")
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"-m {module}: there is no module {error.name!r} here or among the installed ones"
+        ) from None
+    if found is None or found.origin is None:
+        raise InvalidInputError(
+            f"-m {module}: there is no such module here ({os.getcwd()}) or among the installed ones; give its name "
+            "with dots, as to `import`, or the path of a script without -m"
+        )
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except TrialpodError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the module's own: shown as Python would
+        _show_script_error(error, found.origin)
+        return True
+    return False
+
+
+def _show_script_error(error: Exception, script: str) -> None:
+    """Print a traceback that begins in the script."""
+    shown = traceback.TracebackException.from_exception(error)
+    first = next((at for at, frame in enumerate(shown.stack) if frame.filename == script), 0)
+    shown.stack = traceback.StackSummary.from_list(shown.stack[first:])
+    print("".join(shown.format()), end="", file=sys.stderr)
