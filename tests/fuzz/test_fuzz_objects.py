@@ -23,9 +23,9 @@ import virtual_time  # noqa: E402 - the operator's world is beside its own tests
 from cluster_objects import live_pod, target, terminated  # noqa: E402
 from cluster_world import KEY, World, manifest  # noqa: E402
 
-from trialpod_operator.cluster.pods.pending import why_waiting  # noqa: E402
+from trialpod_operator.cluster.pods.pending import pending_reason  # noqa: E402
 from trialpod_operator.cluster.pods.resources import pod_resources  # noqa: E402
-from trialpod_operator.cluster.pods.terminated import presumed_gone, read_ending  # noqa: E402
+from trialpod_operator.cluster.pods.terminated import presumed_gone, read_termination  # noqa: E402
 from trialpod_operator.cluster.stored_manifest import check_stored  # noqa: E402
 
 _START = "2026-01-01T00:00:00Z"
@@ -57,9 +57,9 @@ PODS = [
 def test_a_pod_without_any_of_its_fields_has_an_ending_or_none_and_a_reason_or_none(data: st.DataObject) -> None:
     pod = data.draw(stripped(data.draw(st.sampled_from(PODS)), frozenset({"metadata"})))
     for options in ({}, {"vanished": True}, {"deleted_by_us": True}, {"said_end": True}):
-        ending = read_ending(pod, **options)  # type: ignore[arg-type]
+        ending = read_termination(pod, **options)  # type: ignore[arg-type]
         assert ending is None or (ending.reason and ending.attempt_end().cause)
-    waiting = why_waiting(pod, 1_800_000_000.0)
+    waiting = pending_reason(pod, 1_800_000_000.0)
     assert waiting is None or waiting.reason
     presumed_gone(pod, 1_800_000_000.0, node_ready=None)
     pod_resources(pod)
@@ -113,14 +113,14 @@ def test_the_operator_goes_on_when_it_is_shown_objects_without_their_fields(
             for plural, kind in (("pods", "pod"), ("tunetrials", "trial"), ("tuneexperiments", "experiment")):
                 for item in world.api.all(plural):
                     if chance.random() < 0.5:
-                        take = getattr(operator.controller, f"take_{kind}")
+                        take = getattr(operator.controller, f"on_{kind}")
                         take(without(item, chance), deleted=False)
                         await virtual_time.asyncio.sleep(0.05)
                         take(item, deleted=False)
             assert operator.errors == []
         for plural, kind in (("pods", "pod"), ("tunetrials", "trial"), ("tuneexperiments", "experiment")):
             for item in world.api.all(plural):
-                getattr(operator.controller, f"take_{kind}")(item, deleted=False)
+                getattr(operator.controller, f"on_{kind}")(item, deleted=False)
         await virtual_time.until(world.is_over, 3600.0, "the experiment ends")
         assert operator.errors == []
         assert KEY == "team/digits"

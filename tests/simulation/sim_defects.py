@@ -22,8 +22,7 @@ from trialpod_operator.cluster import deletion
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.hosted import HostedExperiment
-from trialpod_operator.cluster.pods import bindings as runs
-from trialpod_operator.cluster.pods import reuse
+from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
 from trialpod_operator.cluster.pods.reuse import Reuse
@@ -220,7 +219,7 @@ def clock_taken_as_it_is(put: Put) -> None:
     from trialpod_operator.cluster import controller
     from trialpod_operator.experiment.journaled_engine import JournaledEngine
 
-    put(controller, "steady", lambda clock: clock)
+    put(controller, "monotonic_epoch", lambda clock: clock)
     put(JournaledEngine, "now", lambda self: self._clock())
 
 
@@ -278,8 +277,8 @@ def told_before_it_is_labelled(put: Put) -> None:
     """A pod gets its next attempt while its labels say something else."""
 
     async def bind(self: Reuse, idle: Any, runs: Any) -> None:
-        if idle.run is not None and reuse._is_current(idle, runs):
-            self._answer(idle, idle.run)
+        if idle.binding is not None and reuse._is_current(idle, runs):
+            self._answer(idle, idle.binding)
 
     put(Reuse, "_bind", bind)
     put(Reuse, "is_bound", lambda _self, _run: True)
@@ -288,7 +287,7 @@ def told_before_it_is_labelled(put: Put) -> None:
 def pods_wait_for_ever(put: Put) -> None:
     """A pod for which nothing can come any more is kept."""
     put(reuse, "IDLE_S", 1e9)
-    put(runs, "spare", lambda _engine, _running: None)
+    put(bindings, "spare", lambda _engine, _running: None)
 
 
 # -- functions --
@@ -349,7 +348,7 @@ def a_heads_failure_is_believed(put: Put) -> None:
 
 def a_completion_hides_a_workers_failure(put: Put) -> None:
     """What a head says of its end counts, also after a worker's failure was seen."""
-    put(AttemptEndings, "note_group", lambda self, run, now: self._shared.groups.note(run, now))
+    put(AttemptEndings, "note_group", lambda self, run, now: self._pods.groups.note(run, now))
 
 
 Defect = Callable[[Put], None]

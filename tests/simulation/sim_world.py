@@ -64,7 +64,7 @@ from trialpod_operator.cluster import background_removal, deletion, experiment_c
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import RETRY_S
-from trialpod_operator.cluster.kube import NEVER_HELD_BACK, ApiError
+from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS, ApiError
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.experiment import background_search
@@ -98,7 +98,7 @@ class SimKube(FakeKube):
         self.process.point(f"before {method} {path}")
         if not self.process.alive:
             await asyncio.get_running_loop().create_future()
-        if method != "GET" and not path.startswith(NEVER_HELD_BACK) and not self.may_act():
+        if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
             raise fake_api.error(method, path, 0, "Unreachable", "not sent: another operator may be at work by now")
         refusal = world.api_fault(method, path, options.get("body"))
         if refusal is not None:
@@ -148,7 +148,7 @@ class SimOperator:
         self.controller = Controller(self.kube, options, world.kernel.wall, lambda: "-- the authority --")
         self.service = ReportService(self.controller, timer=sim_time.monotonic)
         self.lease = Lease(self.kube, NAMESPACE, lease, name, sim_time.monotonic, alone=world.plan.seed % 2 == 0)
-        self.kube.may_act = self.lease.may_act
+        self.kube.lease_valid = self.lease.lease_valid
         self.reconciles = 0
         queue = self.controller.queue
         work = queue._work
@@ -180,7 +180,7 @@ class SimOperator:
         await self.close()
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
-        getattr(self.controller, f"take_{kind}")(item, deleted=deleted)
+        getattr(self.controller, f"on_{kind}")(item, deleted=deleted)
 
     async def close(self) -> None:
         """SIGTERM, or the Lease is lost."""

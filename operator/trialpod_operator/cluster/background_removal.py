@@ -13,7 +13,7 @@ from pathlib import Path
 _PREFIX = ".removed-"
 
 
-def scrap(folder: Path) -> None:
+def remove_in_background(folder: Path) -> None:
     """Let a folder disappear, and remove in the background what was in it.
 
     What a process that ended had no time to remove goes with the next folder beside it.

@@ -18,7 +18,7 @@ import msgspec
 from trialpod_operator.cluster.names import EXPERIMENT_LABEL, TRIAL_KIND
 from trialpod_operator.engine.trial import ERROR, TERMINATED
 
-MOST_VANISHED = 10_000
+MAX_DELETED = 10_000
 """Deleted objects whose last state is remembered."""
 
 Object = dict[str, Any]
@@ -38,7 +38,7 @@ class _Packed:
         return item
 
 
-class Seen:
+class ObjectCache:
     """The objects, by namespace and name."""
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class Seen:
         self._trials: dict[str, dict[str, Object | _Packed]] = {}  # by the experiment's key, then by name
         self._stops: dict[str, dict[str, str]] = {}  # by the same: the ids of trials that are to stop
         self._pods: dict[str, dict[str, Object | _Packed]] = {}
-        self._vanished: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
+        self._deleted: OrderedDict[str, _Packed] = OrderedDict()  # by the uid, of whatever was deleted
 
-    def take_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
+    def update_experiment(self, item: Mapping[str, Any], *, deleted: bool) -> str:
         """Take in a TuneExperiment and return its key."""
         key = key_of(item)
         self._put(self.experiments, key, dict(item), deleted=deleted)
         return key
 
-    def take_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
+    def update_trial(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a TuneTrial; return the key of its experiment, None when it is not ours."""
         key = self._take(self._trials, _lean_trial(item), deleted=deleted)
         if key is not None:
@@ -65,7 +65,7 @@ class Seen:
                 self._stops[key].pop(name, None)
         return key
 
-    def take_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
+    def update_pod(self, item: Mapping[str, Any], *, deleted: bool) -> str | None:
         """Take in a pod; return the key of its experiment, None when it is not ours."""
         return self._take(self._pods, _lean(item), deleted=deleted)
 
@@ -97,9 +97,9 @@ class Seen:
         """Return all pods of an experiment."""
         return [_must(item) for item in self._pods.get(key, {}).values()]
 
-    def vanished(self, uid: str) -> Object | None:
+    def deleted_pod(self, uid: str) -> Object | None:
         """Return the last state of a pod that was deleted."""
-        return _unpacked(self._vanished.get(uid))
+        return _unpacked(self._deleted.get(uid))
 
     def uids(self, key: str) -> set[str]:
         """Return the uids of all trials and pods of an experiment."""
@@ -109,9 +109,9 @@ class Seen:
     def drop(self, key: str, uids: Collection[str]) -> None:
         """These trials and pods of an experiment are not there any more, although no watch has said so."""
         for item in _those(self._trials.get(key, {}).values(), uids):
-            self.take_trial(item, deleted=True)
+            self.update_trial(item, deleted=True)
         for item in _those(self._pods.get(key, {}).values(), uids):
-            self.take_pod(item, deleted=True)
+            self.update_pod(item, deleted=True)
 
     def forget(self, key: str) -> None:
         """Drop everything about an experiment."""
@@ -140,10 +140,10 @@ class Seen:
         if deleted:
             if same:  # else a new object of that name came before the news of the old one's end
                 del objects[name]
-            self._vanished[uid] = _Packed(item)
-            while len(self._vanished) > MOST_VANISHED:
-                self._vanished.popitem(last=False)
-        elif (not uid or uid not in self._vanished) and not (same and known is not None and _older(item, known)):
+            self._deleted[uid] = _Packed(item)
+            while len(self._deleted) > MAX_DELETED:
+                self._deleted.popitem(last=False)
+        elif (not uid or uid not in self._deleted) and not (same and known is not None and _older(item, known)):
             objects[name] = item
 
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
-from trialpod_operator.cluster.kube import ApiError, Kube, together
+from trialpod_operator.cluster.kube import ApiError, Kube, gather_all
 from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
-from trialpod_operator.cluster.monotonic_epoch import steady
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.storage_access import NAMESPACE
 from trialpod_operator.cluster.work_queue import WorkQueue
@@ -54,9 +53,9 @@ class Services:
 
     kube: Kube
     options: OperatorOptions
-    seen: Seen
+    cache: ObjectCache
     add: Callable[[str], None]
-    add_soon: Callable[[str], None]
+    enqueue_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""
     _published: set[str] = field(default_factory=set)  # namespaces
@@ -65,15 +64,15 @@ class Services:
         """Ask the server for an experiment's trials and pods, because the watches may not have shown them yet."""
         namespace, name = key.split("/")
         selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER},{names.EXPERIMENT_LABEL}={name}"
-        before = self.seen.uids(key)  # what comes while the list is made may be newer than it
-        found = await together(
+        before = self.cache.uids(key)  # what comes while the list is made may be newer than it
+        found = await gather_all(
             self.kube.list(paths.trials(namespace), selector), self.kube.list(paths.pods(namespace), selector)
         )
-        self.seen.drop(key, before - {str(item["metadata"]["uid"]) for items in found for item in items})
+        self.cache.drop(key, before - {str(item["metadata"]["uid"]) for items in found for item in items})
         for trial in found[0]:
-            self.seen.take_trial(trial, deleted=False)
+            self.cache.update_trial(trial, deleted=False)
         for pod in found[1]:
-            self.seen.take_pod(pod, deleted=False)
+            self.cache.update_pod(pod, deleted=False)
 
     async def publish_authority(self, namespace: str) -> None:
         """Put the certificates that pods trust into the namespace, where their volumes take them from."""
@@ -140,15 +139,15 @@ class Controller:
         clock: Callable[[], float] = time.time,
         authority: Callable[[], str] = lambda: "",
     ) -> None:
-        self.seen = Seen()
+        self.cache = ObjectCache()
         self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self._rest)
         self.services = Services(
             kube,
             options,
-            self.seen,
+            self.cache,
             add=self.queue.add,
-            add_soon=lambda key: self.queue.add_later(key, CHANGE_S),
-            clock=steady(clock),
+            enqueue_soon=lambda key: self.queue.add_later(key, CHANGE_S),
+            clock=monotonic_epoch(clock),
             authority=authority,
         )
         self._controllers: dict[str, ExperimentController] = {}
@@ -176,13 +175,13 @@ class Controller:
             return found
         # Not by a clock that may be set: a trial that is told that its experiment is gone fails.
         new_here = asyncio.get_running_loop().time() - self._started_at < FIRST_LOOK_S
-        if found is not None or name in self.seen.experiments or new_here:
+        if found is not None or name in self.cache.experiments or new_here:
             raise NotReadyError(f"experiment {name} is not open at the moment")
         return None
 
     def experiment_of(self, caller: Caller) -> str:
         """Return the key of the experiment that a pod belongs to, "" when the pod was not seen."""
-        return self.seen.experiment_of(caller.namespace, caller.pod_name, caller.pod_uid)
+        return self.cache.experiment_of(caller.namespace, caller.pod_name, caller.pod_uid)
 
     def start(self) -> None:
         """Begin to work."""
@@ -197,13 +196,13 @@ class Controller:
 
     # -- what the watches show --
 
-    def take_experiment(self, item: Object, *, deleted: bool) -> None:
+    def on_experiment(self, item: Object, *, deleted: bool) -> None:
         """A TuneExperiment was made, changed or deleted."""
-        self.queue.add(self.seen.take_experiment(item, deleted=deleted))
+        self.queue.add(self.cache.update_experiment(item, deleted=deleted))
 
-    def take_trial(self, item: Object, *, deleted: bool) -> None:
+    def on_trial(self, item: Object, *, deleted: bool) -> None:
         """A TuneTrial was made, changed or deleted."""
-        key = self.seen.take_trial(item, deleted=deleted)
+        key = self.cache.update_trial(item, deleted=deleted)
         controller = self._controllers.get(key) if key is not None else None
         if key is None or controller is None:
             return
@@ -213,22 +212,22 @@ class Controller:
             controller.trial_changed(trial_id)
             self.queue.add(key)
 
-    def take_pod(self, item: Object, *, deleted: bool) -> None:
+    def on_pod(self, item: Object, *, deleted: bool) -> None:
         """A pod was made, changed or deleted."""
-        key = self.seen.take_pod(item, deleted=deleted)
+        key = self.cache.update_pod(item, deleted=deleted)
         if key is not None:
             self.queue.add(key)
 
     # -- work --
 
     async def _reconcile(self, key: str) -> float | None:
-        item = self.seen.experiments.get(key)
+        item = self.cache.experiments.get(key)
         controller = self._controllers.get(key)
         if controller is not None and (item is None or item["metadata"].get("uid") != controller.uid):
             await controller.close()
             controller.remove_files()
             del self._controllers[key]
-            self.seen.forget(key)
+            self.cache.forget(key)
             controller = None
         if item is None:
             return None
@@ -246,3 +245,25 @@ class Controller:
             logger.warning("%s: %s", key, error)
         else:
             logger.error("%s could not be reconciled", key, exc_info=error)
+
+
+def monotonic_epoch(clock: Callable[[], float]) -> Callable[[], float]:
+    """Return a clock that continues where it was when the given one is set back.
+
+    Else everything that waits for a time would wait longer by the step.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+    ahead_s, latest = 0.0, clock()
+
+    def read() -> float:
+        nonlocal ahead_s, latest
+        now = clock() + ahead_s
+        if now < latest:
+            ahead_s += latest - now
+            now = latest
+        latest = now
+        return now
+
+    return read

@@ -58,7 +58,7 @@ async def delete_stored(
             and pods whose time is cut short go on writing behind the deletion.
     """
     namespace, name = key.split("/")
-    pods = services.seen.pods(key)
+    pods = services.cache.pods(key)
     if pods and waited < PODS_GONE_S:
         for pod in pods:
             if not pod["metadata"].get("deletionTimestamp"):

@@ -32,15 +32,15 @@ from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExpe
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
-from trialpod_operator.cluster.background_removal import scrap
+from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
-from trialpod_operator.cluster.kube import ApiError, together
+from trialpod_operator.cluster.kube import ApiError, gather_all
 from trialpod_operator.cluster.metrics.account import Account, AccountView
 from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS
-from trialpod_operator.cluster.pods.bindings import Runs
+from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, module_file
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
@@ -119,7 +119,7 @@ class ExperimentController:
         self._corrected = False  # the Trainable, and failed trials were not tried again yet
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
         self._hosted: HostedExperiment | None = None
-        self._runs: Runs | None = None
+        self._bindings: PodBindings | None = None
         self._tried = False  # to open it
         self._fenced_openings = 0  # in a row
         self._applied = -1  # generation whose settings the engine has
@@ -140,7 +140,7 @@ class ExperimentController:
     @property
     def size(self) -> int:
         """How many attempts are under way."""
-        return len(self._runs.under_way) if self._runs is not None else 0
+        return len(self._bindings.under_way) if self._bindings is not None else 0
 
     def account(self, now: float) -> Account | None:
         """Return what its trials took, for the metrics; None once it has been closed for a while.
@@ -149,7 +149,7 @@ class ExperimentController:
             now: seconds since the epoch.
         """
         experiment = self._experiment
-        if self._hosted is None or self._runs is None or experiment is None:
+        if self._hosted is None or self._bindings is None or experiment is None:
             return self._account.last(now)
         options = self._services.options.pod_options
         asked = [options.gpu_resource if name == GPU else name for name in experiment.spec.resource_amounts]
@@ -158,16 +158,16 @@ class ExperimentController:
             now,
             queue=queue_of(experiment),
             asked=asked,
-            waits_since=self._runs.waiting_since,
+            waits_since=self._bindings.waiting_since,
         )
 
     # -- for the report service --
 
     def apply(self, event: AnyEvent) -> None:
         """Apply an event of an attempt."""
-        hosted, runs = self._ready()
+        hosted, bindings = self._ready()
         if isinstance(event, AttemptEnded):
-            end = runs.note_reported_end(event.trial_id, event.attempt, event.end)
+            end = bindings.note_reported_end(event.trial_id, event.attempt, event.end)
             event = msgspec.structs.replace(event, end=end)
             hosted.meter.ended(event.trial_id, event.attempt, event.end.cause)
         hosted.apply(event)
@@ -182,8 +182,8 @@ class ExperimentController:
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Return the work of a pod."""
-        hosted, runs = self._ready()
-        answer = runs.assignments.assign(request)
+        hosted, bindings = self._ready()
+        answer = bindings.assignments.assign(request)
         if isinstance(answer, AssignmentAnswer) and answer.assignment is None:
             hosted.require_fencing_check()
         return answer
@@ -211,10 +211,10 @@ class ExperimentController:
         """Have the next answer wait for a proof that no other operator has gone on."""
         self._ready()[0].require_fencing_check()
 
-    def _ready(self) -> tuple[HostedExperiment, Runs]:
-        if self._hosted is None or self._runs is None:
+    def _ready(self) -> tuple[HostedExperiment, PodBindings]:
+        if self._hosted is None or self._bindings is None:
             raise NotReadyError(f"experiment {self.key} is not open at the moment")
-        return self._hosted, self._runs
+        return self._hosted, self._bindings
 
     def contradicts(self, trial_id: str, shown: str) -> bool:
         """Return whether a trial has ended in another state than the one that its TuneTrial shows.
@@ -226,8 +226,8 @@ class ExperimentController:
 
     def trial_changed(self, trial_id: str) -> None:
         """A TuneTrial was edited or deleted by somebody."""
-        if self._runs is not None:
-            self._runs.changed.add(trial_id)
+        if self._bindings is not None:
+            self._bindings.changed.add(trial_id)
 
     # -- reconcile --
 
@@ -281,17 +281,19 @@ class ExperimentController:
         if problem is None and self.open:
             problem = self._held_back
         refused = problem is not None and problem is self._refused
-        next_write = await self._writer.write(self._experiment, self._hosted, self._runs, problem, refused=refused)
+        next_write = await self._writer.write(
+            self._experiment, self._hosted, self._bindings, problem, refused=refused
+        )
         return _soonest(again, next_write, self._time_to_live(item))
 
     async def close(self) -> None:
         """Let go of the experiment; everything committed stays, and so do its pods."""
         if self._hosted is not None:
             self.account(self._services.clock())  # the last that is shown of it
-            if self._runs is not None:
-                self._runs.assignments.close()
+            if self._bindings is not None:
+                self._bindings.assignments.close()
             await self._hosted.close(complete=False)
-        self._hosted = self._runs = None
+        self._hosted = self._bindings = None
 
     def _check(self, item: Mapping[str, Any]) -> None:
         generation = int(item["metadata"].get("generation", 0))
@@ -333,7 +335,7 @@ class ExperimentController:
         await self._refresh_secret(experiment)
         experiment = await self._follow_trainable(experiment)
         await self._look_at_code(experiment)
-        hosted, runs = self._ready()
+        hosted, bindings = self._ready()
         begins = self._applied == -1
         if self._applied != self._generation:
             self._apply_spec(item, experiment, hosted)
@@ -347,8 +349,8 @@ class ExperimentController:
             await hosted.wait_committed(
                 SETTLE_WITHIN_S
             )  # so that the first pods are made in this look, before any status
-        again = await runs.reconcile()
-        if hosted.host.engine.finished and not runs.under_way:
+        again = await bindings.reconcile()
+        if hosted.host.engine.finished and not bindings.under_way:
             if self._held_back is not None:
                 return 0.0  # nothing runs now: the next look decides on the Trainable
             # Whatever ends the experiment is committed and written down before its memory is given up.
@@ -357,12 +359,12 @@ class ExperimentController:
             # Once it says that it is over, nobody opens it again: its files have to be in the storage by then.
             if not hosted.files_stored:
                 return 0.5
-            if await self._writer.write_final(experiment, hosted, runs) and not runs.pods_left:
-                runs.assignments.close()
+            if await self._writer.write_final(experiment, hosted, bindings) and not bindings.pods_left:
+                bindings.assignments.close()
                 if problem := await hosted.close(complete=True):
                     logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
                 self.account(self._services.clock())  # the last that is shown of it
-                self._hosted = self._runs = None
+                self._hosted = self._bindings = None
                 logger.info("%s has finished", self.key)
                 return None
             return 1.0
@@ -439,7 +441,7 @@ class ExperimentController:
         """Return the pods that a finished experiment has left, because the operator was away in that moment."""
         return [
             pod
-            for pod in self._services.seen.pods(self.key)
+            for pod in self._services.cache.pods(self.key)
             if not pod["metadata"].get("deletionTimestamp")
             and names.LOG_KEPT_ANNOTATION not in (pod["metadata"].get("annotations") or {})
         ]
@@ -468,7 +470,7 @@ class ExperimentController:
 
     async def _open(self, experiment: TuneExperiment, *, only_stored: bool = False) -> None:
         services = self._services
-        if not services.kube.may_act():
+        if not services.kube.lease_valid():
             # Whoever opens an experiment takes its journal over, and somebody else may be at work with it by now.
             raise NotReadyError("it is not opened before the Lease is renewed")
         # No pod begins without the authority. What could not be opened may be tried again for days, without a write.
@@ -476,10 +478,10 @@ class ExperimentController:
         if again:
             await self._refresh_secret(experiment)
         else:
-            await together(services.publish_authority(self._namespace), self._refresh_secret(experiment))
+            await gather_all(services.publish_authority(self._namespace), self._refresh_secret(experiment))
         place = self._place(experiment)
         issuer = self._issuer_for(experiment, place)
-        if issuer is not None and not only_stored and not self._services.seen.has_trials(self.key):
+        if issuer is not None and not only_stored and not self._services.cache.has_trials(self.key):
             await issuer.check()  # later it must not hold up trials that go on with the keys that they have
         directory = self._work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
@@ -496,7 +498,7 @@ class ExperimentController:
             return self._plan(_pinned(experiment, stored or {}) if begun else experiment, place, stored)
 
         def opening() -> HostedExperiment:
-            scrap(directory)  # the storage has all that counts
+            remove_in_background(directory)  # the storage has all that counts
             storage = open_storage(place.uri, patient)
             return HostedExperiment.open(plan, directory, storage, services.clock)
 
@@ -513,7 +515,7 @@ class ExperimentController:
         wanted = self._wanted or experiment
         self._experiment = experiment = _pinned(wanted, hosted.plan.document)
         self._writer.trainable_differs = experiment is not wanted
-        hosted.start(self._perform, self._on_broken, lambda: services.add_soon(self.key))
+        hosted.start(self._perform, self._on_broken, lambda: services.enqueue_soon(self.key))
         owner = ObjectRef(namespace=self._namespace, name=self._name, uid=self.uid)
 
         def manifest() -> TuneExperiment:
@@ -523,19 +525,21 @@ class ExperimentController:
             owner,
             manifest,
             services.kube,
-            services.seen,
+            services.cache,
             services.options.pod_options,
             services.clock,
             hosted,
         )
 
-        def wake() -> None:
+        def enqueue() -> None:
             services.add(self.key)
 
-        runs = Runs(self.key, manifest, hosted, work, services.seen, services.clock, wake, self._writer.note_ending)
-        self._hosted, self._runs, self._applied, self._issuer = hosted, runs, -1, issuer
+        bindings = PodBindings(
+            self.key, manifest, hosted, work, services.cache, services.clock, enqueue, self._writer.note_ending
+        )
+        self._hosted, self._bindings, self._applied, self._issuer = hosted, bindings, -1, issuer
         if hosted.host.engine.state.settings is not None:
-            hosted.apply(Recovered(live=runs.live_attempts()))
+            hosted.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s goes on: %d records replayed", self.key, hosted.host.replayed)
 
     def _emptied(self, uri: str) -> StorageEmptiedError:
@@ -639,8 +643,8 @@ class ExperimentController:
             self._writer.note_change(changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend))
         if experiment.spec.suspend and not flags.suspended:
             hosted.apply(SuspendRequested())
-        if self._runs is not None:
-            self._runs.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
+        if self._bindings is not None:
+            self._bindings.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
         hosted.apply(SettingsObserved(settings=plan.settings))
         if not experiment.spec.suspend and hosted.host.engine.state.flags.suspended:
             hosted.apply(ResumeRequested())
@@ -669,14 +673,14 @@ class ExperimentController:
         if stop_is_asked(item["metadata"]) and not (engine.finished or engine.state.flags.stopping):
             hosted.apply(StopRequested())
             return
-        for trial_id in self._services.seen.stops(self.key):
+        for trial_id in self._services.cache.stops(self.key):
             trial = hosted.host.engine.state.trials.get(trial_id)
             if trial is not None and not trial.ended and trial.decision != "stop":
                 hosted.apply(StopRequested(trial_id=trial.trial_id))
 
     def _perform(self, action: Action) -> None:
-        if self._runs is not None:
-            self._runs.perform(action)
+        if self._bindings is not None:
+            self._bindings.perform(action)
         self._writer.note_action(action)
         self._services.add(self.key)
 
@@ -713,7 +717,7 @@ class ExperimentController:
             changed.append(names.STORAGE_FINALIZER)
         body = {"metadata": {"finalizers": changed, "resourceVersion": item["metadata"].get("resourceVersion")}}
         patched = await self._services.kube.patch(paths.experiments(self._namespace), self._name, body)
-        self._services.seen.take_experiment(patched or item, deleted=patched is None)
+        self._services.cache.update_experiment(patched or item, deleted=patched is None)
         return patched is not None
 
     async def _delete(self, item: Mapping[str, Any]) -> float | None:
@@ -739,7 +743,7 @@ class ExperimentController:
 
     def remove_files(self) -> None:
         """Remove what this experiment has on the operator's disk."""
-        scrap(self._work_dir)
+        remove_in_background(self._work_dir)
         storage_access.remove_secret(self._secret_dir)
 
 

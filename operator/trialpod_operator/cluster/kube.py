@@ -27,10 +27,10 @@ TIMEOUT_S = 30.0
 PARALLEL = 32
 """Requests of this process that may be under way at once, watches not counted."""
 
-APART = {"/apis/authentication.k8s.io/": 8, "/apis/coordination.k8s.io/": 4}
+DEDICATED_LIMITS = {"/apis/authentication.k8s.io/": 8, "/apis/coordination.k8s.io/": 4}
 """And of those with these paths: a burst of tokens keeps nothing else waiting, and the Lease waits for nothing."""
 
-LOGS = 16
+MAX_LOG_REQUESTS = 16
 """And of those for what pods printed: a node that does not answer keeps nothing else waiting."""
 
 LOG_TIMEOUT_S = 15.0
@@ -39,7 +39,7 @@ LOG_TIMEOUT_S = 15.0
 MERGE_PATCH = "application/merge-patch+json"
 
 
-NEVER_HELD_BACK = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io/")
+LEASE_EXEMPT_PATHS = ("/apis/coordination.k8s.io/", "/apis/authentication.k8s.io/")
 """The Lease itself, and questions that change nothing."""
 
 
@@ -74,11 +74,11 @@ class Kube:
         self._client = client
         self._timeout_s = timeout_s
         self._room = asyncio.Semaphore(PARALLEL)
-        self._apart = {start: asyncio.Semaphore(room) for start, room in APART.items()}
-        self._logs = asyncio.Semaphore(LOGS)
+        self._dedicated = {start: asyncio.Semaphore(room) for start, room in DEDICATED_LIMITS.items()}
+        self._logs = asyncio.Semaphore(MAX_LOG_REQUESTS)
         self.requests = 0
-        self.may_act: Callable[[], bool] = lambda: True
-        """Whether this process may still change anything; asked before each such request, save `NEVER_HELD_BACK`."""
+        self.lease_valid: Callable[[], bool] = lambda: True
+        """Whether this process may still change anything; asked before each change outside `LEASE_EXEMPT_PATHS`."""
 
     @classmethod
     async def connect(cls) -> Kube:
@@ -101,7 +101,7 @@ class Kube:
                 f"no way to reach a Kubernetes API server: {error}; run in a pod with a service account, "
                 "or set KUBECONFIG"
             ) from error
-        configuration.connection_pool_maxsize = PARALLEL + sum(APART.values()) + LOGS
+        configuration.connection_pool_maxsize = PARALLEL + sum(DEDICATED_LIMITS.values()) + MAX_LOG_REQUESTS
         configuration.retries = 0
         # With it aiohttp reads .netrc before each request, to find the password of a proxy that there is not.
         configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
@@ -143,7 +143,7 @@ class Kube:
         }
         parameters: list[tuple[str, str]] = list((query or {}).items())
         async with self._room_for(path):
-            if method != "GET" and not path.startswith(NEVER_HELD_BACK) and not self.may_act():
+            if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
                 raise ApiError(method, path, 0, {"message": "not sent: another operator may be at work by now"})
             self.requests += 1
             try:
@@ -175,7 +175,7 @@ class Kube:
     def _room_for(self, path: str) -> asyncio.Semaphore:
         if path.endswith("/log"):
             return self._logs
-        return next((room for start, room in self._apart.items() if path.startswith(start)), self._room)
+        return next((room for start, room in self._dedicated.items() if path.startswith(start)), self._room)
 
     # -- objects, by the path of their collection --
 
@@ -326,7 +326,7 @@ def _seconds(value: str | None) -> float:
 T = TypeVar("T")
 
 
-async def together(*requests: Awaitable[T]) -> list[T]:
+async def gather_all(*requests: Awaitable[T]) -> list[T]:
     """Make them at once, wait until all have ended, and return their results in this order.
 
     Unlike a bare `asyncio.gather` it does not leave the others running when one fails: they would change what the

@@ -1,12 +1,12 @@
-"""The Lease that lets one operator work at a time, so that a standby can wait for its turn.
+"""The Lease that elects one operator as leader; the others stand by.
 
 It is a courtesy, not the guarantee: of two operators that both believe that they hold it, the first object of an
 experiment's journal that both want to write stops one (`experiment.replica`).
 
-Invariants: no clock is compared with another machine's. Whoever waits watches whether the record changes, on its own
-clock. A holder that could not renew changes nothing at the API server from then on (`may_act`). Where others stand
-by, it says so after `RENEW_DEADLINE_S`, and its process ends before anybody may take over after `DURATION_S`. One
-that is alone stays: nobody takes over while the server is away, and trials have results to report meanwhile.
+Invariants: no clock is compared with another machine's: a standby watches whether the record changes, on its own
+clock. A holder that could not renew changes nothing at the API server from then on (`lease_valid`). Where others
+stand by, its process ends after `RENEW_DEADLINE_S`, before anybody may take over after `DURATION_S`. One that is
+alone stays: nobody takes over while the server is away, and trials have results to report meanwhile.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Lease:
         self._held = found
         return True
 
-    def may_act(self) -> bool:
+    def lease_valid(self) -> bool:
         """Whether nobody else can have taken over yet: false also in a process that was stopped, and wakes up."""
         return self.held and self._monotonic() - self._safe_since < DURATION_S
 
@@ -203,7 +203,7 @@ ACTIVE_LABEL = f"{names.GROUP}/active"
 RETRY_S = 2.0
 
 
-class Mark:
+class LeaderLabel:
     """The label by which the Service finds the leader's pod.
 
     Standbys are ready too, else an upgrade would wait for them. The label is set after the Lease is held and the
@@ -224,7 +224,7 @@ class Mark:
         """Send reports to this pod from now on; tries again until that works."""
         await self._until_written("true")
 
-    async def take_away(self) -> None:
+    async def clear(self) -> None:
         """Send no reports to this pod; tries again until that works."""
         await self._until_written(None)
 

@@ -28,7 +28,7 @@ from trialpod_operator.cluster.authority import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import ApiError, Kube
-from trialpod_operator.cluster.lease import Lease, Mark
+from trialpod_operator.cluster.lease import LeaderLabel, Lease
 from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS
 from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page
 from trialpod_operator.cluster.options import OperatorOptions
@@ -87,7 +87,7 @@ class _Process:
         self._closed = False
 
     async def run(self) -> int:
-        mark = Mark(self._kube, self._options.own_namespace, self._options.identity)
+        mark = LeaderLabel(self._kube, self._options.own_namespace, self._options.identity)
         stop = asyncio.Event()
         waiting = asyncio.ensure_future(self._until_leading(mark))
         told: list[int] = []
@@ -109,7 +109,7 @@ class _Process:
             logger.info("told to end before it was at work")
             return 0
         logger.info("this operator is at work: %s", self._options.identity)
-        self._kube.may_act = self._lease.may_act
+        self._kube.lease_valid = self._lease.lease_valid
         # While this process waited, the one at work may have made new certificates.
         await self._authority.begin()
         keeping = asyncio.ensure_future(self._lease.keep())
@@ -138,12 +138,12 @@ class _Process:
             logger.info("while this operator ended: %s: %s", type(error).__name__, error)
         return 1 if stop.is_set() and not told else 0
 
-    async def _until_leading(self, mark: Mark) -> None:
+    async def _until_leading(self, mark: LeaderLabel) -> None:
         await self._probes.start(self._options.host, self._options.probe_port)
         self._tasks.append(asyncio.ensure_future(self._beat()))
         await self._authority.begin()
         if self._options.standby:
-            await mark.take_away()
+            await mark.clear()
         self._waiting = True
         await self._lease.acquire()
 
@@ -167,13 +167,13 @@ class _Process:
 
         # Coroutines that await nothing: kopf runs plain functions in threads, and the event loop owns the cache.
         async def on_experiment(event: kopf.RawEvent, **_: Any) -> None:
-            controller.take_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
+            controller.on_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
 
         async def on_trial(event: kopf.RawEvent, **_: Any) -> None:
-            controller.take_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
+            controller.on_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
 
         async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
-            controller.take_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
+            controller.on_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
 
         kopf.on.login(registry=registry)(login)
         kopf.on.event(names.GROUP, names.VERSION, names.EXPERIMENTS, registry=registry)(on_experiment)
@@ -195,7 +195,7 @@ class _Process:
 
     def _metrics(self) -> str:
         return page(
-            self._controller.seen.experiments,
+            self._controller.cache.experiments,
             active=self._lease.held,
             queue_depth=self._controller.queue.depth,
             open_count=self._controller.open_count,

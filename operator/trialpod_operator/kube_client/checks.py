@@ -17,8 +17,8 @@ from urllib.parse import quote
 from trialpod.errors import TrialpodError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.pods.pending import why_waiting
-from trialpod_operator.cluster.pods.rejected import why_refused
+from trialpod_operator.cluster.pods.pending import pending_reason
+from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.kube_client import probe_pod
 from trialpod_operator.kube_client.client import ApiError, Experiments
 from trialpod_operator.kube_client.findings import (
@@ -260,7 +260,7 @@ class Checks:
         self.facts |= {k: v for k, v in self._lease_facts(meta["namespace"]).items() if v}
         where = f"{meta['namespace']}/{meta['name']}"
         if not ready:
-            why = why_waiting(pod, self._clock())
+            why = pending_reason(pod, self._clock())
             text = why.text if why else "it is not ready"
             return Finding(
                 "operator", "bad", f"{where}: {text}", f"kubectl -n {meta['namespace']} logs {meta['name']} --tail=20"
@@ -351,7 +351,7 @@ class Checks:
         try:
             pod = self._client.request("POST", space, body)
         except ApiError as error:
-            why = why_refused(error.status, error.reason, str(error), self._clock())
+            why = rejection_reason(error.status, error.reason, str(error), self._clock())
             yield Finding("pod", "bad", f"a pod is refused: {why.message}", why.remedy)
             return
         try:
@@ -377,7 +377,7 @@ class Checks:
             if now - asked_for_events > 3.0:
                 asked_for_events = now
                 complaint = self._complaint(name)
-            why = why_waiting(pod, now, event=complaint)
+            why = pending_reason(pod, now, event=complaint)
             stuck = why is not None and (why.severity == "stuck" or why.reason == "ImagePullFailed")
             if stuck or now - began > timeout_s:
                 text = why.message if why else f"it has not ended after {timeout_s:.0f} s ({phase})"

@@ -117,7 +117,7 @@ class Operator:
         self.controller._failed(key, error)
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
-        getattr(self.controller, f"take_{kind}")(item, deleted=deleted)
+        getattr(self.controller, f"on_{kind}")(item, deleted=deleted)
 
     async def close(self) -> None:
         self.watch.close()

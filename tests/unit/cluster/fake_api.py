@@ -290,7 +290,7 @@ class FakeKube(Kube):
         self._random = random or _seeded()
         self._latency_s = latency_s
         self.requests = 0
-        self.may_act: Callable[[], bool] = lambda: True
+        self.lease_valid: Callable[[], bool] = lambda: True
         self.faults: list[Fault] = []
         self.lost_answers: Callable[[], bool] = lambda: False
 

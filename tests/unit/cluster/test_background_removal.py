@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trialpod_operator.cluster.background_removal import scrap
+from trialpod_operator.cluster.background_removal import remove_in_background
 
 
 def _wait() -> None:
@@ -27,7 +27,7 @@ def _folder(path: Path) -> Path:
 def test_a_folder_is_gone_at_once_and_nothing_is_left_of_it(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "one")
     _folder(tmp_path / "other")
-    scrap(folder)
+    remove_in_background(folder)
     assert not folder.exists()
     _wait()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
@@ -35,13 +35,13 @@ def test_a_folder_is_gone_at_once_and_nothing_is_left_of_it(tmp_path: Path) -> N
 
 def test_what_a_process_had_no_time_to_remove_goes_with_the_next(tmp_path: Path) -> None:
     _folder(tmp_path / ".removed-0")
-    scrap(_folder(tmp_path / "one"))
+    remove_in_background(_folder(tmp_path / "one"))
     _wait()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
-    scrap(tmp_path / "none")
+    remove_in_background(tmp_path / "none")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -58,6 +58,6 @@ def test_a_place_that_is_emptied_meanwhile_is_passed_over(tmp_path: Path, monkey
                 shutil.rmtree(taken)
 
     monkeypatch.setattr(os, "rename", rename)
-    scrap(folder)
+    remove_in_background(folder)
     _wait()
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import gc
 import tracemalloc
 from typing import Any
 
-from trialpod_operator.cluster.cache import Seen
+from trialpod_operator.cluster.cache import ObjectCache
 
 KEY = "team/digits"
 
@@ -37,8 +37,8 @@ def pod(name: str = "digits-d75de-00000-1", version: int = 1) -> dict[str, Any]:
 
 
 def test_the_status_of_a_trial_that_has_ended_can_be_read() -> None:
-    seen = Seen()
-    seen.take_trial(trial(3, state="TERMINATED"), deleted=False)
+    seen = ObjectCache()
+    seen.update_trial(trial(3, state="TERMINATED"), deleted=False)
     found = seen.trial(KEY, "digits-d75de-00003")
     assert found is not None
     assert found["status"] == trial(3, state="TERMINATED")["status"]
@@ -46,72 +46,72 @@ def test_the_status_of_a_trial_that_has_ended_can_be_read() -> None:
 
 
 def test_an_older_state_does_not_replace_that_of_an_ended_trial_and_a_newer_one_does() -> None:
-    seen = Seen()
-    seen.take_trial(trial(state="ERROR", version=5), deleted=False)
-    seen.take_trial(trial(state="RUNNING", version=4), deleted=False)
+    seen = ObjectCache()
+    seen.update_trial(trial(state="ERROR", version=5), deleted=False)
+    seen.update_trial(trial(state="RUNNING", version=4), deleted=False)
     found = seen.trial(KEY, "digits-d75de-00000")
     assert found is not None
     assert found["status"]["state"] == "ERROR"
-    seen.take_trial(trial(state="PENDING", version=6), deleted=False)
+    seen.update_trial(trial(state="PENDING", version=6), deleted=False)
     found = seen.trial(KEY, "digits-d75de-00000")
     assert found is not None
     assert found["status"]["state"] == "PENDING"
 
 
 def test_the_news_of_an_end_of_an_earlier_trial_of_that_name_changes_nothing() -> None:
-    seen = Seen()
-    seen.take_trial(trial(state="TERMINATED", uid="new"), deleted=False)
-    seen.take_trial(trial(uid="old"), deleted=True)
+    seen = ObjectCache()
+    seen.update_trial(trial(state="TERMINATED", uid="new"), deleted=False)
+    seen.update_trial(trial(uid="old"), deleted=True)
     assert seen.has_trials(KEY)
-    seen.take_trial(trial(uid="old"), deleted=False)  # a late answer about it
+    seen.update_trial(trial(uid="old"), deleted=False)  # a late answer about it
     found = seen.trial(KEY, "digits-d75de-00000")
     assert found is not None
     assert found["metadata"]["uid"] == "new"
 
 
 def test_a_trial_that_is_to_stop_is_listed_until_it_is_gone_or_no_longer_is() -> None:
-    seen = Seen()
-    seen.take_trial(trial(1), deleted=False)
-    seen.take_trial(trial(2, stop=True), deleted=False)
-    seen.take_trial(trial(3, stop=True), deleted=False)
+    seen = ObjectCache()
+    seen.update_trial(trial(1), deleted=False)
+    seen.update_trial(trial(2, stop=True), deleted=False)
+    seen.update_trial(trial(3, stop=True), deleted=False)
     assert seen.stops(KEY) == ["d75de_00002", "d75de_00003"]
-    seen.take_trial(trial(2, version=2), deleted=False)
-    seen.take_trial(trial(3, stop=True), deleted=True)
+    seen.update_trial(trial(2, version=2), deleted=False)
+    seen.update_trial(trial(3, stop=True), deleted=True)
     assert seen.stops(KEY) == []
 
 
 def test_what_no_list_shows_any_more_is_dropped() -> None:
-    seen = Seen()
-    seen.take_trial(trial(1, state="TERMINATED"), deleted=False)
-    seen.take_trial(trial(2), deleted=False)
-    seen.take_pod(pod(), deleted=False)
+    seen = ObjectCache()
+    seen.update_trial(trial(1, state="TERMINATED"), deleted=False)
+    seen.update_trial(trial(2), deleted=False)
+    seen.update_pod(pod(), deleted=False)
     assert seen.uids(KEY) == {"uid-1", "uid-2", "uid-digits-d75de-00000-1"}
     seen.drop(KEY, {"uid-1", "uid-digits-d75de-00000-1"})
     assert seen.uids(KEY) == {"uid-2"}
 
 
 def test_the_last_state_of_a_pod_that_is_gone_is_remembered() -> None:
-    seen = Seen()
-    seen.take_pod(pod(), deleted=True)
-    gone = seen.vanished("uid-digits-d75de-00000-1")
+    seen = ObjectCache()
+    seen.update_pod(pod(), deleted=True)
+    gone = seen.deleted_pod("uid-digits-d75de-00000-1")
     assert gone is not None
     assert gone["status"] == {"phase": "Running"}
-    assert seen.vanished("another") is None
+    assert seen.deleted_pod("another") is None
 
 
 def test_a_pod_with_empty_fields_is_taken_in() -> None:
-    seen = Seen()
+    seen = ObjectCache()
     spec = {"containers": None, "initContainers": None, "volumes": None}
-    assert seen.take_pod({**pod(), "spec": spec}, deleted=False) == KEY
+    assert seen.update_pod({**pod(), "spec": spec}, deleted=False) == KEY
 
 
 def test_a_trial_that_has_ended_takes_less_than_two_kilobytes() -> None:
-    seen = Seen()
+    seen = ObjectCache()
     number = 300
     gc.collect()
     tracemalloc.start()
     for index in range(number):
-        seen.take_trial(trial(index, state="TERMINATED"), deleted=False)
+        seen.update_trial(trial(index, state="TERMINATED"), deleted=False)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken / number < 2000

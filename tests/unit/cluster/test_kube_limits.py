@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.kube import APART, PARALLEL, Kube
+from trialpod_operator.cluster.kube import DEDICATED_LIMITS, PARALLEL, Kube
 
 
 class Client:
@@ -46,7 +46,7 @@ def test_a_burst_of_tokens_holds_up_no_pod_and_nothing_holds_up_the_lease() -> N
         kube = Kube(client)
         reviews = [asyncio.ensure_future(kube.review_token(f"t{n}", "trialpod.dev")) for n in range(1000)]
         await settled()
-        assert client.under_way["tokenreviews"] == APART["/apis/authentication.k8s.io/"]
+        assert client.under_way["tokenreviews"] == DEDICATED_LIMITS["/apis/authentication.k8s.io/"]
         lists = [asyncio.ensure_future(kube.request("GET", paths.pods("team"))) for _ in range(100)]
         await settled()
         assert client.under_way["pods"] == PARALLEL

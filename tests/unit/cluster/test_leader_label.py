@@ -14,11 +14,11 @@ from fake_api import FakeApi, FakeKube, error
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import operator
 from trialpod_operator.cluster.kube import ApiError, Kube
-from trialpod_operator.cluster.lease import ACTIVE_LABEL, Mark
+from trialpod_operator.cluster.lease import ACTIVE_LABEL, LeaderLabel
 from trialpod_operator.cluster.options import OperatorOptions
 
 
-async def world() -> tuple[FakeApi, FakeKube, Mark]:
+async def world() -> tuple[FakeApi, FakeKube, LeaderLabel]:
     api = FakeApi()
     kube = FakeKube(api)
     pod: dict[str, Any] = {
@@ -28,7 +28,7 @@ async def world() -> tuple[FakeApi, FakeKube, Mark]:
         "spec": {"containers": [{"name": "operator"}]},
     }
     await kube.create(paths.pods("team"), pod)
-    return api, kube, Mark(kube, "team", "one")
+    return api, kube, LeaderLabel(kube, "team", "one")
 
 
 def labels(api: FakeApi) -> dict[str, str]:
@@ -42,7 +42,7 @@ def test_the_label_comes_and_goes_and_others_stay() -> None:
         api, _, mark = await world()
         await mark.put()
         assert labels(api) == {"app": "operator", ACTIVE_LABEL: "true"}
-        await mark.take_away()
+        await mark.clear()
         assert labels(api) == {"app": "operator"}
 
     virtual_time.run(test)
@@ -86,7 +86,7 @@ def test_an_operator_that_may_not_act_sends_nothing_that_changes_anything() -> N
     async def test() -> None:
         client: Any = SimpleNamespace(user_agent="test")  # it cannot send anything, and is not asked to
         kube = Kube(client)
-        kube.may_act = lambda: False
+        kube.lease_valid = lambda: False
         for method in ("POST", "PUT", "PATCH", "DELETE"):
             with pytest.raises(ApiError, match="another operator may be at work") as caught:
                 await kube.request(method, paths.pods("team"))

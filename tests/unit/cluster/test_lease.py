@@ -147,14 +147,14 @@ def test_a_holder_that_is_alone_outlasts_the_server_and_changes_nothing_meanwhil
         await first.acquire()
         keeping = asyncio.ensure_future(first.keep())
         await asyncio.sleep(50.0)
-        assert first.may_act()
+        assert first.lease_valid()
         kube.faults.append(outage)
         await asyncio.sleep(3600.0)
         assert first.held
-        assert not first.may_act()
+        assert not first.lease_valid()
         kube.faults.clear()
         await asyncio.sleep(3.0)
-        assert first.may_act()
+        assert first.lease_valid()
         assert not keeping.done()
         keeping.cancel()
 
@@ -176,11 +176,11 @@ def test_a_holder_that_is_alone_ends_when_another_has_taken_over_meanwhile() -> 
         await second.acquire()
         await asyncio.sleep(600.0)
         assert not keeping.done()
-        assert not first.may_act()
+        assert not first.lease_valid()
         kube.faults.clear()
         await asyncio.wait_for(keeping, 5.0)
         assert not first.held
-        assert not first.may_act()
+        assert not first.lease_valid()
         assert spec(api)["holderIdentity"] == "two"
 
     virtual_time.run(test)
@@ -218,16 +218,16 @@ def test_a_holder_that_was_stopped_may_not_act_when_it_wakes_up_until_it_has_ren
         loop = asyncio.get_running_loop()
         asleep = 0.0
         lease = Lease(FakeKube(api), "team", "operator", "one", lambda: loop.time() + asleep)
-        assert not lease.may_act()
+        assert not lease.lease_valid()
         await lease.acquire()
         keeping = asyncio.ensure_future(lease.keep())
         await asyncio.sleep(60.0)
-        assert lease.may_act()
+        assert lease.lease_valid()
         asleep = DURATION_S + 1.0
         assert lease.held
-        assert not lease.may_act()
+        assert not lease.lease_valid()
         await asyncio.sleep(10.0)
-        assert lease.may_act(), "nobody had taken it, so it was renewed"
+        assert lease.lease_valid(), "nobody had taken it, so it was renewed"
         keeping.cancel()
 
     virtual_time.run(test)

@@ -10,11 +10,11 @@ from cluster_world import KEY, Play, World
 from virtual_time import until
 
 from trialpod_operator.cluster import controller
-from trialpod_operator.cluster.cache import Seen
+from trialpod_operator.cluster.cache import ObjectCache
 from trialpod_operator.cluster.pods import diagnostics, pending
 from trialpod_operator.cluster.pods.assignments import Assignments
-from trialpod_operator.cluster.pods.binding import Run
-from trialpod_operator.cluster.pods.experiment_pods import Shared
+from trialpod_operator.cluster.pods.binding import PodBinding
+from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pod_work import FORGET_FROM, PodWork
 
 
@@ -38,9 +38,9 @@ def test_the_first_pods_of_an_experiment_are_made_before_anything_is_written_abo
 
 def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     answering = False
-    all_pods, assign = Seen.pods, Assignments.assign
+    all_pods, assign = ObjectCache.pods, Assignments.assign
 
-    def pods(self: Seen, key: str) -> Any:
+    def pods(self: ObjectCache, key: str) -> Any:
         assert not answering
         return all_pods(self, key)
 
@@ -52,7 +52,7 @@ def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch
         finally:
             answering = False
 
-    monkeypatch.setattr(Seen, "pods", pods)
+    monkeypatch.setattr(ObjectCache, "pods", pods)
     monkeypatch.setattr(Assignments, "assign", noted)
 
     async def scenario(world: World) -> None:
@@ -64,13 +64,13 @@ def test_a_pod_that_asks_for_its_work_is_looked_at_alone(play: Play, monkeypatch
 
 def test_of_pods_that_have_begun_no_reason_to_wait_is_looked_for(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    why_waiting = pending.why_waiting
+    pending_reason = pending.pending_reason
 
     def counted(pod: Any, now: float, *, event: str = "") -> Any:
         looked.append(pod["metadata"]["name"])
-        return why_waiting(pod, now, event=event)
+        return pending_reason(pod, now, event=event)
 
-    monkeypatch.setattr(diagnostics, "why_waiting", counted)
+    monkeypatch.setattr(diagnostics, "pending_reason", counted)
 
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.step_s = 20, 3.0
@@ -97,21 +97,21 @@ def test_a_large_experiment_rests_between_looks_and_a_small_one_does_not(play: P
 
 
 def test_the_name_of_an_attempts_pod_follows_the_pod_that_it_is_in() -> None:
-    shared = SimpleNamespace(name="digits")
-    run = Run(SimpleNamespace(trial_id="d75de_00001"), 3, 2)  # type: ignore[arg-type]
+    pods = SimpleNamespace(name="digits")
+    binding = PodBinding(SimpleNamespace(trial_id="d75de_00001"), 3, 2)  # type: ignore[arg-type]
 
     def name() -> str:
-        return Shared.pod_name(shared, run)  # type: ignore[arg-type]
+        return ExperimentPods.pod_name(pods, binding)  # type: ignore[arg-type]
 
     assert name() == name() == "digits-d75de-00001-2"
-    run.pod_trial, run.pod_attempt = "d75de_00000", 1
+    binding.pod_trial, binding.pod_attempt = "d75de_00000", 1
     assert name() == "digits-d75de-00000-1"
-    run.make_anew(0.0)
+    binding.reset_pod(0.0)
     assert name() == "digits-d75de-00001-3"
 
 
 def test_what_was_kept_of_pods_that_are_gone_is_forgotten() -> None:
-    seen, made = Seen(), 10 * FORGET_FROM
+    seen, made = ObjectCache(), 10 * FORGET_FROM
     nothing: Any = None
     owner: Any = SimpleNamespace(namespace="team", name="digits")
     work = PodWork(owner, nothing, nothing, seen, nothing, lambda: 0.0, nothing)
@@ -122,11 +122,11 @@ def test_what_was_kept_of_pods_that_are_gone_is_forgotten() -> None:
             "uid": f"uid-{number}",
             "labels": {"trialpod.dev/experiment": "digits"},
         }
-        seen.take_pod({"metadata": metadata}, deleted=False)
+        seen.update_pod({"metadata": metadata}, deleted=False)
         work._kept.add(f"uid-{number}")
         work._printed[f"uid-{number}"] = {}
         if number >= 3:
-            seen.take_pod(
+            seen.update_pod(
                 {"metadata": {**metadata, "name": f"p{number - 3}", "uid": f"uid-{number - 3}"}}, deleted=True
             )
         work.forget_gone()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trialpod_operator.cluster.kube import together
+from trialpod_operator.cluster.kube import gather_all
 
 
 def test_the_results_come_in_the_order_of_the_requests() -> None:
@@ -21,7 +21,7 @@ def test_the_results_come_in_the_order_of_the_requests() -> None:
             first.set()
             return 2
 
-        return await together(late(), early())
+        return await gather_all(late(), early())
 
     assert asyncio.run(main()) == [1, 2]
 
@@ -42,7 +42,7 @@ def test_a_failure_is_raised_when_the_others_have_ended() -> None:
                 await asyncio.sleep(0)
             ended.append(True)
 
-        await together(fails(), goes_on())
+        await gather_all(fails(), goes_on())
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(main())

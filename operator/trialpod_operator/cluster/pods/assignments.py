@@ -13,8 +13,8 @@ from collections.abc import Awaitable
 from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object
-from trialpod_operator.cluster.pods.binding import MadeFor, Run, made_for
-from trialpod_operator.cluster.pods.experiment_pods import Shared
+from trialpod_operator.cluster.pods.binding import PodBinding, PodKey, pod_key
+from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.resources import total_resources
 from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.engine.events import AttemptStarted
@@ -27,8 +27,8 @@ TOGETHER_S = 20.0
 class Assignments:
     """Answers the pods of one experiment."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+    def __init__(self, pods: ExperimentPods) -> None:
+        self._pods = pods
         self._held: dict[asyncio.Future[AssignmentAnswer], None] = {}  # answers that somebody waits for, in order
         self._closed = False
 
@@ -42,21 +42,21 @@ class Assignments:
         if not trial_id or not number.isdigit():
             return AssignmentAnswer(reason=f"'{request.runner}' is no runner of this experiment")
         which = trial_id, int(number)
-        run = self._shared.runs.get(trial_id)
-        if self._shared.reuse is not None:
-            run = next((each for each in self._shared.runs.values() if each.made_for == which), None)
-            current = run if run is not None and run.trial.running and run.trial.attempt == run.attempt else None
-            stays = self._shared.in_place.holds(*which)  # a pod of an operator that reused none
-            if request.afresh and not stays and (current is None or not self._shared.reuse.is_bound(current)):
-                return self._hold(self._give_in_turn(self._shared.reuse, which, current, request))
-        if run is not None and run.made_for == which and run.trial.running:
-            if run.follows_in_place and not run.given and not request.again:
+        binding = self._pods.bindings.get(trial_id)
+        if self._pods.reuse is not None:
+            binding = next((each for each in self._pods.bindings.values() if each.pod_key == which), None)
+            current = binding if binding is not None and binding.current else None
+            stays = self._pods.in_place.holds(*which)  # a pod of an operator that reused none
+            if request.afresh and not stays and (current is None or not self._pods.reuse.is_bound(current)):
+                return self._hold(self._give_in_turn(self._pods.reuse, which, current, request))
+        if binding is not None and binding.pod_key == which and binding.trial.running:
+            if binding.continues_in_place and not binding.assigned and not request.again:
                 # A copy of the pod's first question, or a pod that has never had work: it may still report on that.
                 return AssignmentAnswer(reason="the trial goes on in a pod that has ended the attempt before")
-            if run.group is None or run.given:
-                return self._give(run, request)
-            return self._hold(self._give_together(run, request))
-        if self._shared.in_place.holds(trial_id, int(number)):
+            if binding.group is None or binding.assigned:
+                return self._give(binding, request)
+            return self._hold(self._give_together(binding, request))
+        if self._pods.in_place.holds(trial_id, int(number)):
             return self._hold(self._give_later(trial_id, int(number), request))
         return AssignmentAnswer(reason="the trial has no work for this pod any more")
 
@@ -86,21 +86,21 @@ class Assignments:
         Raises:
             NotReadyError: the pod is not known yet.
         """
-        pod = self._shared.seen.pod(self._shared.key, caller.pod_name)
+        pod = self._pods.cache.pod(self._pods.key, caller.pod_name)
         if pod is None:
-            if self._shared.seen.vanished(caller.pod_uid) is not None:
+            if self._pods.cache.deleted_pod(caller.pod_uid) is not None:
                 return f"pod {caller.pod_name} was deleted"
             raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
         metadata = pod["metadata"]
         if metadata.get("uid") != caller.pod_uid:
-            run = self._shared.runs.get(trial_id)
-            if run is not None and not run.given and self._shared.seen.vanished(caller.pod_uid) is None:
+            binding = self._pods.bindings.get(trial_id)
+            if binding is not None and not binding.assigned and self._pods.cache.deleted_pod(caller.pod_uid) is None:
                 # Nobody has asked for the attempt yet: the caller may be the pod made anew, which is not seen yet.
                 raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
             return f"pod {caller.pod_name} is another one than the caller"
-        which = made_for(pod)
-        run = self._shared.runs.get(trial_id)
-        has_it = which is not None and run is not None and run.given and run.made_for == which
+        which = pod_key(pod)
+        binding = self._pods.bindings.get(trial_id)
+        has_it = which is not None and binding is not None and binding.assigned and binding.pod_key == which
         if not has_it and (metadata.get("labels") or {}).get(names.TRIAL_ID_LABEL) != trial_id:
             return f"pod {caller.pod_name} does not belong to trial {trial_id}"
         return self._owned_by(pod, which[0] if which is not None else trial_id)
@@ -111,8 +111,8 @@ class Assignments:
         Raises:
             NotReadyError: the pod is not known yet.
         """
-        pod = self._shared.seen.pod(self._shared.key, caller.pod_name)
-        which = made_for(pod) if pod is not None else None
+        pod = self._pods.cache.pod(self._pods.key, caller.pod_name)
+        which = pod_key(pod) if pod is not None else None
         if pod is None or which is None or pod["metadata"].get("uid") != caller.pod_uid:
             return self.permits(caller, trial_id)
         if which != (trial_id, attempt):
@@ -122,102 +122,109 @@ class Assignments:
     def _owned_by(self, pod: Object, trial_id: str) -> str:
         """Return "" if a trial owns the pod, else why that matters."""
         metadata = pod["metadata"]
-        trial = self._shared.seen.trial(self._shared.key, names.trial_name(self._shared.name, trial_id))
+        trial = self._pods.cache.trial(self._pods.key, names.trial_name(self._pods.name, trial_id))
         owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or [] if owner.get("controller")}
         if trial is not None and trial["metadata"].get("uid") not in owners:
             return f"pod {metadata['name']} does not belong to trial {trial_id}"
         return ""
 
-    def _give(self, run: Run, request: AssignmentRequest) -> AssignmentAnswer:
-        trial = run.trial
-        if request.rank and (run.group is None or request.rank > run.group.replicas):
+    def _give(self, binding: PodBinding, request: AssignmentRequest) -> AssignmentAnswer:
+        trial = binding.trial
+        if request.rank and (binding.group is None or request.rank > binding.group.replicas):
             return AssignmentAnswer(reason=f"the trial has no worker {request.rank}")
-        if run.group is not None and not self._shared.groups.address(run):
+        if binding.group is not None and not self._pods.groups.address(binding):
             raise NotReadyError("the address of the trial's head is not known yet")
-        if not run.given:
-            run.given = True
-            run.expect_by = 0.0
-            if self._shared.reuse is not None:
-                self._shared.reuse.began(run)
-            self._shared.hosted.apply(
+        if not binding.assigned:
+            binding.assigned = True
+            binding.expected_by = 0.0
+            if self._pods.reuse is not None:
+                self._pods.reuse.began(binding)
+            self._pods.hosted.apply(
                 AttemptStarted(
                     trial_id=trial.trial_id,
-                    attempt=run.attempt,
+                    attempt=binding.attempt,
                     pid=request.pid,
                     hostname=request.hostname,
                     node_ip=request.node_ip,
-                    resources=self._resources(run),
-                    place=names.runner_id(*run.made_for) if run.takes_over else "",
+                    resources=self._resources(binding),
+                    place=names.runner_id(*binding.pod_key) if binding.in_reused_pod else "",
                 )
             )
-            self._shared.changed.add(trial.trial_id)
+            self._pods.changed.add(trial.trial_id)
         else:
             # The pod may have told another operator, which has gone on from here, that the attempt is over.
-            self._shared.hosted.require_fencing_check()
+            self._pods.hosted.require_fencing_check()
         if not request.rank:
-            self._shared.hosted.last_contact[trial.trial_id] = self._shared.clock()
-        assignment = self._shared.hosted.assignment(trial)
-        assignment.reuse = self._shared.reuse is not None and request.afresh
-        if run.group is not None:
-            assignment.rank, assignment.world_size = request.rank, run.group.size
-            assignment.master_addr = self._shared.groups.address(run)
-        folder = self._shared.hosted.host.files.path(trial).name
+            self._pods.hosted.last_contact[trial.trial_id] = self._pods.clock()
+        assignment = self._pods.hosted.assignment(trial)
+        assignment.reuse = self._pods.reuse is not None and request.afresh
+        if binding.group is not None:
+            assignment.rank, assignment.world_size = request.rank, binding.group.size
+            assignment.master_addr = self._pods.groups.address(binding)
+        folder = self._pods.hosted.host.files.path(trial).name
         assignment.trial_dir = f"{names.WORK_DIR}/{folder}"
         return AssignmentAnswer(assignment=assignment)
 
-    def _resources(self, run: Run) -> dict[str, float]:
-        """Return what the run's pods take, for the account: as they are, since templates and defaults shape them."""
-        if run.takes_over:
-            pod = self._shared.own_pod(run)
+    def _resources(self, binding: PodBinding) -> dict[str, float]:
+        """Return what the binding's pods take as they are, since templates and defaults shape them."""
+        if binding.in_reused_pod:
+            pod = self._pods.own_pod(binding)
             return total_resources([pod]) if pod is not None else {}
-        shared = self._shared
-        known = [shared.own_pod(run), *(shared.seen.pod(shared.key, name) for name in shared.groups.names(run))]
+        known = [
+            self._pods.own_pod(binding),
+            *(self._pods.cache.pod(self._pods.key, name) for name in self._pods.groups.names(binding)),
+        ]
         if pods := [pod for pod in known if pod is not None]:
             return total_resources(pods)
-        return dict(run.resources or self._shared.hosted.plan.resources_for(run.trial.config))
+        return dict(binding.resources or self._pods.hosted.plan.resources_for(binding.trial.config))
 
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
-        run = await self._shared.in_place.wait(trial_id, pod_attempt)
-        if run is None or self._shared.runs.get(trial_id) is not run or not run.trial.running:
+        binding = await self._pods.in_place.wait(trial_id, pod_attempt)
+        if binding is None or self._pods.bindings.get(trial_id) is not binding or not binding.trial.running:
             return AssignmentAnswer(reason="the trial goes on later, in another pod")
-        return self._give(run, request)
+        return self._give(binding, request)
 
     async def _give_in_turn(
-        self, reuse: Reuse, which: MadeFor, run: Run | None, request: AssignmentRequest
+        self, reuse: Reuse, which: PodKey, binding: PodBinding | None, request: AssignmentRequest
     ) -> AssignmentAnswer:
-        run = await reuse.ask(which, run)
-        if run is None:
+        binding = await reuse.ask(which, binding)
+        if binding is None:
             return AssignmentAnswer(reason="there is no more work for this pod")
-        current = self._shared.runs.get(run.trial.trial_id) is run and run.trial.running
-        if not current or run.trial.attempt != run.attempt or run.made_for != which:
+        current = self._pods.bindings.get(binding.trial.trial_id) is binding and binding.trial.running
+        if not current or binding.trial.attempt != binding.attempt or binding.pod_key != which:
             raise NotReadyError("the pod's next trial is another one now")
-        return self._give(run, request)
+        return self._give(binding, request)
 
-    async def _give_together(self, run: Run, request: AssignmentRequest) -> AssignmentAnswer:
+    async def _give_together(self, binding: PodBinding, request: AssignmentRequest) -> AssignmentAnswer:
         """Give a pod of a group its work when all of them have asked."""
-        group = run.group
-        pod = self._shared.groups.pod(run, request.rank)
+        group = binding.group
+        pod = self._pods.groups.pod(binding, request.rank)
         if group is None or pod is None:
             raise NotReadyError("the pod is not known here yet")
-        group.join(request, pod["metadata"].get("uid", ""), self._shared.clock())
-        if not self.begin_group(run):
-            self._shared.wake()  # its timeout counts from now
+        group.join(request, pod["metadata"].get("uid", ""), self._pods.clock())
+        if not self.begin_group(binding):
+            self._pods.enqueue()  # its timeout counts from now
             await group.wait(TOGETHER_S)
-        committed = self._shared.hosted.committed()  # here, not of whoever has taken over meanwhile
+        committed = self._pods.hosted.committed()  # here, not of whoever has taken over meanwhile
         if committed is not None:
             await committed
-        if self._shared.runs.get(run.trial.trial_id) is not run or not run.trial.running:
+        if self._pods.bindings.get(binding.trial.trial_id) is not binding or not binding.trial.running:
             return AssignmentAnswer(reason="the attempt was over before all pods of the trial ran")
-        if not run.given:
+        if not binding.assigned:
             raise NotReadyError("other pods of the trial do not run yet")
-        return self._give(run, request)
+        return self._give(binding, request)
 
-    def begin_group(self, run: Run) -> bool:
+    def begin_group(self, binding: PodBinding) -> bool:
         """Begin the attempt of a group if all its pods are there."""
-        group = run.group
-        if group is None or run.given or run.stop_at is not None or not self._shared.groups.is_complete(run):
+        group = binding.group
+        if (
+            group is None
+            or binding.assigned
+            or binding.stop_at is not None
+            or not self._pods.groups.is_complete(binding)
+        ):
             return False
         assert group.head_request is not None
-        self._give(run, group.head_request)
-        self._shared.groups.began(run)
+        self._give(binding, group.head_request)
+        self._pods.groups.began(binding)
         return True

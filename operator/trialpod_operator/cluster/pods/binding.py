@@ -1,6 +1,6 @@
 """An attempt that should have a pod, and how to find its pod again after the operator was replaced.
 
-Invariant: `made_for` names the pod. It is the attempt itself, unless that goes on in the pod of an earlier one, or in
+Invariant: `pod_key` names the pod. It is the attempt itself, unless that goes on in the pod of an earlier one, or in
 one that was made for another trial (`reuse`).
 """
 
@@ -9,127 +9,136 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.pods.group import Group
-from trialpod_operator.cluster.pods.terminated import read_ending
+from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.engine.trial import Trial
 
 ASK_AGAIN_S = 30.0
 """So long a pod that goes on in place may take to ask for its trial's next attempt."""
 
-REMADE_BASE_S = 1.0
-REMADE_MOST_S = 30.0
+RECREATE_DELAY_S = 1.0
+MAX_RECREATE_DELAY_S = 30.0
 """A pod that goes away before it began is made again at once; from the second time on, after such pauses."""
 
 
-MadeFor = tuple[str, int]
+PodKey = tuple[str, int]
 """A trial's id and an attempt: the one that a pod was made for, which names it."""
 
 
 @dataclass
-class Run:
+class PodBinding:
     """An attempt that should have a pod."""
 
     trial: Trial
     attempt: int
     pod_attempt: int  # the attempt that its pod was made for
     pod_trial: str = ""  # and the trial, when that is another one
-    given: bool = False  # it has fetched its assignment
+    assigned: bool = False  # it has fetched its assignment
     stop_at: float | None = None  # when its pod is deleted unless it has ended
     pod_uid: str = ""  # of the pod that asked, or was made
     created_at: float = 0.0  # when the pod was asked for; 0 = not yet
     asked_at: float = 0.0  # when the server was last asked about it
-    alive: object = None  # its pod, as it was when it was last found to show no end
-    expect_by: float = 0.0  # a pod that goes on in place has to ask until then
+    last_alive: object = None  # its pod, as it was when it was last found to show no end
+    expected_by: float = 0.0  # a pod that goes on in place has to ask until then
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
-    remade: int = 0  # how often its pod went away before it began
+    recreated: int = 0  # how often its pod went away before it began
     not_before: float = 0.0  # when its pod may be made again
     group: Group | None = None  # of the pod and its workers
     named: tuple[int, str, str] | None = None  # `pod_attempt`, `pod_trial`, and the pod's name that follows from them
 
     @property
-    def made_for(self) -> MadeFor:
+    def current(self) -> bool:
+        """Whether the trial still runs this attempt."""
+        return self.trial.running and self.trial.attempt == self.attempt
+
+    @property
+    def pod_key(self) -> PodKey:
         """The attempt that its pod was made for."""
         return self.pod_trial or self.trial.trial_id, self.pod_attempt
 
     @property
-    def takes_over(self) -> bool:
+    def in_reused_pod(self) -> bool:
         """Whether it goes on in a pod that was made for another attempt."""
-        return self.made_for != (self.trial.trial_id, self.attempt)
+        return self.pod_key != (self.trial.trial_id, self.attempt)
 
     @property
-    def follows_in_place(self) -> bool:
+    def continues_in_place(self) -> bool:
         """Whether it goes on in a pod of an earlier attempt of its trial."""
-        return self.takes_over and not self.pod_trial
+        return self.in_reused_pod and not self.pod_trial
 
-    def make_anew(self, now: float) -> None:
+    def reset_pod(self, now: float) -> None:
         """Its pod is gone, or will not ask; the attempt has not begun and gets a pod of its own."""
-        if not self.takes_over:
-            self.remade += 1
-            if self.remade > 1:
-                self.not_before = now + min(REMADE_BASE_S * 2.0 ** min(self.remade - 2, 10), REMADE_MOST_S)
+        if not self.in_reused_pod:
+            self.recreated += 1
+            if self.recreated > 1:
+                self.not_before = now + min(
+                    RECREATE_DELAY_S * 2.0 ** min(self.recreated - 2, 10), MAX_RECREATE_DELAY_S
+                )
         self.pod_trial, self.pod_attempt = "", self.attempt
-        self.pod_uid, self.created_at, self.expect_by = "", 0.0, 0.0
+        self.pod_uid, self.created_at, self.expected_by = "", 0.0, 0.0
 
 
 def is_leaving(pod: Object, deleted: set[str]) -> bool:
     """Return whether a pod has ended, or its end was asked for."""
     metadata = pod["metadata"]
-    return bool(metadata.get("deletionTimestamp")) or metadata.get("uid") in deleted or read_ending(pod) is not None
+    return (
+        bool(metadata.get("deletionTimestamp")) or metadata.get("uid") in deleted or read_termination(pod) is not None
+    )
 
 
-def made_for(pod: Object) -> MadeFor | None:
+def pod_key(pod: Object) -> PodKey | None:
     """Return the attempt that a pod which may be reused was made for; None for any other pod."""
     text = str((pod["metadata"].get("annotations") or {}).get(names.MADE_FOR_ANNOTATION, ""))
     trial_id, _, attempt = text.rpartition("/")
     return (trial_id, int(attempt)) if trial_id and attempt.isdecimal() else None
 
 
-def labelled_for(pod: Object, run: Run) -> bool:
-    """Return whether the pod's labels name the run's attempt."""
+def labelled_for(pod: Object, binding: PodBinding) -> bool:
+    """Return whether the pod's labels name the binding's attempt."""
     labels = pod["metadata"].get("labels") or {}
-    return labels.get(names.TRIAL_ID_LABEL) == run.trial.trial_id and _number(pod) == run.attempt
+    return labels.get(names.TRIAL_ID_LABEL) == binding.trial.trial_id and _number(pod) == binding.attempt
 
 
-def adopt(key: str, trial: Trial, seen: Seen, now: float) -> Run:
-    """Return the run of an attempt that was under way when the operator started.
+def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
+    """Return the binding of an attempt that was under way when the operator started.
 
     Args:
         key: "namespace/name" of the experiment.
         trial: which runs.
-        seen: what the server has shown, just now.
+        cache: has what the API server shows now.
         now: seconds since the epoch.
     """
     name = key.partition("/")[2]
     given = trial.pid != 0 or trial.received > 0
     pods = [
         pod
-        for pod in seen.pods(key)
+        for pod in cache.pods(key)
         if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id
         and names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never go on in place
         and not is_leaving(pod, set())
-        and (not given and _number(pod) == trial.attempt if made_for(pod) else _number(pod) <= trial.attempt)
+        and (not given and _number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
     ]
     pods.sort(key=_number)
-    own = seen.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
+    own = cache.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
     pod_trial, pod_attempt, pod = trial.trial_id, trial.attempt, own
     if given and trial.place:
         pod_trial, _, number = trial.place.rpartition("/")
         pod_attempt = int(number)
-        pod = seen.pod(key, names.pod_name(name, pod_trial, pod_attempt))
+        pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
     elif own is None and pods:
         pod = pods[-1]  # it goes on there
-        pod_trial, pod_attempt = made_for(pod) or (trial.trial_id, _number(pod))
+        pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, _number(pod))
     own_pod = (pod_trial, pod_attempt) == (trial.trial_id, trial.attempt)
-    return Run(
+    return PodBinding(
         trial,
         trial.attempt,
         pod_attempt,
         pod_trial=pod_trial if pod_trial != trial.trial_id else "",
-        given=given,
+        assigned=given,
         pod_uid=str(pod["metadata"].get("uid", "")) if pod is not None else "",
         asked_at=now,
-        expect_by=0.0 if own_pod or given else now + ASK_AGAIN_S,
+        expected_by=0.0 if own_pod or given else now + ASK_AGAIN_S,
         resources=trial.resources,
     )
 

@@ -1,8 +1,8 @@
 """The pods of one open experiment: what should run, what does, and what ended.
 
-The engine's actions, once committed, say what should run (`Run`). The watch says what does (`Seen`). `reconcile`
-compares the two and acts; it may be called at any time and as often as one likes. Names are deterministic, so doing
-something again that was done already is refused by the API server, which is harmless.
+The engine's committed actions say what should run (`PodBinding`), the cache says what does (`ObjectCache`).
+`reconcile` compares the two and acts; it may be called at any time. Names are deterministic, so the API server
+refuses to create an object twice, which is harmless.
 
 Invariants:
 
@@ -10,7 +10,7 @@ Invariants:
 * An attempt that has asked for its work ends when its pod has ended or is gone: in the cache, and then by the
   server's own word where only the cache's silence says so.
 * One that has not asked yet has done nothing; its pod is simply made again.
-* Where an attempt has several pods, its run is that of its head; `group_work` keeps the others beside it.
+* Where an attempt has several pods, its binding is that of its head; `group_work` keeps the others beside it.
 
 Owned by the event loop; reconciles of one experiment never overlap.
 """
@@ -25,22 +25,28 @@ import msgspec
 from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.assignments import Assignments
-from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, Run, adopt, is_leaving
+from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, adopt, is_leaving
 from trialpod_operator.cluster.pods.build import grace_seconds, reuses_pods, spec_digest
 from trialpod_operator.cluster.pods.creation import PodCreation
-from trialpod_operator.cluster.pods.diagnostics import EVERY_S, SILENT_S, AttemptEndings, Complaints, waits_in_queue
-from trialpod_operator.cluster.pods.experiment_pods import Shared
-from trialpod_operator.cluster.pods.garbage_collector import Clearing
+from trialpod_operator.cluster.pods.diagnostics import (
+    EVERY_S,
+    SILENT_S,
+    AttemptEndings,
+    PodDiagnostics,
+    waits_in_queue,
+)
+from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
+from trialpod_operator.cluster.pods.garbage_collector import PodGarbageCollector
 from trialpod_operator.cluster.pods.group_work import GroupWork
-from trialpod_operator.cluster.pods.pending import Waiting
-from trialpod_operator.cluster.pods.pod_work import PodWork, Refusals, node_of
+from trialpod_operator.cluster.pods.pending import PendingReason
+from trialpod_operator.cluster.pods.pod_work import PodWork, Rejections, node_of
 from trialpod_operator.cluster.pods.queues import slots
-from trialpod_operator.cluster.pods.reuse import InPlace, Reuse, spare
-from trialpod_operator.cluster.pods.terminated import Ending
+from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse, spare
+from trialpod_operator.cluster.pods.terminated import Termination
 from trialpod_operator.engine.actions import (
     Action,
     StartAttempt,
@@ -57,11 +63,11 @@ from trialpod_operator.reports.service import NotReadyError
 logger = logging.getLogger(__name__)
 
 
-class Runs:
+class PodBindings:
     """Keeps the pods of one experiment as its engine wants them.
 
     Args:
-        key, experiment, hosted, work, seen, clock, wake: as in `Shared`.
+        key, experiment, hosted, work, seen, clock, wake: as in `ExperimentPods`.
         on_ending: told of every ending that was read from a pod.
     """
 
@@ -71,59 +77,67 @@ class Runs:
         experiment: Callable[[], TuneExperiment],
         hosted: HostedExperiment,
         work: PodWork,
-        seen: Seen,
+        cache: ObjectCache,
         clock: Callable[[], float],
-        wake: Callable[[], None],
-        on_ending: Callable[[Trial, Ending], None],
+        enqueue: Callable[[], None],
+        on_ending: Callable[[Trial, Termination], None],
     ) -> None:
-        self._shared = Shared(
-            key, experiment, hosted, work, seen, clock, wake, GroupWork(key, seen, work, clock), InPlace(clock)
+        self._pods = ExperimentPods(
+            key,
+            experiment,
+            hosted,
+            work,
+            cache,
+            clock,
+            enqueue,
+            GroupWork(key, cache, work, clock),
+            InPlaceReservations(clock),
         )
-        self._clearing = Clearing(key, work, seen)
-        self._endings = AttemptEndings(self._shared, on_ending)
-        self._creation = PodCreation(self._shared)
-        self._complaints = Complaints(self._shared)
-        self.assignments = Assignments(self._shared)
+        self._collector = PodGarbageCollector(key, work, cache)
+        self._endings = AttemptEndings(self._pods, on_ending)
+        self._creation = PodCreation(self._pods)
+        self._diagnostics = PodDiagnostics(self._pods)
+        self.assignments = Assignments(self._pods)
         self._digested: TuneExperimentSpec | None = None
         self._digest = ""  # of that spec
         self._take_over()
 
     def _take_over(self) -> None:
         """Find the pods of the attempts that were under way."""
-        shared = self._shared
-        state = shared.hosted.host.engine.state
+        pods = self._pods
+        state = pods.hosted.host.engine.state
         for trial in state.get_trials():
-            item = shared.seen.trial(shared.key, names.trial_name(shared.name, trial.trial_id))
+            item = pods.cache.trial(pods.key, names.trial_name(pods.name, trial.trial_id))
             if not trial.ended or item is None or (item.get("status") or {}).get("state") != trial.status:
-                shared.changed.add(trial.trial_id)
+                pods.changed.add(trial.trial_id)
         for trial in state.running_trials():
-            run = shared.runs[trial.trial_id] = adopt(shared.key, trial, shared.seen, shared.clock())
-            self._make_group(run)
-        if reuses_pods(shared.experiment().spec):
-            shared.reuse = Reuse(
-                shared.key,
-                shared.seen,
-                shared.work,
-                shared.clock,
-                shared.wake,
-                lambda name: self._clearing.part(name, shared.clock()),
+            binding = pods.bindings[trial.trial_id] = adopt(pods.key, trial, pods.cache, pods.clock())
+            self._make_group(binding)
+        if reuses_pods(pods.experiment().spec):
+            pods.reuse = Reuse(
+                pods.key,
+                pods.cache,
+                pods.work,
+                pods.clock,
+                pods.enqueue,
+                lambda name: self._collector.part(name, pods.clock()),
             )
-            shared.reuse.adopt(shared.runs.values())
-            for run in shared.runs.values():
-                if not run.given and not run.expect_by and shared.own_pod(run) is None:
-                    shared.reuse.take(run)
+            pods.reuse.adopt(pods.bindings.values())
+            for binding in pods.bindings.values():
+                if not binding.assigned and not binding.expected_by and pods.own_pod(binding) is None:
+                    pods.reuse.take(binding)
 
     # -- for the experiment's controller --
 
     @property
-    def refusals(self) -> Refusals:
+    def rejections(self) -> Rejections:
         """Why the API server does not take new pods or trials."""
-        return self._shared.work.refusals
+        return self._pods.work.rejections
 
     @property
     def pods_left(self) -> bool:
         """Whether there are pods whose deletion has not been asked for yet."""
-        return self._clearing.pods_left
+        return self._collector.pods_left
 
     def live_attempts(self) -> list[tuple[str, int]]:
         """Return the attempts that a restart of the operator has not ended: those with a pod, or not begun yet.
@@ -131,102 +145,103 @@ class Runs:
         One whose pod has ended meanwhile is among them: `reconcile` reads from the pod how.
         """
         return [
-            (run.trial.trial_id, run.attempt)
-            for run in self._shared.runs.values()
-            if not run.given or self._shared.own_pod(run) is not None
+            (binding.trial.trial_id, binding.attempt)
+            for binding in self._pods.bindings.values()
+            if not binding.assigned or self._pods.own_pod(binding) is not None
         ]
 
     @property
     def changed(self) -> set[str]:
         """Ids of trials whose TuneTrial has to be looked at; whoever has done so takes them out."""
-        return self._shared.changed
+        return self._pods.changed
 
     @property
     def under_way(self) -> Collection[str]:
         """Ids of the trials that have an attempt which should have a pod."""
-        return self._shared.runs.keys()
+        return self._pods.bindings.keys()
 
-    def waits(self, now: float) -> list[tuple[Trial, Waiting]]:
+    def waits(self, now: float) -> list[tuple[Trial, PendingReason]]:
         """Return why attempts that should run do not, for those that do not."""
-        return self._complaints.waits(now)
+        return self._diagnostics.waits(now)
 
     def perform(self, action: Action) -> None:
         """Take in a committed action."""
         match action:
             case TrialCreated(trial=trial):
-                self._shared.changed.add(trial.trial_id)
+                self._pods.changed.add(trial.trial_id)
             case StartAttempt(trial=trial, attempt=attempt):
                 self._start(trial, attempt)
             case StopAttempt(trial=trial, attempt=attempt):
-                run = self._shared.runs.get(trial.trial_id)
-                if run is not None and run.attempt == attempt and run.stop_at is None:
-                    hangs = not run.given or trial.overdue  # and will not end by itself
-                    run.stop_at = self._shared.clock() + (0.0 if hangs else self._grace_s)
-                    self._shared.changed.add(trial.trial_id)
+                binding = self._pods.bindings.get(trial.trial_id)
+                if binding is not None and binding.attempt == attempt and binding.stop_at is None:
+                    hangs = not binding.assigned or trial.overdue  # and will not end by itself
+                    binding.stop_at = self._pods.clock() + (0.0 if hangs else self._grace_s)
+                    self._pods.changed.add(trial.trial_id)
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
                 self._end_run(trial)
-        self._shared.wake()
+        self._pods.enqueue()
 
     @property
     def waiting_since(self) -> float | None:
         """Since when the attempt waits that waits longest to take up its work; None when none does."""
-        return min((run.trial.started_at for run in self._shared.runs.values() if not run.given), default=None)
+        return min(
+            (binding.trial.started_at for binding in self._pods.bindings.values() if not binding.assigned),
+            default=None,
+        )
 
     def pod_of(self, trial: Trial) -> Object | None:
         """Return the pod of a trial's latest attempt, if it is there."""
-        run = self._shared.runs.get(trial.trial_id)
-        if run is not None:
-            return self._shared.own_pod(run)
-        return self._shared.seen.pod(
-            self._shared.key, names.pod_name(self._shared.name, trial.trial_id, trial.attempt)
-        )
+        binding = self._pods.bindings.get(trial.trial_id)
+        if binding is not None:
+            return self._pods.own_pod(binding)
+        return self._pods.cache.pod(self._pods.key, names.pod_name(self._pods.name, trial.trial_id, trial.attempt))
 
     async def reconcile(self) -> float | None:
         """Bring the pods in line with what should run; return in how many seconds to look again."""
-        now = self._shared.clock()
+        now = self._pods.clock()
         self._endings.note(now)
         await self._endings.ask_about_silent(now)
         await self._keep_groups(now)
         self._stop_overdue(now)
         await self._replace_outdated()
         await self._serve_idle(now)
-        await self._complaints.hear(now)
+        await self._diagnostics.refresh(now)
         await self._creation.create_missing(now)
         await self._clear_away(now)
-        if self._shared.hosted.host.engine.state.settings is not None:
-            self.observe_capacity(self._shared.hosted.host.engine.settings)
+        if self._pods.hosted.host.engine.state.settings is not None:
+            self.observe_capacity(self._pods.hosted.host.engine.settings)
         return self._next_look(now)
 
     # -- what should run --
 
     def _start(self, trial: Trial, attempt: int) -> None:
         trial_id = trial.trial_id
-        run = Run(trial, attempt, attempt, resources=trial.resources)
-        self._make_group(run)
-        reserved = self._shared.in_place.take(trial_id, trial.resources)
-        if reserved is not None and run.group is None:
-            pod = self._shared.seen.pod(self._shared.key, names.pod_name(self._shared.name, trial_id, reserved))
-            if pod is not None and not is_leaving(pod, self._shared.work.deleted):
-                run.pod_attempt, run.expect_by = reserved, self._shared.clock() + ASK_AGAIN_S
-                run.pod_uid = pod["metadata"].get("uid", "")
-                self._clearing.keep(pod["metadata"]["name"])
-        elif self._shared.reuse is not None and self._shared.reuse.take(run):
-            self._clearing.keep(self._shared.pod_name(run))
-        self._shared.runs[trial_id] = run
-        self._shared.changed.add(trial_id)
-        self._shared.in_place.started(run)
-        self._shared.hosted.trial_started(trial)
+        binding = PodBinding(trial, attempt, attempt, resources=trial.resources)
+        self._make_group(binding)
+        reserved = self._pods.in_place.take(trial_id, trial.resources)
+        if reserved is not None and binding.group is None:
+            pod = self._pods.cache.pod(self._pods.key, names.pod_name(self._pods.name, trial_id, reserved))
+            if pod is not None and not is_leaving(pod, self._pods.work.deleted):
+                binding.pod_attempt, binding.expected_by = reserved, self._pods.clock() + ASK_AGAIN_S
+                binding.pod_uid = pod["metadata"].get("uid", "")
+                self._collector.keep(pod["metadata"]["name"])
+        elif self._pods.reuse is not None and self._pods.reuse.take(binding):
+            self._collector.keep(self._pods.pod_name(binding))
+        self._pods.bindings[trial_id] = binding
+        self._pods.changed.add(trial_id)
+        self._pods.in_place.started(binding)
+        self._pods.hosted.trial_started(trial)
 
     def _end_run(self, trial: Trial) -> None:
-        self._shared.changed.add(trial.trial_id)
-        run = self._shared.runs.pop(trial.trial_id, None)
-        if run is not None:
-            self._clearing.part(self._shared.pod_name(run), self._shared.clock(), self._shared.groups.names(run))
-            if run.group is not None:
-                run.group.release()
+        self._pods.changed.add(trial.trial_id)
+        binding = self._pods.bindings.pop(trial.trial_id, None)
+        if binding is not None:
+            self._collector.part(self._pods.pod_name(binding), self._pods.clock(), self._pods.groups.names(binding))
+            if binding.group is not None:
+                binding.group.release()
         if trial.ended:
-            self._shared.in_place.ended(trial.trial_id)
-            self._shared.hosted.trial_ended(trial)
+            self._pods.in_place.ended(trial.trial_id)
+            self._pods.hosted.trial_ended(trial)
 
     def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
         """An attempt said how it ended; return how it did. A pod that goes on in place stays.
@@ -234,124 +249,131 @@ class Runs:
         Raises:
             NotReadyError: it failed, and its workers have to be looked at first.
         """
-        run = self._shared.runs.get(trial_id)
-        if run is None or run.attempt != attempt:
+        binding = self._pods.bindings.get(trial_id)
+        if binding is None or binding.attempt != attempt:
             return end
-        if run.group is None:
-            if end.asks and not (self._shared.reuse is not None and self._shared.reuse.expect(run)):
-                self._shared.in_place.reserve(run)
+        if binding.group is None:
+            if end.asks and not (self._pods.reuse is not None and self._pods.reuse.expect(binding)):
+                self._pods.in_place.reserve(binding)
             return end
-        now = self._shared.clock()
-        self._endings.note_group(run, now)
-        judged = run.group.judge_told(end, now, failing=run.trial.failing is not None)
+        now = self._pods.clock()
+        self._endings.note_group(binding, now)
+        judged = binding.group.judge_told(end, now, failing=binding.trial.failing is not None)
         if judged is None:
-            self._shared.wake()
+            self._pods.enqueue()
             raise NotReadyError("the other pods of the attempt are being looked at")
         return msgspec.structs.replace(judged, asks=False)
 
     # -- pods that run one trial after the other --
 
     async def _serve_idle(self, now: float) -> None:
-        if self._shared.reuse is None:
+        if self._pods.reuse is None:
             return
-        engine = self._shared.hosted.host.engine
+        engine = self._pods.hosted.host.engine
 
         def needed() -> int | None:
             # What is decided and not carried out yet may need any of them.
-            settled = self._shared.hosted.committed_now and engine.state.settings is not None
-            return spare(engine, len(self._shared.runs)) if settled else None
+            settled = self._pods.hosted.committed_now and engine.state.settings is not None
+            return spare(engine, len(self._pods.bindings)) if settled else None
 
-        await self._shared.reuse.serve(now, self._shared.runs, engine.state.trials, needed)
+        await self._pods.reuse.serve(now, self._pods.bindings, engine.state.trials, needed)
 
     # -- groups --
 
-    def _make_group(self, run: Run) -> None:
-        workers = self._shared.experiment().spec.workers
+    def _make_group(self, binding: PodBinding) -> None:
+        workers = self._pods.experiment().spec.workers
         if workers is not None:
-            self._shared.groups.make(run, workers.replicas, workers.start_timeout_seconds)
+            self._pods.groups.make(binding, workers.replicas, workers.start_timeout_seconds)
 
     async def _keep_groups(self, now: float) -> None:
-        if all(run.group is None for run in self._shared.runs.values()):
+        if all(binding.group is None for binding in self._pods.bindings.values()):
             return
-        for run in list(self._shared.runs.values()):
-            await self._shared.groups.look(run, now)
+        for binding in list(self._pods.bindings.values()):
+            await self._pods.groups.look(binding, now)
         self._endings.note(now)
-        for run in list(self._shared.runs.values()):
-            self.assignments.begin_group(run)
-        await self._shared.groups.end_heads(list(self._shared.runs.values()))
+        for binding in list(self._pods.bindings.values()):
+            self.assignments.begin_group(binding)
+        await self._pods.groups.end_heads(list(self._pods.bindings.values()))
 
     # -- making and ending pods --
 
     def _stop_overdue(self, now: float) -> None:
-        for run in list(self._shared.runs.values()):
-            if run.stop_at is None or now < run.stop_at:
+        for binding in list(self._pods.bindings.values()):
+            if binding.stop_at is None or now < binding.stop_at:
                 continue
-            if not run.given:
-                cause = "paused" if run.trial.decision == "pause" else "stopped"
+            if not binding.assigned:
+                cause = "paused" if binding.trial.decision == "pause" else "stopped"
                 end = AttemptEnd(cause=cause)  # type: ignore[arg-type]  # both are causes
-                self._shared.hosted.apply(AttemptEnded(trial_id=run.trial.trial_id, attempt=run.attempt, end=end))
+                self._pods.hosted.apply(
+                    AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)
+                )
+
+    def _end_attempt(self, binding: PodBinding, end: AttemptEnd) -> None:
+        self._pods.hosted.apply(AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end))
 
     async def _replace_outdated(self) -> None:
         """Delete pods that wait on their nodes and were made from an earlier image, template or resources.
 
         Their attempts have done nothing yet, and get pods as the manifest is now: a corrected image helps at once.
         """
-        spec = self._shared.experiment().spec
+        spec = self._pods.experiment().spec
         if spec is not self._digested:
             self._digested, self._digest = spec, spec_digest(spec)
-        for run in list(self._shared.runs.values()):
-            if run.given or run.takes_over or run.stop_at is not None:
+        for binding in list(self._pods.bindings.values()):
+            if binding.assigned or binding.in_reused_pod or binding.stop_at is not None:
                 continue
-            group = run.group is not None
-            known = (self._shared.seen.pod(self._shared.key, name) for name in self._shared.groups.names(run))
-            pods = [pod for pod in (self._shared.own_pod(run), *(known if group else ())) if pod is not None]
+            group = binding.group is not None
+            known = (self._pods.cache.pod(self._pods.key, name) for name in self._pods.groups.names(binding))
+            pods = [pod for pod in (self._pods.own_pod(binding), *(known if group else ())) if pod is not None]
             if not any(self._is_outdated(pod) for pod in pods):
                 continue
             if group:  # its pods belong together: all are those of another attempt
                 words = "spec.image, spec.resources or spec.template was changed before it began"
                 end = AttemptEnd(cause="preempted", error=words)
-                self._shared.hosted.apply(AttemptEnded(trial_id=run.trial.trial_id, attempt=run.attempt, end=end))
+                self._pods.hosted.apply(
+                    AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)
+                )
             for pod in pods:
-                if not is_leaving(pod, self._shared.work.deleted):
-                    await self._shared.work.delete_pod(pod, 0)
+                if not is_leaving(pod, self._pods.work.deleted):
+                    await self._pods.work.delete_pod(pod, 0)
 
     def _is_outdated(self, pod: Object) -> bool:
         made_from = (pod["metadata"].get("annotations") or {}).get(names.SPEC_ANNOTATION, self._digest)
         waits = (pod.get("status") or {}).get("phase") in (None, "", "Pending") and not queues.is_held(pod)
-        return made_from != self._digest and waits and not is_leaving(pod, self._shared.work.deleted)
+        return made_from != self._digest and waits and not is_leaving(pod, self._pods.work.deleted)
 
     async def _clear_away(self, now: float) -> None:
         current, stopped = set[str](), set[str]()
-        for run in self._shared.runs.values():
-            goes_on = run.stop_at is None or now < run.stop_at
+        for binding in self._pods.bindings.values():
+            goes_on = binding.stop_at is None or now < binding.stop_at
             which = current if goes_on else stopped
-            which.add(self._shared.pod_name(run))
-            if run.group is not None:
-                which |= self._shared.groups.names(run)
+            which.add(self._pods.pod_name(binding))
+            if binding.group is not None:
+                which |= self._pods.groups.names(binding)
 
         def stays(pod: Object) -> bool:
-            if self._shared.reuse is not None and self._shared.reuse.holds(pod):
+            if self._pods.reuse is not None and self._pods.reuse.holds(pod):
                 return True
             labels = pod["metadata"].get("labels") or {}
-            return self._shared.in_place.holds(
+            return self._pods.in_place.holds(
                 labels.get(names.TRIAL_ID_LABEL, ""), int(labels.get(names.ATTEMPT_LABEL) or "0")
             )
 
-        await self._clearing.clear(now, current, stopped, stays, self._shared.hosted.host.engine.state.trials)
+        await self._collector.clear(now, current, stopped, stays, self._pods.hosted.host.engine.state.trials)
 
     # -- small parts --
 
     def observe_capacity(self, settings: Settings) -> None:
         """Say how many attempts may be under way; before settings are applied, as they will be."""
-        now, spec = self._shared.clock(), self._shared.experiment().spec
+        now, spec = self._pods.clock(), self._pods.experiment().spec
         pods, placed, queued = [], 0, bool(queues.queue_of(spec.template))
-        for run in self._shared.runs.values():
-            pod = self._shared.own_pod(run)
-            placed += run.given or bool(node_of(pod))
+        for binding in self._pods.bindings.values():
+            pod = self._pods.own_pod(binding)
+            placed += binding.assigned or bool(node_of(pod))
             if pod is not None:
                 pods.append(pod)
                 queued = queued or bool(queues.queue_of(pod))
-        known = self._shared.hosted.host.engine.state.flags.slots
+        known = self._pods.hosted.host.engine.state.flags.slots
         found = slots(
             known,
             placed,
@@ -361,25 +383,28 @@ class Runs:
             grouped=spec.workers is not None,
         )
         if found is not None:
-            self._shared.hosted.apply(CapacityObserved(slots=found))
+            self._pods.hosted.apply(CapacityObserved(slots=found))
 
     def _next_look(self, looked: float) -> float | None:
         """Return when there is more to do. What was due at this look has been done, or waits for news."""
         times = [
-            at for run in self._shared.runs.values() for at in (run.stop_at, run.expect_by, run.not_before) if at
+            at
+            for binding in self._pods.bindings.values()
+            for at in (binding.stop_at, binding.expected_by, binding.not_before)
+            if at
         ]
-        times += self._clearing.times()
-        times += self._shared.groups.times(self._shared.runs.values())
-        times += self._shared.reuse.times() if self._shared.reuse is not None else []
-        times.append(self._shared.work.refusals.until)
+        times += self._collector.times()
+        times += self._pods.groups.times(self._pods.bindings.values())
+        times += self._pods.reuse.times() if self._pods.reuse is not None else []
+        times.append(self._pods.work.rejections.until)
         times = [at for at in times if at > looked]
-        if self._shared.runs:
-            idle = any(not run.given for run in self._shared.runs.values())
+        if self._pods.bindings:
+            idle = any(not binding.assigned for binding in self._pods.bindings.values())
             times.append(looked + (EVERY_S if idle else SILENT_S / 3))
-        if self._creation.more and self._shared.work.refusals.why is None:
+        if self._creation.more and self._pods.work.rejections.why is None:
             return 0.0
-        return max(0.2, min(times) - self._shared.clock()) if times else None
+        return max(0.2, min(times) - self._pods.clock()) if times else None
 
     @property
     def _grace_s(self) -> float:
-        return grace_seconds(self._shared.experiment().spec)
+        return grace_seconds(self._pods.experiment().spec)

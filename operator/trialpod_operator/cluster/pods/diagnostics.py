@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.pods.binding import Run, is_leaving
-from trialpod_operator.cluster.pods.experiment_pods import Shared
-from trialpod_operator.cluster.pods.pending import Waiting, why_waiting
+from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
+from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
+from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason
 from trialpod_operator.cluster.pods.pod_work import node_of
 from trialpod_operator.cluster.pods.queues import WAITS_AFTER_S
 from trialpod_operator.cluster.pods.reading import seconds
-from trialpod_operator.cluster.pods.terminated import Ending, presumed_gone, read_ending
+from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
 from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial
 
@@ -26,55 +26,55 @@ EVERY_S = 10.0
 """When a pod has a node and does not begin, its events are looked at so often."""
 
 
-class Complaints:
+class PodDiagnostics:
     """What is heard of the pods of one experiment that do not begin."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+    def __init__(self, experiment_pods: ExperimentPods) -> None:
+        self._pods = experiment_pods
         self._latest: dict[str, str] = {}  # by pod name: the kubelet's latest warning about it
         self._queue_says = ""  # of the pod that waits first in its queue; the others are behind it
         self._heard_at = 0.0
 
-    def waits(self, now: float) -> list[tuple[Trial, Waiting]]:
+    def waits(self, now: float) -> list[tuple[Trial, PendingReason]]:
         """Return why attempts that should run do not, for those that do not."""
         found = []
-        refused = self._shared.work.refusals.why
-        for run in self._shared.runs.values():
-            if run.given and run.group is None and refused is None:
+        refused = self._pods.work.rejections.why
+        for binding in self._pods.bindings.values():
+            if binding.assigned and binding.group is None and refused is None:
                 continue  # it has begun; and there are thousands
-            name = self._shared.pod_name(run)
-            pod = self._shared.seen.pod(self._shared.key, name)
+            name = self._pods.pod_name(binding)
+            pod = self._pods.cache.pod(self._pods.key, name)
             said = self._queue_says if pod and queues.is_held(pod) else self._latest.get(name, "")
-            why = why_waiting(pod, now, event=said) if pod and not run.given else None
+            why = pending_reason(pod, now, event=said) if pod and not binding.assigned else None
             if pod is None and refused is not None:
                 why = refused
-            why = why or self._shared.groups.wait_reason(run, now)
+            why = why or self._pods.groups.wait_reason(binding, now)
             if why is not None:
-                found.append((run.trial, why))
+                found.append((binding.trial, why))
         return found
 
-    async def hear(self, now: float) -> None:
+    async def refresh(self, now: float) -> None:
         """Ask for the events of one pod that should have begun: what a volume lacks stands nowhere else.
 
         Of the pods that wait in a queue, Kueue is asked about the first.
         """
         if now - self._heard_at < EVERY_S:
             return
-        begins = [run for run in self._shared.runs.values() if not run.given]
-        held = [pod for pod in map(self._shared.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
+        begins = [binding for binding in self._pods.bindings.values() if not binding.assigned]
+        held = [pod for pod in map(self._pods.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
         if held:
             self._heard_at = now
             first = min(held, key=lambda pod: (pod["metadata"].get("creationTimestamp"), pod["metadata"]["name"]))
-            self._queue_says = await self._shared.work.queue_words(first)
+            self._queue_says = await self._pods.work.queue_message(first)
         else:
             self._queue_says = ""
-        for run in begins:
-            pod = self._shared.own_pod(run)
-            if pod is None or run.given or now - run.created_at < AFTER_S or not node_of(pod):
+        for binding in begins:
+            pod = self._pods.own_pod(binding)
+            if pod is None or binding.assigned or now - binding.created_at < AFTER_S or not node_of(pod):
                 continue
             self._heard_at = now
-            if complaint := await self._shared.work.complaint(pod):
-                self._latest = {self._shared.pod_name(run): complaint}
+            if latest_warning := await self._pods.work.latest_warning(pod):
+                self._latest = {self._pods.pod_name(binding): latest_warning}
             return
         self._latest = {}
 
@@ -104,115 +104,115 @@ class AttemptEndings:
         on_ending: told of every ending that was read from a pod.
     """
 
-    def __init__(self, shared: Shared, on_ending: Callable[[Trial, Ending], None]) -> None:
-        self._shared = shared
+    def __init__(self, experiment_pods: ExperimentPods, on_ending: Callable[[Trial, Termination], None]) -> None:
+        self._pods = experiment_pods
         self._on_ending = on_ending
 
     def note(self, now: float) -> None:
         """Take in what the watches have shown of the pods."""
-        for run in list(self._shared.runs.values()):
-            ended = self.note_group(run, now)
+        for binding in list(self._pods.bindings.values()):
+            ended = self.note_group(binding, now)
             if ended is not None:
-                self._ended(run, ended)
+                self._ended(binding, ended)
                 continue
-            waits_for_earlier = not run.given and run.takes_over
-            pod = self._shared.own_pod(run)
+            waits_for_earlier = not binding.assigned and binding.in_reused_pod
+            pod = self._pods.own_pod(binding)
             if waits_for_earlier and (
-                now > run.expect_by or pod is None or is_leaving(pod, self._shared.work.deleted)
+                now > binding.expected_by or pod is None or is_leaving(pod, self._pods.work.deleted)
             ):
-                run.make_anew(now)  # it does not come back
+                binding.reset_pod(now)  # it does not come back
             elif pod is None:
-                last = self._shared.seen.vanished(run.pod_uid) if run.pod_uid else None
+                last = self._pods.cache.deleted_pod(binding.pod_uid) if binding.pod_uid else None
                 if last is not None:
-                    self._vanished(run, last, now)
+                    self._vanished(binding, last, now)
             else:
-                if pod is run.alive and "deletionTimestamp" not in pod["metadata"]:
+                if pod is binding.last_alive and "deletionTimestamp" not in pod["metadata"]:
                     continue  # nothing new; and there are thousands
-                run.pod_uid = run.pod_uid or pod["metadata"].get("uid", "")
-                by_us = pod["metadata"].get("uid") in self._shared.work.deleted
-                ending = read_ending(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
-                run.alive = pod if ending is None else None
+                binding.pod_uid = binding.pod_uid or pod["metadata"].get("uid", "")
+                by_us = pod["metadata"].get("uid") in self._pods.work.deleted
+                ending = read_termination(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
+                binding.last_alive = pod if ending is None else None
                 if ending is not None:
-                    self._ended(run, ending)
+                    self._ended(binding, ending)
 
-    def note_group(self, run: Run, now: float) -> Ending | None:
-        """Look at the workers of a run; return how a group has ended that had not begun.
+    def note_group(self, binding: PodBinding, now: float) -> Termination | None:
+        """Look at the workers of a binding; return how a group has ended that had not begun.
 
         A worker's failure is journaled when it is first seen: no completion that comes later can hide it.
         """
-        ended = self._shared.groups.note(run, now)
-        trial, cause = run.trial, run.group.cause if run.group is not None else None
+        ended = self._pods.groups.note(binding, now)
+        trial, cause = binding.trial, binding.group.cause if binding.group is not None else None
         if cause is None or not cause.counts_as_failure or trial.failing is not None or trial.decision is not None:
             return ended
-        if trial.running and trial.attempt == run.attempt and not trial.completion_told:
-            logger.info("attempt %d of %s fails: %s", run.attempt, trial.trial_id, cause.message)
+        if trial.running and trial.attempt == binding.attempt and not trial.completion_told:
+            logger.info("attempt %d of %s fails: %s", binding.attempt, trial.trial_id, cause.message)
             end = cause.attempt_end()
-            self._shared.changed.add(trial.trial_id)
-            self._shared.hosted.apply(FailureObserved(trial_id=trial.trial_id, attempt=run.attempt, end=end))
+            self._pods.changed.add(trial.trial_id)
+            self._pods.hosted.apply(FailureObserved(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
         return ended
 
-    def _vanished(self, run: Run, last: Object, now: float) -> None:
+    def _vanished(self, binding: PodBinding, last: Object, now: float) -> None:
         """A pod was deleted: before its attempt had begun it is made again, else the attempt has ended."""
-        if not run.given:
-            run.make_anew(now)
-            ending = read_ending(last)
+        if not binding.assigned:
+            binding.reset_pod(now)
+            ending = read_termination(last)
             if ending is None or not ending.counts_as_failure:
                 return
         else:
-            ending = read_ending(
-                last, vanished=True, deleted_by_us=last["metadata"].get("uid") in self._shared.work.deleted
+            ending = read_termination(
+                last, vanished=True, deleted_by_us=last["metadata"].get("uid") in self._pods.work.deleted
             )
         if ending is not None:
-            self._ended(run, ending)
+            self._ended(binding, ending)
 
-    def _ended(self, run: Run, ending: Ending) -> None:
-        trial = run.trial
-        if trial.running and trial.attempt == run.attempt:
-            if run.group is not None and run.given:
-                judged = run.group.judge_read(ending, self._shared.clock())
+    def _ended(self, binding: PodBinding, ending: Termination) -> None:
+        trial = binding.trial
+        if trial.running and trial.attempt == binding.attempt:
+            if binding.group is not None and binding.assigned:
+                judged = binding.group.judge_read(ending, self._pods.clock())
                 if judged is None:
                     return  # known when its workers have been looked at
                 ending = judged
-            logger.info("attempt %d of %s ended: %s", run.attempt, trial.trial_id, ending.message)
+            logger.info("attempt %d of %s ended: %s", binding.attempt, trial.trial_id, ending.message)
             self._on_ending(trial, ending)
-            self._shared.hosted.meter.ended(trial.trial_id, run.attempt, ending.reason, ending.kind)
+            self._pods.hosted.meter.ended(trial.trial_id, binding.attempt, ending.reason, ending.kind)
             end = ending.attempt_end()
-            self._shared.hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=run.attempt, end=end))
+            self._pods.hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
 
     async def ask_about_silent(self, now: float) -> None:
         """Ask the server about pods that it may have lost without our hearing of it."""
         asked = False
-        last_contact = self._shared.hosted.last_contact
-        for run in list(self._shared.runs.values()):
-            heard = max(last_contact.get(run.trial.trial_id, 0.0), run.asked_at, run.created_at)
+        last_contact = self._pods.hosted.last_contact
+        for binding in list(self._pods.bindings.values()):
+            heard = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
             if now - heard < MISSING_S:
                 continue  # the least that anybody's patience lasts
-            pod = self._shared.own_pod(run)
-            if not run.given and pod is None and not run.created_at:
+            pod = self._pods.own_pod(binding)
+            if not binding.assigned and pod is None and not binding.created_at:
                 continue
-            if now - heard < self._patience_s(run, pod, now):
+            if now - heard < self._patience_s(binding, pod, now):
                 continue
-            run.asked_at = now
+            binding.asked_at = now
             asked = True
-            if await self._shared.work.look_up_pod(self._shared.pod_name(run)):
+            if await self._pods.work.refresh_pod(self._pods.pod_name(binding)):
                 continue
             if pod is not None:
-                self._shared.seen.take_pod(pod, deleted=True)
-            if not run.given:
-                run.make_anew(now)
-            elif self._shared.runs.get(run.trial.trial_id) is run:
-                self._ended(run, _must(read_ending(pod, vanished=True)))
+                self._pods.cache.update_pod(pod, deleted=True)
+            if not binding.assigned:
+                binding.reset_pod(now)
+            elif self._pods.bindings.get(binding.trial.trial_id) is binding:
+                self._ended(binding, _must(read_termination(pod, vanished=True)))
         if asked:
             self.note(now)
 
-    def _patience_s(self, run: Run, pod: Object | None, now: float) -> float:
+    def _patience_s(self, binding: PodBinding, pod: Object | None, now: float) -> float:
         if pod is None:
             return MISSING_S
         # Pods may wait in a queue for days, and there may be thousands: the longer, the less often.
-        waited = 0.0 if run.given else now - (seconds(pod["metadata"].get("creationTimestamp")) or now)
+        waited = 0.0 if binding.assigned else now - (seconds(pod["metadata"].get("creationTimestamp")) or now)
         return max(SILENT_S, waited / 4)
 
 
-def _must(ending: Ending | None) -> Ending:
+def _must(ending: Termination | None) -> Termination:
     assert ending is not None
     return ending

@@ -1,6 +1,6 @@
 """What the parts that look after the pods of one experiment share.
 
-Invariant: owned by the event loop. `Runs` alone adds to `runs` and takes out of it.
+Invariant: owned by the event loop. `PodBindings` alone adds to `bindings` and takes out of it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from functools import cached_property
 
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.hosted import HostedExperiment
-from trialpod_operator.cluster.pods.binding import Run
+from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pod_work import PodWork
-from trialpod_operator.cluster.pods.reuse import InPlace, Reuse
+from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse
 
 
 @dataclass(eq=False)
-class Shared:
+class ExperimentPods:
     """One experiment's attempts, and all that is needed to look after their pods.
 
     Attributes:
@@ -34,7 +34,7 @@ class Shared:
         groups: the workers beside the heads.
         in_place: the pods that go on with their own trial.
         reuse: the pods that go on with any trial; None where pods are not reused.
-        runs: what should run, by trial id.
+        bindings: what should run, by trial id.
         changed: ids of trials whose TuneTrial has to be looked at.
     """
 
@@ -42,13 +42,13 @@ class Shared:
     experiment: Callable[[], TuneExperiment]
     hosted: HostedExperiment
     work: PodWork
-    seen: Seen
+    cache: ObjectCache
     clock: Callable[[], float]
-    wake: Callable[[], None]
+    enqueue: Callable[[], None]
     groups: GroupWork
-    in_place: InPlace
+    in_place: InPlaceReservations
     reuse: Reuse | None = None
-    runs: dict[str, Run] = field(default_factory=dict)
+    bindings: dict[str, PodBinding] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
 
     @cached_property
@@ -56,13 +56,17 @@ class Shared:
         """The experiment's name."""
         return self.key.partition("/")[2]
 
-    def pod_name(self, run: Run) -> str:
+    def pod_name(self, binding: PodBinding) -> str:
         """Return the name of an attempt's pod, or of its head's."""
-        named = run.named  # there are thousands, and each is asked for several times in one look
-        if named is None or named[0] != run.pod_attempt or named[1] != run.pod_trial:
-            named = run.named = run.pod_attempt, run.pod_trial, names.pod_name(self.name, *run.made_for)
+        named = binding.named  # cached: thousands of bindings are asked several times in one pass
+        if named is None or named[0] != binding.pod_attempt or named[1] != binding.pod_trial:
+            named = binding.named = (
+                binding.pod_attempt,
+                binding.pod_trial,
+                names.pod_name(self.name, *binding.pod_key),
+            )
         return named[2]
 
-    def own_pod(self, run: Run) -> Object | None:
+    def own_pod(self, binding: PodBinding) -> Object | None:
         """Return that pod, if it is there."""
-        return self.seen.pod(self.key, self.pod_name(run))
+        return self.cache.pod(self.key, self.pod_name(binding))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
+from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.trial import Trial
 
@@ -28,8 +28,8 @@ LOG_AGAIN_S = 1.0
 """How soon to look again whether a log can be had, and is stored."""
 
 
-class Clearing:
-    """The pods of one experiment that have no run.
+class PodGarbageCollector:
+    """The pods of one experiment that have no binding.
 
     Args:
         key: "namespace/name" of the experiment.
@@ -37,10 +37,10 @@ class Clearing:
         seen: what the watches have shown.
     """
 
-    def __init__(self, key: str, work: PodWork, seen: Seen) -> None:
+    def __init__(self, key: str, work: PodWork, cache: ObjectCache) -> None:
         self._key = key
         self._work = work
-        self._seen = seen
+        self._cache = cache
         self._leave_by: dict[str, float] = {}  # by pod name
         self._look_at = 0.0  # when logs are asked for again
         self._gather_until = 0.0  # when finished pods are put away however few there are; 0 = there are none
@@ -61,7 +61,7 @@ class Clearing:
             not pod["metadata"].get("deletionTimestamp")
             and pod["metadata"].get("uid") not in self._work.deleted
             and not self._has_its_place(pod)
-            for pod in self._seen.pods(self._key)
+            for pod in self._cache.pods(self._key)
         )
 
     async def clear(
@@ -84,7 +84,7 @@ class Clearing:
         self._work.forget_gone()
         finished: list[Object] = []
         present = set()
-        for pod in self._seen.pods(self._key):
+        for pod in self._cache.pods(self._key):
             metadata = pod["metadata"]
             name, uid = metadata["name"], metadata.get("uid", "")
             if uid in self._work.deleted or metadata.get("deletionTimestamp"):
@@ -108,7 +108,7 @@ class Clearing:
         late = finished[GATHER_MOST:]
         if finished := finished[:GATHER_MOST]:
             self._gather_until = 0.0
-            done = await self._work.put_away(finished, trials)
+            done = await self._work.collect_finished(finished, trials)
             for pod in done:
                 self._leave_by.pop(pod["metadata"]["name"], None)
             if late:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trialpod.protocol.messages import AssignmentRequest, AttemptEnd
-from trialpod_operator.cluster.pods.terminated import Ending
+from trialpod_operator.cluster.pods.terminated import Termination
 
 SETTLE_S = 3.0
 """So long after a failure the workers are looked at: pods show their ends a little late."""
@@ -44,7 +44,7 @@ class Member:
     created_at: float = 0.0  # when its pod was asked for; 0 = not yet
     asked_at: float = 0.0  # when the server was last asked about it
 
-    def make_anew(self) -> None:
+    def reset_pod(self) -> None:
         """Its pod went away before the group began."""
         self.uid, self.created_at = "", 0.0
 
@@ -64,8 +64,8 @@ class Group:
     joined: dict[int, str] = field(default_factory=dict)  # uids of the pods that ask for their work, by rank
     head_request: AssignmentRequest | None = None
     waiting_since: float = 0.0  # since when a pod of it waits for the others; 0 = none does
-    cause: Ending | None = None  # what ended it, when that was a worker
-    beside: list[Ending] = field(default_factory=list)  # failures of workers that were seen after the head's
+    cause: Termination | None = None  # what ended it, when that was a worker
+    beside: list[Termination] = field(default_factory=list)  # failures of workers that were seen after the head's
     told_at: float = 0.0  # when the head's failure was first told; 0 = not yet
     failed_at: float = 0.0  # when the first failure of any of them was seen; 0 = not yet
     looked: bool = False  # and whether the server was asked about the workers after that
@@ -113,7 +113,7 @@ class Group:
 
     # -- the end --
 
-    def note(self, evidence: list[Ending], now: float) -> None:
+    def note(self, evidence: list[Termination], now: float) -> None:
         """Take in how workers have ended. A disruption goes before a failure, else the first one stays."""
         for ending in evidence:
             if ending.counts_as_failure:
@@ -140,7 +140,7 @@ class Group:
             return msgspec.structs.replace(end, error=self._with_workers(end.error)) if self._settled(now) else None
         return end
 
-    def judge_read(self, ending: Ending, now: float) -> Ending | None:
+    def judge_read(self, ending: Termination, now: float) -> Termination | None:
         """Return how the attempt ended whose head's pod shows this; None while that is not known for sure."""
         if not ending.counts_as_failure and ending.reason != "DeletedByOperator":
             return ending
@@ -162,12 +162,12 @@ class Group:
             self.failed_at = self.failed_at or now
         return self.looked
 
-    def _is_sure(self, cause: Ending) -> bool:
+    def _is_sure(self, cause: Termination) -> bool:
         """Whether no other worker can explain a worker's failure: one may be gone without having been seen to go."""
         return self.looked or not cause.counts_as_failure
 
 
-def of_worker(rank: int, ending: Ending, *, begun: bool) -> Ending | None:
+def of_worker(rank: int, ending: Termination, *, begun: bool) -> Termination | None:
     """Return what the end of a worker's pod means for its group; None when it means nothing.
 
     Args:
@@ -180,14 +180,14 @@ def of_worker(rank: int, ending: Ending, *, begun: bool) -> Ending | None:
     return dataclasses.replace(ending, message=f"worker {rank}: {ending.message}")
 
 
-def failure_of(end: AttemptEnd) -> Ending:
+def failure_of(end: AttemptEnd) -> Termination:
     """Return the failure of a worker that an earlier operator has journaled."""
-    return Ending(kind="failure", cause="failed", reason="WorkerFailed", message=end.error, retry=end.retry)
+    return Termination(kind="failure", cause="failed", reason="WorkerFailed", message=end.error, retry=end.retry)
 
 
-def deleted_worker(rank: int, reason: str) -> Ending:
+def deleted_worker(rank: int, reason: str) -> Termination:
     """Return the end of a group of which somebody takes a worker away."""
-    return Ending(
+    return Termination(
         kind="disruption",
         cause="preempted",
         reason=reason or "PodDeleted",
@@ -195,9 +195,9 @@ def deleted_worker(rank: int, reason: str) -> Ending:
     )
 
 
-def incomplete(running: int, size: int, timeout_s: float) -> Ending:
+def incomplete(running: int, size: int, timeout_s: float) -> Termination:
     """Return the end of a group whose pods did not come to run together."""
-    return Ending(
+    return Termination(
         kind="disruption",
         cause="preempted",
         reason="GroupIncomplete",

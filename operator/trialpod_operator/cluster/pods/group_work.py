@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
-from trialpod_operator.cluster.pods.binding import Run, is_leaving
+from trialpod_operator.cluster.cache import Object, ObjectCache
+from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.group import (
     SETTLE_S,
     Group,
@@ -29,10 +29,10 @@ from trialpod_operator.cluster.pods.group import (
     of_worker,
     pause_s,
 )
-from trialpod_operator.cluster.pods.pending import QUEUE_LABEL, why_waiting
+from trialpod_operator.cluster.pods.pending import QUEUE_LABEL, pending_reason
 from trialpod_operator.cluster.pods.pod_work import PodWork, node_of
-from trialpod_operator.cluster.pods.reading import Waiting, condition
-from trialpod_operator.cluster.pods.terminated import Ending, presumed_gone, read_ending
+from trialpod_operator.cluster.pods.reading import PendingReason, condition
+from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
 
 QUIET_S = 60.0
 """After so long without a result from a head, the server is asked about its workers: it may wait for one in vain."""
@@ -51,231 +51,239 @@ class GroupWork:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, key: str, seen: Seen, work: PodWork, clock: Callable[[], float]) -> None:
+    def __init__(self, key: str, cache: ObjectCache, work: PodWork, clock: Callable[[], float]) -> None:
         self._key = key
         self._name = key.partition("/")[2]
-        self._seen = seen
+        self._cache = cache
         self._work = work
         self._clock = clock
-        self._first: Run | None = None  # whose pods are to find their places before others are made
+        self._first: PodBinding | None = None  # whose pods are to find their places before others are made
         self._timeouts: dict[str, int] = {}  # by the trial's id: how often its group did not come together
 
-    def make(self, run: Run, replicas: int, timeout_s: float) -> None:
-        """Make a run that of a group; its pods that are there already are found."""
-        group = run.group = Group(replicas, timeout_s)
+    def make(self, binding: PodBinding, replicas: int, timeout_s: float) -> None:
+        """Make a binding that of a group; its pods that are there already are found."""
+        group = binding.group = Group(replicas, timeout_s)
         for member in group.members:
-            pod = self.pod(run, member.rank)
+            pod = self.pod(binding, member.rank)
             if pod is not None:
                 member.uid, member.created_at = pod["metadata"].get("uid", ""), self._clock()
         group.quiet_since = self._clock()
-        if run.trial.failing is not None:
-            group.cause, group.failed_at = failure_of(run.trial.failing), self._clock()
-        count = self._timeouts.get(run.trial.trial_id, 0)
+        if binding.trial.failing is not None:
+            group.cause, group.failed_at = failure_of(binding.trial.failing), self._clock()
+        count = self._timeouts.get(binding.trial.trial_id, 0)
         if count:
-            run.not_before = self._clock() + pause_s(run.trial.trial_id, count)
+            binding.not_before = self._clock() + pause_s(binding.trial.trial_id, count)
 
-    def name_of(self, run: Run, rank: int) -> str:
+    def name_of(self, binding: PodBinding, rank: int) -> str:
         """Return the name of a pod of the group."""
-        return names.pod_name(self._name, run.trial.trial_id, run.attempt, rank)
+        return names.pod_name(self._name, binding.trial.trial_id, binding.attempt, rank)
 
-    def names(self, run: Run) -> set[str]:
+    def names(self, binding: PodBinding) -> set[str]:
         """Return the names of the workers' pods."""
-        if run.group is None:
+        if binding.group is None:
             return set()
-        return {self.name_of(run, member.rank) for member in run.group.members}
+        return {self.name_of(binding, member.rank) for member in binding.group.members}
 
-    def pod(self, run: Run, rank: int) -> Object | None:
+    def pod(self, binding: PodBinding, rank: int) -> Object | None:
         """Return a pod of the group, if it is there."""
-        return self._seen.pod(self._key, self.name_of(run, rank))
+        return self._cache.pod(self._key, self.name_of(binding, rank))
 
-    def address(self, run: Run) -> str:
+    def address(self, binding: PodBinding) -> str:
         """Return where the head can be reached by its workers, "" when that is not known yet."""
-        pod = self.pod(run, 0)
+        pod = self.pod(binding, 0)
         return str((pod.get("status") or {}).get("podIP") or "") if pod is not None else ""
 
     # -- the start --
 
-    def is_complete(self, run: Run) -> bool:
+    def is_complete(self, binding: PodBinding) -> bool:
         """Return whether all pods of a group have asked for their work, and are there still."""
-        group = _group(run)
-        return len(self._ready(run)) == group.size and bool(self.address(run)) and group.head_request is not None
+        group = _group(binding)
+        return (
+            len(self._ready(binding)) == group.size and bool(self.address(binding)) and group.head_request is not None
+        )
 
-    def began(self, run: Run) -> None:
+    def began(self, binding: PodBinding) -> None:
         """The group has its work."""
-        self._timeouts.pop(run.trial.trial_id, None)
-        _group(run).quiet_since = self._clock()
-        _group(run).release()
+        self._timeouts.pop(binding.trial.trial_id, None)
+        _group(binding).quiet_since = self._clock()
+        _group(binding).release()
 
-    def missing(self, run: Run) -> list[int]:
+    def missing(self, binding: PodBinding) -> list[int]:
         """Return the ranks of the workers whose pods are to be created."""
-        if run.group is None or run.given or run.stop_at is not None:
+        if binding.group is None or binding.assigned or binding.stop_at is not None:
             return []
         return [
             member.rank
-            for member in run.group.members
-            if not member.created_at and self.pod(run, member.rank) is None
+            for member in binding.group.members
+            if not member.created_at and self.pod(binding, member.rank) is None
         ]
 
-    def first_in_line(self, runs: Iterable[Run]) -> Run | None:
+    def first_in_line(self, bindings: Iterable[PodBinding]) -> PodBinding | None:
         """Return the group whose pods go before those of the others, None when no group waits for room."""
-        self._first = self._find_first(runs)
+        self._first = self._find_first(bindings)
         return self._first
 
-    def _find_first(self, runs: Iterable[Run]) -> Run | None:
-        waiting = [run for run in runs if run.group is not None and not run.given and run.stop_at is None]
-        begun = [run for run in waiting if any(self.pod(run, rank) for rank in range(_group(run).size))]
-        for run in begun:
-            pods = [self.pod(run, rank) for rank in range(_group(run).size)]
+    def _find_first(self, bindings: Iterable[PodBinding]) -> PodBinding | None:
+        waiting = [
+            binding
+            for binding in bindings
+            if binding.group is not None and not binding.assigned and binding.stop_at is None
+        ]
+        begun = [
+            binding for binding in waiting if any(self.pod(binding, rank) for rank in range(_group(binding).size))
+        ]
+        for binding in begun:
+            pods = [self.pod(binding, rank) for rank in range(_group(binding).size)]
             queued = any(pod is not None and QUEUE_LABEL in (pod["metadata"].get("labels") or {}) for pod in pods)
             if not queued and not all(node_of(pod) for pod in pods):
-                return run
+                return binding
         return None
 
-    def created(self, run: Run, rank: int, uid: str) -> None:
+    def created(self, binding: PodBinding, rank: int, uid: str) -> None:
         """A worker's pod was made."""
-        member = _group(run).members[rank - 1]
+        member = _group(binding).members[rank - 1]
         member.uid, member.created_at = uid, self._clock()
 
-    def wait_reason(self, run: Run, now: float) -> Waiting | None:
+    def wait_reason(self, binding: PodBinding, now: float) -> PendingReason | None:
         """Return why a group has not begun, None when all goes its usual way or there is no group."""
-        if run.group is None or run.given:
+        if binding.group is None or binding.assigned:
             return None
-        for member in run.group.members:
-            pod = self.pod(run, member.rank)
-            why = why_waiting(pod, now) if pod is not None else None
+        for member in binding.group.members:
+            pod = self.pod(binding, member.rank)
+            why = pending_reason(pod, now) if pod is not None else None
             if why is not None:
                 return why
-        group, size = run.group, run.group.size
-        if run.not_before > now:
+        group, size = binding.group, binding.group.size
+        if binding.not_before > now:
             return _incomplete(f"its {size} pods found no room together; they are tried again after a pause", None)
         first = self._first
-        if first is not None and first is not run and self.pod(run, 0) is None:
+        if first is not None and first is not binding and self.pod(binding, 0) is None:
             message = f"the pods of {names.trial_name(self._name, first.trial.trial_id)} find their places first"
-            return Waiting(reason="WaitsForGroup", message=message, remedy="")
-        ready = len(self._ready(run))
+            return PendingReason(reason="WaitsForGroup", message=message, remedy="")
+        ready = len(self._ready(binding))
         if ready and now - group.waiting_since > MISSING_S:
             return _incomplete(f"{ready} of its {size} pods run; they start together", group.waiting_since)
         return None
 
-    def _ready(self, run: Run) -> list[int]:
-        group, ready = _group(run), []
+    def _ready(self, binding: PodBinding) -> list[int]:
+        group, ready = _group(binding), []
         for rank, uid in group.joined.items():
-            pod = self.pod(run, rank)
+            pod = self.pod(binding, rank)
             if pod is not None and pod["metadata"].get("uid") == uid and not is_leaving(pod, self._work.deleted):
                 ready.append(rank)
         return ready
 
     # -- the end --
 
-    def note(self, run: Run, now: float) -> Ending | None:
+    def note(self, binding: PodBinding, now: float) -> Termination | None:
         """Look at the workers; return how a group has ended that had not begun."""
-        group = run.group
+        group = binding.group
         if group is None:
             return None
         evidence = []
         for member in group.members:
-            ending = self._worker_ending(run, member, now)
+            ending = self._worker_ending(binding, member, now)
             if ending is not None:
                 evidence.append(ending)
-        if run.given:
+        if binding.assigned:
             group.note(evidence, now)
             return None
         if evidence:
             return evidence[0]
-        ready = self._ready(run)
+        ready = self._ready(binding)
         if not ready:
             group.waiting_since = 0.0
-        elif group.waiting_since and now - group.waiting_since >= group.timeout_s and run.stop_at is None:
-            self._timeouts[run.trial.trial_id] = self._timeouts.get(run.trial.trial_id, 0) + 1
+        elif group.waiting_since and now - group.waiting_since >= group.timeout_s and binding.stop_at is None:
+            self._timeouts[binding.trial.trial_id] = self._timeouts.get(binding.trial.trial_id, 0) + 1
             return incomplete(len(ready), group.size, group.timeout_s)
         return None
 
-    def _worker_ending(self, run: Run, member: Member, now: float) -> Ending | None:
-        pod = self.pod(run, member.rank)
+    def _worker_ending(self, binding: PodBinding, member: Member, now: float) -> Termination | None:
+        pod = self.pod(binding, member.rank)
         by_us = self._work.deleted
         if pod is None:
-            last = self._seen.vanished(member.uid) if member.uid else None
+            last = self._cache.deleted_pod(member.uid) if member.uid else None
             if last is None:
                 # A group that has begun had all its pods: an operator before this one saw them. If it saw one of them
                 # fail, that explains why a pod is not there.
-                unknown = run.given and not member.uid and run.trial.failing is None
-                ending = read_ending(None, vanished=True) if unknown else None
-            elif run.given:
-                ending = read_ending(last, vanished=True, deleted_by_us=member.uid in by_us)
+                unknown = binding.assigned and not member.uid and binding.trial.failing is None
+                ending = read_termination(None, vanished=True) if unknown else None
+            elif binding.assigned:
+                ending = read_termination(last, vanished=True, deleted_by_us=member.uid in by_us)
             else:
-                member.make_anew()
-                ending = read_ending(last)
+                member.reset_pod()
+                ending = read_termination(last)
                 if ending is not None and not ending.counts_as_failure:
                     ending = None
         else:
             uid = pod["metadata"].get("uid", "")
             member.uid = member.uid or uid
-            ending = read_ending(pod, deleted_by_us=uid in by_us, gone=presumed_gone(pod, now))
-            if ending is None and run.given and pod["metadata"].get("deletionTimestamp") and uid not in by_us:
+            ending = read_termination(pod, deleted_by_us=uid in by_us, gone=presumed_gone(pod, now))
+            if ending is None and binding.assigned and pod["metadata"].get("deletionTimestamp") and uid not in by_us:
                 target = condition(pod, "DisruptionTarget") or {}
                 return deleted_worker(member.rank, str(target.get("reason") or ""))
-        return of_worker(member.rank, ending, begun=run.given) if ending is not None else None
+        return of_worker(member.rank, ending, begun=binding.assigned) if ending is not None else None
 
-    async def look(self, run: Run, now: float) -> None:
+    async def look(self, binding: PodBinding, now: float) -> None:
         """Ask the server about workers: after a failure of any pod, and where only silence tells."""
-        group = run.group
+        group = binding.group
         if group is None:
             return
         if group.failed_at and not group.looked and now >= group.failed_at + SETTLE_S:
             for member in group.members:
-                await self._ask(run, member, now)
+                await self._ask(binding, member, now)
             group.looked = True
             return
-        if run.trial.received != group.progress:
-            group.progress, group.quiet_since = run.trial.received, now
+        if binding.trial.received != group.progress:
+            group.progress, group.quiet_since = binding.trial.received, now
         for member in group.members:
-            pod = self.pod(run, member.rank)
-            unseen = pod is None and not run.given
+            pod = self.pod(binding, member.rank)
+            unseen = pod is None and not binding.assigned
             patience = MISSING_S if unseen else max(QUIET_S, (now - group.quiet_since) / 4)
-            known = run.given or member.created_at
+            known = binding.assigned or member.created_at
             since = max(member.asked_at, member.created_at, group.quiet_since)
             if known and now - since >= patience:
-                await self._ask(run, member, now)
+                await self._ask(binding, member, now)
 
-    async def _ask(self, run: Run, member: Member, now: float) -> None:
+    async def _ask(self, binding: PodBinding, member: Member, now: float) -> None:
         member.asked_at = now
-        if await self._work.look_up_pod(self.name_of(run, member.rank)):
+        if await self._work.refresh_pod(self.name_of(binding, member.rank)):
             return
-        pod = self.pod(run, member.rank)
+        pod = self.pod(binding, member.rank)
         if pod is not None:
-            self._seen.take_pod(pod, deleted=True)
-        elif not run.given:
-            member.make_anew()
+            self._cache.update_pod(pod, deleted=True)
+        elif not binding.assigned:
+            member.reset_pod()
 
-    async def end_heads(self, runs: Iterable[Run]) -> None:
+    async def end_heads(self, bindings: Iterable[PodBinding]) -> None:
         """Ask for the end of heads that have lost a worker."""
-        for run in runs:
-            group = run.group
+        for binding in bindings:
+            group = binding.group
             if group is None or group.cause is None or group.told_at:
                 continue
-            pod = self.pod(run, 0)
+            pod = self.pod(binding, 0)
             if pod is not None and not is_leaving(pod, self._work.deleted):
                 await self._work.delete_pod(pod)
 
-    def times(self, runs: Iterable[Run]) -> list[float]:
+    def times(self, bindings: Iterable[PodBinding]) -> list[float]:
         """Return when there will be something to do."""
         found = []
-        for run in runs:
-            group = run.group
+        for binding in bindings:
+            group = binding.group
             if group is None:
                 continue
             if group.failed_at:
                 found.append(group.failed_at + SETTLE_S)
-            if not run.given and group.waiting_since:
+            if not binding.assigned and group.waiting_since:
                 found.append(group.waiting_since + group.timeout_s)
         return found
 
 
-def _incomplete(message: str, since: float | None) -> Waiting:
+def _incomplete(message: str, since: float | None) -> PendingReason:
     remedy = "make room for all of them at once, lower spec.workers.replicas, or queue them with Kueue"
-    return Waiting(reason="GroupIncomplete", message=message, remedy=remedy, since=since)
+    return PendingReason(reason="GroupIncomplete", message=message, remedy=remedy, since=since)
 
 
-def _group(run: Run) -> Group:
-    assert run.group is not None
-    return run.group
+def _group(binding: PodBinding) -> Group:
+    assert binding.group is not None
+    return binding.group

@@ -1,7 +1,7 @@
 """Why a pod does not run yet, and what to do about it, read from the pod object.
 
-Why a pod could not even be created is worked out in `refusals.py`; `why_refused` is found here too. Severity `stuck`
-means that waiting alone will not help.
+Why a pod could not be created is worked out in `rejected`; `rejection_reason` is exported here too. Severity `stuck`
+means that waiting alone does not help.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from trialpod_operator.api import status_models
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.reading import (
+    PendingReason,
     Pod,
     Severity,
-    Waiting,
     condition,
     foreign,
     is_sidecar,
@@ -26,9 +26,8 @@ from trialpod_operator.cluster.pods.reading import (
     status_of,
     trial_container,
 )
-from trialpod_operator.cluster.pods.rejected import why_refused
 
-__all__ = ["Severity", "Waiting", "summarize", "why_refused", "why_waiting"]
+__all__ = ["PendingReason", "Severity", "pending_reason", "summarize"]
 
 PATIENCE_S = 30.0
 """How long the usual steps of a start (containers being created, init containers) are not worth a word."""
@@ -51,7 +50,7 @@ _IMAGE_REASONS = frozenset(
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
-def why_waiting(pod: Pod, now: float, *, event: str = "") -> Waiting | None:
+def pending_reason(pod: Pod, now: float, *, event: str = "") -> PendingReason | None:
     """Return why the trial's container does not run yet; None when it runs or ran, or all goes its usual way.
 
     Args:
@@ -76,7 +75,7 @@ def why_waiting(pod: Pod, now: float, *, event: str = "") -> Waiting | None:
         if created is None or now - created <= UNNOTICED_S:
             return None
         scheduler = (pod.get("spec") or {}).get("schedulerName") or "default-scheduler"
-        return Waiting(
+        return PendingReason(
             reason="NotScheduled",
             message=f"the scheduler {scheduler} has not looked at the pod yet",
             remedy="check that it runs, and spec.template.spec.schedulerName",
@@ -85,18 +84,18 @@ def why_waiting(pod: Pod, now: float, *, event: str = "") -> Waiting | None:
     return _on_its_node(pod, now, since, event)
 
 
-def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> Waiting:
+def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> PendingReason:
     if queues.is_held(pod):
         queue = queues.queue_of(pod)
         where = f"the queue {queue}" if queue else "its queue"
-        return Waiting(
+        return PendingReason(
             reason="Queued",
             message=f"Kueue has not admitted the pod from {where}{f': {said}' if said else ''}",
             remedy=queues.remedy(said, queue),
             severity="stuck" if queues.is_stuck(said) else "waiting",
             since=since,
         )
-    return Waiting(
+    return PendingReason(
         reason="SchedulingGated",
         message=f"the pod is held by the scheduling gate{'s' if len(gates) > 1 else ''} {', '.join(gates)}",
         remedy="whoever owns the gate must lift it",
@@ -104,10 +103,10 @@ def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> Waitin
     )
 
 
-def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> Waiting:
+def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> PendingReason:
     words = foreign(_PREEMPTION.sub("", str(scheduled.get("message") or "")), 600)
     if scheduled.get("reason") == "SchedulerError":
-        return Waiting(
+        return PendingReason(
             reason="SchedulerError", message=f"the scheduler failed: {words}", remedy="it tries again", since=since
         )
     count = _NODES.match(words)
@@ -115,7 +114,7 @@ def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> Waiting
     if count is None:
         # About the pod itself (a volume claim, a resource claim), not about nodes.
         missing = "not found" in why
-        return Waiting(
+        return PendingReason(
             reason="Unschedulable",
             message=f"the pod cannot be scheduled: {why}",
             remedy="create what is missing, or change spec.template" if missing else "see `kubectl describe pod`",
@@ -125,7 +124,7 @@ def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> Waiting
     short = sorted(((int(match[1]), match[2]) for match in _SHORT.finditer(why)), reverse=True)
     lack = " and ".join(f"enough {name} on {number} of {count[1]} nodes" for number, name in short)
     message = f"no node has room: there is not {lack}; the scheduler says: {why}" if short else f"no node fits: {why}"
-    return Waiting(reason="Unschedulable", message=message, remedy=_node_remedy(why, bool(short)), since=since)
+    return PendingReason(reason="Unschedulable", message=message, remedy=_node_remedy(why, bool(short)), since=since)
 
 
 def _node_remedy(why: str, short: bool) -> str:
@@ -141,7 +140,7 @@ def _node_remedy(why: str, short: bool) -> str:
     return "; ".join(advice) or "see `kubectl describe pod`"
 
 
-def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Waiting | None:
+def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> PendingReason | None:
     status = status_of(pod)
     for each in status.get("initContainerStatuses") or ():
         name, state = str(each.get("name", "")), each.get("state") or {}
@@ -152,7 +151,7 @@ def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Waiti
             if since is None or now - since <= PATIENCE_S:
                 return None
             started = seconds(state["running"].get("startedAt"))
-            return Waiting(
+            return PendingReason(
                 reason="Initializing",
                 message=f"init container {name} is running",
                 remedy=f"`kubectl logs {_name_of(pod)} -c {name}` shows what it does",
@@ -169,7 +168,7 @@ def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Waiti
     if since is None or now - since <= PATIENCE_S:
         return None
     node = (pod.get("spec") or {}).get("nodeName") or "the node"
-    return Waiting(
+    return PendingReason(
         reason="ContainerCreating",
         message=f"{node} is still preparing the container (pulling the image, mounting volumes)"
         + (f": {foreign(event)}" if event else ""),
@@ -180,7 +179,7 @@ def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Waiti
 
 def _container_waits(
     pod: Pod, name: str, image: str, waiting: Mapping[str, Any] | None, since: float | None
-) -> Waiting | None:
+) -> PendingReason | None:
     reason = str((waiting or {}).get("reason") or "")
     if waiting is None or reason in _STARTING:
         return None
@@ -190,14 +189,14 @@ def _container_waits(
     if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         return _config_error(name, reason, words, since)
     if reason == "CrashLoopBackOff":
-        return Waiting(
+        return PendingReason(
             reason=reason,
             message=f"container {name} keeps failing{_why_it_fails(pod, name)}",
             remedy=f"`kubectl logs {_name_of(pod)} -c {name} --previous` says more; correct it in spec.template",
             severity="stuck",
             since=since,
         )
-    return Waiting(
+    return PendingReason(
         reason=reason if reason.isalnum() else "ContainerWaiting",
         message=f"container {name} waits: {reason}{f': {words}' if words else ''}",
         remedy="see `kubectl describe pod`",
@@ -228,7 +227,7 @@ def _image_of(pod: Pod, name: str) -> str:
     return ""
 
 
-def _image(image: str, reason: str, words: str, since: float | None) -> Waiting:
+def _image(image: str, reason: str, words: str, since: float | None) -> PendingReason:
     low = words.lower()
     severity: Severity = "stuck"
     if reason == "InvalidImageName":
@@ -248,7 +247,7 @@ def _image(image: str, reason: str, words: str, since: float | None) -> Waiting:
     else:
         why, severity = words or reason, "waiting"
         remedy = "it is tried again; check spec.image and whether the nodes reach the registry"
-    return Waiting(
+    return PendingReason(
         reason="ImagePullFailed",
         message=f"the image {image} cannot be pulled: {why}",
         remedy=remedy,
@@ -257,19 +256,19 @@ def _image(image: str, reason: str, words: str, since: float | None) -> Waiting:
     )
 
 
-def _config_error(name: str, reason: str, words: str, since: float | None) -> Waiting:
+def _config_error(name: str, reason: str, words: str, since: float | None) -> PendingReason:
     missing = _missing_object(words, since)
     if missing is not None:
         return missing
     if "runAsNonRoot" in words:
-        return Waiting(
+        return PendingReason(
             reason="RunsAsRoot",
             message=f"container {name} may not run as root: {words}",
             remedy="set a numeric USER in the image, or runAsUser in spec.template.spec.securityContext",
             severity="stuck",
             since=since,
         )
-    return Waiting(
+    return PendingReason(
         reason=reason,
         message=f"container {name} cannot be started: {words or reason}",
         remedy="correct spec.template, then the pod starts by itself or is made anew",
@@ -278,12 +277,12 @@ def _config_error(name: str, reason: str, words: str, since: float | None) -> Wa
     )
 
 
-def _by_event(event: str, since: float | None) -> Waiting | None:
+def _by_event(event: str, since: float | None) -> PendingReason | None:
     missing = _missing_object(event, since)
     if missing is not None:
         return missing
     if "FailedMount" in event or "MountVolume" in event or "AttachVolume" in event or "Unable to attach" in event:
-        return Waiting(
+        return PendingReason(
             reason="MountFailed",
             message=f"a volume cannot be mounted: {foreign(event)}",
             remedy="it is tried again; see `kubectl describe pod`",
@@ -292,7 +291,7 @@ def _by_event(event: str, since: float | None) -> Waiting | None:
     return None
 
 
-def _missing_object(words: str, since: float | None) -> Waiting | None:
+def _missing_object(words: str, since: float | None) -> PendingReason | None:
     """Return what is missing when a message of the kubelet is about a Secret or a ConfigMap."""
     if match := _IN_OBJECT.search(words):
         key, kind, name = match[1], match[2], match[3].rstrip(".,")
@@ -310,7 +309,7 @@ def _missing_object(words: str, since: float | None) -> Waiting | None:
     else:
         message = f"the {word} {name} does not exist"
         remedy = "create it in the experiment's namespace; the pod then starts by itself"
-    return Waiting(
+    return PendingReason(
         reason=f"{word}{'Key' if key else ''}NotFound",
         message=message,
         remedy=remedy,
@@ -320,7 +319,7 @@ def _missing_object(words: str, since: float | None) -> Waiting | None:
 
 
 def summarize(
-    entries: Iterable[tuple[str, Waiting]], now: float, previous: Mapping[str, Any] | None = None
+    entries: Iterable[tuple[str, PendingReason]], now: float, previous: Mapping[str, Any] | None = None
 ) -> status_models.Waiting | None:
     """Return one entry for all trials that wait: the most frequent reason, with its count and an example.
 

@@ -1,7 +1,7 @@
 """Makes and removes the TuneTrials and pods of one experiment at the API server.
 
 Every call may be repeated: what is there already is taken for ours, because its name says for what it was made. What
-the server refuses is remembered with its reason, and not asked for again before its time (`Refusals`).
+the server refuses is remembered with its reason, and not asked for again before its time (`Rejections`).
 
 Owned by the event loop.
 """
@@ -19,14 +19,14 @@ from trialpod.protocol.output import Section, sections
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
-from trialpod_operator.cluster.kube import ApiError, Kube, together
+from trialpod_operator.cluster.cache import Object, ObjectCache
+from trialpod_operator.cluster.kube import ApiError, Kube, gather_all
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.cluster.pods.binding import made_for
+from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod
-from trialpod_operator.cluster.pods.pending import Waiting
+from trialpod_operator.cluster.pods.pending import PendingReason
 from trialpod_operator.cluster.pods.reading import container_state, failed_beside, last_end, trial_container
-from trialpod_operator.cluster.pods.rejected import why_refused
+from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.resources import build_trial
 from trialpod_operator.cluster.pods.template import TemplateError
 from trialpod_operator.engine.trial import Trial
@@ -58,14 +58,14 @@ NO_QUEUES_S = 300.0
 
 
 @dataclass
-class Refusals:
+class Rejections:
     """Why the API server does not take new pods or trials, and when to try again."""
 
-    why: Waiting | None = None
+    why: PendingReason | None = None
     until: float = 0.0
     count: int = 0
 
-    def add(self, why: Waiting, now: float, at_least_s: float = 0.0) -> None:
+    def add(self, why: PendingReason, now: float, at_least_s: float = 0.0) -> None:
         """Note one more refusal."""
         self.count += 1
         self.why = why
@@ -114,7 +114,7 @@ class PodWork:
         owner: ObjectRef,
         experiment: Callable[[], TuneExperiment],
         kube: Kube,
-        seen: Seen,
+        cache: ObjectCache,
         options: PodOptions,
         clock: Callable[[], float],
         logs: Logs,
@@ -123,13 +123,13 @@ class PodWork:
         self._key = f"{owner.namespace}/{owner.name}"
         self._experiment = experiment
         self._kube = kube
-        self._seen = seen
+        self._cache = cache
         self._options = options
         self._clock = clock
         self._logs = logs
-        self._from_before = {pod["metadata"].get("uid") for pod in seen.pods(self._key)}
+        self._from_before = {pod["metadata"].get("uid") for pod in cache.pods(self._key)}
         self._kept: set[str] = set()  # uids of the pods whose log is kept, in the storage or on its way there
-        self.refusals = Refusals()
+        self.rejections = Rejections()
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here."""
         self._missed: set[str] = set()  # uids of the pods some of whose output could not be had in time
@@ -145,7 +145,7 @@ class PodWork:
         made = await self._create(paths.trials(self._owner.namespace), body)
         if made is None:
             return False
-        self._seen.take_trial(made, deleted=False)
+        self._cache.update_trial(made, deleted=False)
         return True
 
     async def create_pod(
@@ -160,41 +160,41 @@ class PodWork:
             rank: of the pod among those of the attempt.
         """
         name = names.trial_name(self._owner.name, trial.trial_id)
-        if self._seen.trial(self._key, name) is None and not await self.create_trial(trial):
+        if self._cache.trial(self._key, name) is None and not await self.create_trial(trial):
             return None
-        owner = self._seen.trial(self._key, name)
+        owner = self._cache.trial(self._key, name)
         if owner is None:
             return None
         try:
             body = self._body(trial, attempt, resources, rank, name=name, uid=owner["metadata"]["uid"])
         except TemplateError as error:
-            why = Waiting(reason="InvalidTemplate", message=str(error), remedy="", severity="stuck")
-            self.refusals.add(why, self._clock())
+            why = PendingReason(reason="InvalidTemplate", message=str(error), remedy="", severity="stuck")
+            self.rejections.add(why, self._clock())
             return None
         made = await self._create(paths.pods(self._owner.namespace), body)
         if made is None:
             return None
-        self._seen.take_pod(made, deleted=False)
+        self._cache.update_pod(made, deleted=False)
         return str(made["metadata"]["uid"])
 
-    async def look_up_pod(self, name: str) -> bool:
+    async def refresh_pod(self, name: str) -> bool:
         """Ask the server for a pod; return whether it is there."""
         found = await self._kube.get(paths.pods(self._owner.namespace), name)
         if found is None:
             return False
-        self._seen.take_pod(found, deleted=False)
+        self._cache.update_pod(found, deleted=False)
         return True
 
-    async def look_up_trial(self, trial: Trial) -> None:
+    async def refresh_trial(self, trial: Trial) -> None:
         """Ask the server for a TuneTrial, whose deletion may have gone unseen."""
         name = names.trial_name(self._owner.name, trial.trial_id)
         found = await self._kube.get(paths.trials(self._owner.namespace), name)
         if found is not None:
-            self._seen.take_trial(found, deleted=False)
-        elif (known := self._seen.trial(self._key, name)) is not None:
-            self._seen.take_trial(known, deleted=True)
+            self._cache.update_trial(found, deleted=False)
+        elif (known := self._cache.trial(self._key, name)) is not None:
+            self._cache.update_trial(known, deleted=True)
 
-    async def complaint(self, pod: Object) -> str:
+    async def latest_warning(self, pod: Object) -> str:
         """Return the latest warning among a pod's events, or ""."""
         found = await self._kube.request(
             "GET",
@@ -208,7 +208,7 @@ class PodWork:
         warnings.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
         return f"{warnings[-1].get('reason')}: {warnings[-1]['message']}" if warnings else ""
 
-    async def queue_words(self, pod: Object) -> str:
+    async def queue_message(self, pod: Object) -> str:
         """Return why Kueue has not admitted a pod, in its words; "" where they cannot be had."""
         now = self._clock()
         if now < self._no_queues_until:
@@ -282,22 +282,22 @@ class PodWork:
         except ApiError as error:
             if error.status != 409:
                 raise
-            await self.look_up_pod(metadata["name"])
+            await self.refresh_pod(metadata["name"])
             return False
         if patched is None:
-            self._seen.take_pod(pod, deleted=True)
+            self._cache.update_pod(pod, deleted=True)
             return False
-        self._seen.take_pod(patched, deleted=False)
+        self._cache.update_pod(patched, deleted=False)
         return True
 
-    async def put_away(self, pods: list[Object], trials: Mapping[str, Trial]) -> list[Object]:
+    async def collect_finished(self, pods: list[Object], trials: Mapping[str, Trial]) -> list[Object]:
         """Keep the logs of finished pods and delete them, or leave them; return those that are done with.
 
         Args:
             pods: that have ended.
             trials: the engine's, by id.
         """
-        kept = await together(*(self._keep(pod, trials) for pod in pods))
+        kept = await gather_all(*(self._keep(pod, trials) for pod in pods))
         done = [pod for pod, is_kept in zip(pods, kept, strict=True) if is_kept]
         ready = [pod for pod in done if not self.stays(pod)]
         for pod in done:
@@ -305,8 +305,8 @@ class PodWork:
                 body = {"metadata": {"annotations": {names.LOG_KEPT_ANNOTATION: "true"}}}
                 patched = await self._kube.patch(paths.pods(self._owner.namespace), pod["metadata"]["name"], body)
                 if patched is not None:
-                    self._seen.take_pod(patched, deleted=False)
-        for pod in [each for each in ready if made_for(each)]:
+                    self._cache.update_pod(patched, deleted=False)
+        for pod in [each for each in ready if pod_key(each)]:
             ready.remove(pod)  # its labels may be another one's, too
             await self.delete_pod(pod)
         for start in range(0, len(ready), DELETE_BATCH):
@@ -320,7 +320,7 @@ class PodWork:
     def forget_gone(self) -> None:
         """Drop what is known of the output of pods that are gone: of each that there ever was, it would add up."""
         known = (self._kept, self._missed, self._printed.keys(), self._no_log_since.keys(), self._reading.keys())
-        pods = self._seen.pods(self._key)
+        pods = self._cache.pods(self._key)
         if max(map(len, known)) <= 2 * len(pods) + FORGET_FROM:
             return
         present = {pod["metadata"].get("uid", "") for pod in pods}
@@ -343,10 +343,10 @@ class PodWork:
         except ApiError as error:
             if error.status == 409 and error.reason == "AlreadyExists":
                 return await self._kube.get(collection, body["metadata"]["name"])
-            why = why_refused(error.status, error.reason, error.detail, self._clock())
-            if self.refusals.why is None or self.refusals.why.reason != why.reason:
+            why = rejection_reason(error.status, error.reason, error.detail, self._clock())
+            if self.rejections.why is None or self.rejections.why.reason != why.reason:
                 logger.warning("%s: %s", self._key, error)
-            self.refusals.add(why, self._clock(), error.retry_after_s)
+            self.rejections.add(why, self._clock(), error.retry_after_s)
             return None
 
     async def _delete_together(self, batch: list[Object]) -> None:
@@ -422,7 +422,7 @@ class PodWork:
         """Return the output of a pod from its latest attempt on, and whether it is all that there is."""
         trial_id, attempt = _label(pod, names.TRIAL_ID_LABEL), _label(pod, names.ATTEMPT_LABEL)
         trial = trials.get(trial_id)
-        if trial is not None and str(trial.attempt) == attempt and made_for(pod) != (trial_id, trial.attempt):
+        if trial is not None and str(trial.attempt) == attempt and pod_key(pod) != (trial_id, trial.attempt):
             since = dt.datetime.fromtimestamp(trial.started_at - CLOCKS_DIFFER_S, dt.UTC)
             text = await self._log(pod, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
             if any((each.trial_id, str(each.attempt)) == (trial_id, attempt) for each in sections(text)):
@@ -487,7 +487,7 @@ class PodWork:
 
     async def _keep(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
         """Put what a pod printed into its trial's files; return False when that has to be tried again."""
-        if made_for(pod) is not None:
+        if pod_key(pod) is not None:
             return await self._keep_reused(pod, trials)
         trial = trials.get(_label(pod, names.TRIAL_ID_LABEL))
         if trial is None:

@@ -116,7 +116,7 @@ Severity = Literal["waiting", "stuck"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class PendingReason:
     """Why something does not run.
 
     Attributes:

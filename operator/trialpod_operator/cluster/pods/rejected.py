@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trialpod_operator.cluster.pods.reading import Severity, Waiting, foreign
+from trialpod_operator.cluster.pods.reading import PendingReason, Severity, foreign
 
 _QUOTA = re.compile(r"exceeded quota: ([^,\s]+), requested: (\S+?), used: (\S+?), limited: (\S+)")
 _QUOTA_NEEDS = re.compile(r"failed quota: ([^:\s]+): must specify (.+)")
@@ -22,7 +22,7 @@ _FIELD = re.compile(r"is invalid: \[?((?:spec|metadata)[^:\s]*): (.+)", re.DOTAL
 _TERMINATING = "because it is being terminated"
 
 
-def why_refused(status: int, reason: str, message: str, now: float | None = None) -> Waiting:
+def rejection_reason(status: int, reason: str, message: str, now: float | None = None) -> PendingReason:
     """Return why an object could not be created.
 
     Args:
@@ -33,7 +33,7 @@ def why_refused(status: int, reason: str, message: str, now: float | None = None
     """
     words = foreign(message, 600)
     name, text, remedy, severity = _explain(status, reason, message, words)
-    return Waiting(reason=name, message=text, remedy=remedy, severity=severity, since=now)
+    return PendingReason(reason=name, message=text, remedy=remedy, severity=severity, since=now)
 
 
 def _explain(status: int, reason: str, message: str, words: str) -> tuple[str, str, str, Severity]:

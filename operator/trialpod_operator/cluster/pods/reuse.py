@@ -21,9 +21,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.cache import Object, Seen
-from trialpod_operator.cluster.kube import ApiError, together
-from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, MadeFor, Run, is_leaving, labelled_for, made_for
+from trialpod_operator.cluster.cache import Object, ObjectCache
+from trialpod_operator.cluster.kube import ApiError, gather_all
+from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, PodKey, is_leaving, labelled_for, pod_key
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.starts import exhausted
@@ -42,12 +42,12 @@ HELD_S = 20.0
 @dataclass
 class _Idle:
     name: str
-    made_for: MadeFor
+    pod_key: PodKey
     until: float
     asked: bool = False
-    run: Run | None = None  # that is to go on in it
+    binding: PodBinding | None = None  # that is to go on in it
     log_kept: bool = False
-    answer: asyncio.Future[Run | None] | None = field(default=None, repr=False)
+    answer: asyncio.Future[PodBinding | None] | None = field(default=None, repr=False)
 
 
 class Reuse:
@@ -65,49 +65,49 @@ class Reuse:
     def __init__(
         self,
         key: str,
-        seen: Seen,
+        cache: ObjectCache,
         work: PodWork,
         clock: Callable[[], float],
-        wake: Callable[[], None],
+        enqueue: Callable[[], None],
         leaves: Callable[[str], None],
     ) -> None:
         self._key = key
         self._name = key.partition("/")[2]
-        self._seen = seen
+        self._cache = cache
         self._work = work
         self._clock = clock
-        self._wake = wake
+        self._enqueue = enqueue
         self._leaves = leaves
-        self._idle: dict[MadeFor, _Idle] = {}
+        self._idle: dict[PodKey, _Idle] = {}
 
-    def adopt(self, runs: Collection[Run]) -> None:
+    def adopt(self, bindings: Collection[PodBinding]) -> None:
         """Take in the pods that had no attempt when the operator started."""
-        taken = {run.made_for for run in runs}
-        for pod in self._seen.pods(self._key):
-            which = made_for(pod)
+        taken = {binding.pod_key for binding in bindings}
+        for pod in self._cache.pods(self._key):
+            which = pod_key(pod)
             running = (pod.get("status") or {}).get("phase") == "Running"
             if which is not None and which not in taken and running and not is_leaving(pod, self._work.deleted):
                 self._expect(which, pod["metadata"]["name"])
 
-    def expect(self, run: Run) -> bool:
-        """The run's attempt has ended, and its pod will ask for another; return whether it may."""
-        name = names.pod_name(self._name, *run.made_for)
-        pod = self._seen.pod(self._key, name)
-        if pod is None or made_for(pod) != run.made_for:
+    def expect(self, binding: PodBinding) -> bool:
+        """The binding's attempt has ended, and its pod will ask for another; return whether it may."""
+        name = names.pod_name(self._name, *binding.pod_key)
+        pod = self._cache.pod(self._key, name)
+        if pod is None or pod_key(pod) != binding.pod_key:
             return False
-        self._expect(run.made_for, name)
+        self._expect(binding.pod_key, name)
         return True
 
-    def take(self, run: Run) -> bool:
+    def take(self, binding: PodBinding) -> bool:
         """Have an attempt that starts go on in a pod that has none; return whether there is one.
 
         The trial's own last pod goes first, then those that wait already.
         """
-        free = [(idle, pod) for idle in self._idle.values() if idle.run is None and (pod := self._pod(idle))]
+        free = [(idle, pod) for idle in self._idle.values() if idle.binding is None and (pod := self._pod(idle))]
         if not free:
             return False
-        shape = self._work.shape(run.trial, run.attempt, run.resources)
-        trial_id = run.trial.trial_id
+        shape = self._work.shape(binding.trial, binding.attempt, binding.resources)
+        trial_id = binding.trial.trial_id
         fitting = [
             (_labels(pod).get(names.TRIAL_ID_LABEL) != trial_id, not idle.asked, idle.until, idle.name)
             for idle, pod in free
@@ -117,80 +117,84 @@ class Reuse:
             return False
         name = min(fitting)[-1]
         idle = next(idle for idle, _ in free if idle.name == name)
-        idle.run = run
+        idle.binding = binding
         now = self._clock()
-        run.pod_trial, run.pod_attempt = idle.made_for
-        run.pod_uid = str((self._pod(idle) or {"metadata": {}})["metadata"].get("uid", ""))
-        run.expect_by, run.asked_at = now + ASK_AGAIN_S, now
+        binding.pod_trial, binding.pod_attempt = idle.pod_key
+        binding.pod_uid = str((self._pod(idle) or {"metadata": {}})["metadata"].get("uid", ""))
+        binding.expected_by, binding.asked_at = now + ASK_AGAIN_S, now
         return True
 
-    def began(self, run: Run) -> None:
-        """The run's pod has its attempt."""
-        if idle := self._idle.get(run.made_for):
-            self._answer(idle, run)
+    def began(self, binding: PodBinding) -> None:
+        """The binding's pod has its attempt."""
+        if idle := self._idle.get(binding.pod_key):
+            self._answer(idle, binding)
 
     def holds(self, pod: Object) -> bool:
         """Return whether a pod is kept for another attempt."""
-        which = made_for(pod)
+        which = pod_key(pod)
         return which is not None and which in self._idle
 
-    def is_bound(self, run: Run) -> bool:
-        """Return whether the run's pod is labelled for it, so that it may be told."""
-        pod = self._seen.pod(self._key, names.pod_name(self._name, *run.made_for))
-        return run.given or not run.takes_over or (pod is not None and labelled_for(pod, run))
+    def is_bound(self, binding: PodBinding) -> bool:
+        """Return whether the binding's pod is labelled for it, so that it may be told."""
+        pod = self._cache.pod(self._key, names.pod_name(self._name, *binding.pod_key))
+        return binding.assigned or not binding.in_reused_pod or (pod is not None and labelled_for(pod, binding))
 
-    async def ask(self, which: MadeFor, run: Run | None) -> Run | None:
+    async def ask(self, which: PodKey, binding: PodBinding | None) -> PodBinding | None:
         """Return the next attempt of a pod that asks, once it is labelled for it; None when it is to leave.
 
         Args:
             which: the pod.
-            run: that is to go on in it, where that is known already.
+            binding: that is to go on in it, where that is known already.
 
         Raises:
             NotReadyError: it is to ask again.
         """
         now = self._clock()
         name = names.pod_name(self._name, *which)
-        pod = self._seen.pod(self._key, name)
-        if pod is None or made_for(pod) != which or is_leaving(pod, self._work.deleted):
+        pod = self._cache.pod(self._key, name)
+        if pod is None or pod_key(pod) != which or is_leaving(pod, self._work.deleted):
             return None
         idle = self._idle.get(which)
         if idle is None:
             idle = self._idle[which] = _Idle(name, which, now + IDLE_S)
         if not idle.asked:
             idle.asked, idle.until = True, now + IDLE_S
-        if run is not None:
-            idle.run = run
-            run.expect_by = now + ASK_AGAIN_S
+        if binding is not None:
+            idle.binding = binding
+            binding.expected_by = now + ASK_AGAIN_S
         if idle.answer is None:
             idle.answer = asyncio.get_running_loop().create_future()
-        self._wake()
+        self._enqueue()
         try:
             return await asyncio.wait_for(asyncio.shield(idle.answer), HELD_S)
         except TimeoutError:
             raise NotReadyError("there is no other trial for the pod yet") from None
 
     async def serve(
-        self, now: float, runs: Mapping[str, Run], trials: Mapping[str, Trial], spare: Callable[[], int | None]
+        self,
+        now: float,
+        bindings: Mapping[str, PodBinding],
+        trials: Mapping[str, Trial],
+        spare: Callable[[], int | None],
     ) -> None:
         """Give pods that have asked their next attempts, and let those go that are not needed.
 
         Args:
             now: seconds since the epoch.
-            runs: the attempts under way, by the trial's id.
+            bindings: the attempts under way, by the trial's id.
             trials: the engine's, by id.
             spare: returns how many may wait; None = not known now.
         """
         for idle in list(self._idle.values()):
             if self._pod(idle) is None:
                 self._answer(idle, None)
-            elif idle.run is not None and not _is_current(idle, runs):
-                idle.run, idle.until = None, now + IDLE_S
+            elif idle.binding is not None and not _is_current(idle, bindings):
+                idle.binding, idle.until = None, now + IDLE_S
         asking = [idle for idle in self._idle.values() if idle.asked]
-        await together(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
-        await together(*(self._bind(idle, runs) for idle in asking if idle.run is not None))
+        await gather_all(*(self._keep_log(idle, trials) for idle in asking if not idle.log_kept))
+        await gather_all(*(self._bind(idle, bindings) for idle in asking if idle.binding is not None))
         most = spare()  # as it is now: others have come and gone meanwhile
-        waiting = sorted((idle for idle in self._idle.values() if idle.run is None), key=lambda idle: idle.until)
+        waiting = sorted((idle for idle in self._idle.values() if idle.binding is None), key=lambda idle: idle.until)
         excess = len(waiting) - most if most is not None else 0
         for index, idle in enumerate(waiting):
             if index < excess or now >= idle.until:
@@ -199,20 +203,20 @@ class Reuse:
 
     def times(self) -> list[float]:
         """Return when there will be something to do."""
-        return [idle.until for idle in self._idle.values() if idle.run is None]
+        return [idle.until for idle in self._idle.values() if idle.binding is None]
 
-    def _expect(self, which: MadeFor, name: str) -> None:
+    def _expect(self, which: PodKey, name: str) -> None:
         self._idle.setdefault(which, _Idle(name, which, self._clock() + ASK_AGAIN_S))
 
     def _pod(self, idle: _Idle) -> Object | None:
-        pod = self._seen.pod(self._key, idle.name)
+        pod = self._cache.pod(self._key, idle.name)
         return None if pod is None or is_leaving(pod, self._work.deleted) else pod
 
-    def _answer(self, idle: _Idle, run: Run | None) -> None:
-        if self._idle.get(idle.made_for) is idle:
-            del self._idle[idle.made_for]
+    def _answer(self, idle: _Idle, binding: PodBinding | None) -> None:
+        if self._idle.get(idle.pod_key) is idle:
+            del self._idle[idle.pod_key]
         if idle.answer is not None and not idle.answer.done():
-            idle.answer.set_result(run)
+            idle.answer.set_result(binding)
 
     async def _keep_log(self, idle: _Idle, trials: Mapping[str, Trial]) -> None:
         pod = self._pod(idle)
@@ -220,26 +224,26 @@ class Reuse:
             idle.log_kept = True
             await self._work.keep_latest_log(pod, trials)
 
-    async def _bind(self, idle: _Idle, runs: Mapping[str, Run]) -> None:
-        run, pod = idle.run, self._pod(idle)
-        if run is None or pod is None or not _is_current(idle, runs):
+    async def _bind(self, idle: _Idle, bindings: Mapping[str, PodBinding]) -> None:
+        binding, pod = idle.binding, self._pod(idle)
+        if binding is None or pod is None or not _is_current(idle, bindings):
             return
-        labels = {names.TRIAL_ID_LABEL: run.trial.trial_id, names.ATTEMPT_LABEL: str(run.attempt)}
+        labels = {names.TRIAL_ID_LABEL: binding.trial.trial_id, names.ATTEMPT_LABEL: str(binding.attempt)}
         try:
-            if not labelled_for(pod, run) and not await self._work.label_pod(pod, labels):
-                self._wake()
+            if not labelled_for(pod, binding) and not await self._work.label_pod(pod, labels):
+                self._enqueue()
                 return
         except ApiError as error:
             if error.temporary:
                 raise
             logger.warning("pod %s is not reused: %s", idle.name, error)
-            if run.made_for == idle.made_for and not run.given:
-                run.make_anew(self._clock())
+            if binding.pod_key == idle.pod_key and not binding.assigned:
+                binding.reset_pod(self._clock())
             self._leaves(idle.name)
             self._answer(idle, None)
             return
-        if idle.run is run and _is_current(idle, runs):
-            self._answer(idle, run)
+        if idle.binding is binding and _is_current(idle, bindings):
+            self._answer(idle, binding)
 
 
 def spare(engine: Engine, running: int) -> int | None:
@@ -258,14 +262,14 @@ def spare(engine: Engine, running: int) -> int | None:
     return max(0, most - running) if most else None
 
 
-def _is_current(idle: _Idle, runs: Mapping[str, Run]) -> bool:
-    run = idle.run
+def _is_current(idle: _Idle, bindings: Mapping[str, PodBinding]) -> bool:
+    binding = idle.binding
     return (
-        run is not None
-        and runs.get(run.trial.trial_id) is run
-        and run.trial.running
-        and run.trial.attempt == run.attempt
-        and run.made_for == idle.made_for
+        binding is not None
+        and bindings.get(binding.trial.trial_id) is binding
+        and binding.trial.running
+        and binding.trial.attempt == binding.attempt
+        and binding.pod_key == idle.pod_key
     )
 
 
@@ -284,14 +288,14 @@ class _Reservation:
 @dataclass
 class _Asking:
     pod_attempt: int
-    future: asyncio.Future[Run | None] = field(repr=False)
+    future: asyncio.Future[PodBinding | None] = field(repr=False)
 
 
-class InPlace:
+class InPlaceReservations:
     """Pods that stay after their attempt for their trial's next one (exploits in place), by the trial's id.
 
-    The pod's question waits for the start of the attempt, and the start for the pod (`Run.expect_by`). Each copy of
-    a question gets the same answer. A reservation expires after `ASK_AGAIN_S`.
+    The pod's question waits for the start of the attempt, and the start for the pod (`PodBinding.expected_by`). Each
+    copy of a question gets the same answer. A reservation expires after `ASK_AGAIN_S`.
 
     Args:
         clock: seconds since the epoch.
@@ -302,9 +306,11 @@ class InPlace:
         self._reserved: dict[str, _Reservation] = {}
         self._asking: dict[str, _Asking] = {}
 
-    def reserve(self, run: Run) -> None:
-        """The run's pod said that it will ask for the trial's next attempt."""
-        self._reserved[run.trial.trial_id] = _Reservation(run.pod_attempt, self._clock() + ASK_AGAIN_S, run.resources)
+    def reserve(self, binding: PodBinding) -> None:
+        """The binding's pod said that it will ask for the trial's next attempt."""
+        self._reserved[binding.trial.trial_id] = _Reservation(
+            binding.pod_attempt, self._clock() + ASK_AGAIN_S, binding.resources
+        )
 
     def holds(self, trial_id: str, pod_attempt: int) -> bool:
         """Return whether the pod is kept for the trial's next attempt."""
@@ -318,11 +324,11 @@ class InPlace:
             return None
         return reserved.pod_attempt
 
-    def started(self, run: Run) -> None:
+    def started(self, binding: PodBinding) -> None:
         """Tell a pod that waits whether it goes on."""
-        asking = self._asking.pop(run.trial.trial_id, None)
+        asking = self._asking.pop(binding.trial.trial_id, None)
         if asking is not None and not asking.future.done():
-            asking.future.set_result(run if run.pod_attempt == asking.pod_attempt else None)
+            asking.future.set_result(binding if binding.pod_attempt == asking.pod_attempt else None)
 
     def ended(self, trial_id: str) -> None:
         """The trial is over: no pod of it goes on."""
@@ -331,7 +337,7 @@ class InPlace:
         if asking is not None and not asking.future.done():
             asking.future.set_result(None)
 
-    async def wait(self, trial_id: str, pod_attempt: int) -> Run | None:
+    async def wait(self, trial_id: str, pod_attempt: int) -> PodBinding | None:
         """Return the trial's next attempt once it starts; None when the pod is to leave."""
         asking = self._asking.get(trial_id)
         if asking is None or asking.pod_attempt != pod_attempt:

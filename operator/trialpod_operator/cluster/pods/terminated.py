@@ -91,7 +91,7 @@ _SIGNAL_HINTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class Termination:
     """How an attempt ended, as its pod tells.
 
     Attributes:
@@ -120,14 +120,14 @@ class Ending:
         return AttemptEnd(cause=self.cause, error=self.message, retry=self.retry)
 
 
-def read_ending(
+def read_termination(
     pod: Pod | None,
     *,
     vanished: bool = False,
     deleted_by_us: bool = False,
     said_end: bool = False,
     gone: bool = False,
-) -> Ending | None:
+) -> Termination | None:
     """Return what ended the attempt of a pod; None while it may still be running.
 
     Args:
@@ -145,7 +145,7 @@ def read_ending(
         return None if deleted_by_us or said_end else _never_starting(pod)
     exit_code = terminated.get("exitCode") if terminated is not None else None
     if said_end:
-        return Ending(
+        return Termination(
             kind="completed",
             cause="completed",
             reason="Reported",
@@ -186,15 +186,19 @@ def presumed_gone(pod: Pod, now: float, *, node_ready: bool | None = None, after
     return by_taint or status.get("reason") == "NodeLost" or status.get("phase") == "Unknown"
 
 
-def _failure(reason: str, message: str, *, exit_code: int | None = None, retry: bool = True) -> Ending:
-    return Ending(kind="failure", cause="failed", reason=reason, message=message, retry=retry, exit_code=exit_code)
+def _failure(reason: str, message: str, *, exit_code: int | None = None, retry: bool = True) -> Termination:
+    return Termination(
+        kind="failure", cause="failed", reason=reason, message=message, retry=retry, exit_code=exit_code
+    )
 
 
-def _disruption(reason: str, message: str, *, exit_code: int | None = None, cause: EndCause = "preempted") -> Ending:
-    return Ending(kind="disruption", cause=cause, reason=reason, message=message, exit_code=exit_code)
+def _disruption(
+    reason: str, message: str, *, exit_code: int | None = None, cause: EndCause = "preempted"
+) -> Termination:
+    return Termination(kind="disruption", cause=cause, reason=reason, message=message, exit_code=exit_code)
 
 
-def _disrupted(pod: Pod, exit_code: int | None) -> Ending | None:
+def _disrupted(pod: Pod, exit_code: int | None) -> Termination | None:
     target = condition(pod, "DisruptionTarget") or {}
     if target.get("status") == "True":
         reason = str(target.get("reason") or "DisruptionTarget")
@@ -208,7 +212,7 @@ def _disrupted(pod: Pod, exit_code: int | None) -> Ending | None:
     return None
 
 
-def _never_starting(pod: Pod) -> Ending | None:
+def _never_starting(pod: Pod) -> Termination | None:
     """Return the ending of a pod whose node will never start it.
 
     A kubelet makes a pod that is not to be restarted no second sandbox once it has made a container for it, even one
@@ -227,7 +231,7 @@ def _never_starting(pod: Pod) -> Ending | None:
     return _disruption("SandboxLost", message, cause="lost")
 
 
-def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Ending | None:
+def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Termination | None:
     status = status_of(pod)
     if status.get("phase") != "Failed":
         return None
@@ -262,7 +266,7 @@ def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Ending | N
     return None
 
 
-def _by_init_container(pod: Pod) -> Ending | None:
+def _by_init_container(pod: Pod) -> Termination | None:
     for each in status_of(pod).get("initContainerStatuses") or ():
         state = (each.get("state") or {}).get("terminated")
         if state is None or not state.get("exitCode") or is_sidecar(pod, each.get("name", "")):
@@ -285,7 +289,7 @@ def _beside(pod: Pod) -> str:
     return "".join(told)
 
 
-def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Ending | None:
+def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None:
     reason, words = str(terminated.get("reason") or ""), foreign(terminated.get("message"))
     code = int(terminated.get("exitCode") or 0)
     if reason == "OOMKilled" or (code and _starting(reason) and _OOM_AT_START.search(words)):
@@ -305,7 +309,7 @@ def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Ending | None:
     return _by_exit_code(pod, code, str(terminated.get("message") or ""))
 
 
-def _by_exit_code(pod: Pod, code: int, output: str) -> Ending:
+def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
     words = _in_words(_last_line(output))
     if code == 0:
         return _failure(
@@ -342,7 +346,7 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Ending:
     )
 
 
-def _without_a_word(pod: Pod, *, gone: bool, over: bool) -> Ending:
+def _without_a_word(pod: Pod, *, gone: bool, over: bool) -> Termination:
     node = (pod.get("spec") or {}).get("nodeName") or "its node"
     if gone:
         return _disruption("NodeUnreachable", f"node {node} stopped answering", cause="lost")

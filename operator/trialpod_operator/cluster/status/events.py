@@ -108,8 +108,8 @@ class TrialEvents:
 
         Args:
             trial: its name.
-            reason: of the `Ending`.
-            message: of the `Ending`.
+            reason: of the `Termination`.
+            message: of the `Termination`.
             now: seconds since the epoch.
         """
         told = {name: at for name, at in self._disrupted.get(reason, {}).items() if now - at < DISRUPTED_EVERY_S}

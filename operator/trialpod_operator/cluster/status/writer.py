@@ -18,12 +18,12 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.cluster.hosted import HostedExperiment
-from trialpod_operator.cluster.kube import ApiError, together
-from trialpod_operator.cluster.pods.bindings import Runs
-from trialpod_operator.cluster.pods.pending import Waiting, summarize
+from trialpod_operator.cluster.kube import ApiError, gather_all
+from trialpod_operator.cluster.pods.bindings import PodBindings
+from trialpod_operator.cluster.pods.pending import PendingReason, summarize
 from trialpod_operator.cluster.pods.pod_work import node_of
 from trialpod_operator.cluster.pods.reading import condition, seconds
-from trialpod_operator.cluster.pods.terminated import Ending
+from trialpod_operator.cluster.pods.terminated import Termination
 from trialpod_operator.cluster.status.build import experiment_status, same_status, trial_status
 from trialpod_operator.cluster.status.conditions import Problem, cut, is_starting
 from trialpod_operator.cluster.status.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
@@ -89,7 +89,7 @@ class StatusWriter:
         self._events: list[KubernetesEvent] = []
         self._trial_events = TrialEvents()
         self._item: Mapping[str, Any] = {}
-        self._endings: dict[str, Ending] = {}  # by trial_id, until the engine has taken them in
+        self._endings: dict[str, Termination] = {}  # by trial_id, until the engine has taken them in
 
     def observe(self, item: Mapping[str, Any]) -> None:
         """Take in the object as it was last seen."""
@@ -132,7 +132,7 @@ class StatusWriter:
         why = "the budget is used up, or the trials named have not failed" if has_failed else "no trial has failed"
         self._add(KubernetesEvent("Warning", "NothingToRetry", f"nothing is tried again: {why}"))
 
-    def note_ending(self, trial: Trial, ending: Ending) -> None:
+    def note_ending(self, trial: Trial, ending: Termination) -> None:
         """Take in how a pod ended, for the events."""
         self._endings[trial.trial_id] = ending
 
@@ -149,7 +149,7 @@ class StatusWriter:
 
     def _disruption_target(self, trial: Trial) -> Mapping[str, Any]:
         """Return why the cluster ends a pod of the trial, empty when it does not."""
-        for pod in self._services.seen.pods(self._key):
+        for pod in self._services.cache.pods(self._key):
             if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id:
                 target = condition(pod, "DisruptionTarget") or {}
                 if target.get("status") == "True":
@@ -178,7 +178,7 @@ class StatusWriter:
         self,
         experiment: TuneExperiment | None,
         hosted: HostedExperiment | None,
-        runs: Runs | None,
+        bindings: PodBindings | None,
         problem: Problem | None,
         *,
         refused: bool = False,
@@ -188,38 +188,38 @@ class StatusWriter:
         Args:
             experiment: what the spec asks for, as far as it can be read.
             hosted: the experiment while it is open.
-            runs: its runs.
+            bindings: its attempts and their pods.
             problem: why it does not go on.
             refused: the problem is in the spec itself: it is not tried again before that changes.
         """
         now = self._services.clock()
         if hosted is None and problem is None:
             return None  # finished, and written down as such
-        if hosted is not None and runs is not None:
-            all_written = await self._write_trials(hosted, runs, now, LOOK_S)
+        if hosted is not None and bindings is not None:
+            all_written = await self._write_trials(hosted, bindings, now, LOOK_S)
         else:
             all_written = True
         if hosted is not None and hosted.host.engine.finished and not hosted.files_stored and problem is None:
             return EXPERIMENT_S  # it is over, and says so once its files are stored
         if now - self._written_at < EXPERIMENT_S and problem is None:
             return EXPERIMENT_S - (now - self._written_at) if all_written else 0.0
-        await self._write_experiment(experiment, hosted, runs, problem, now, refused=refused)
+        await self._write_experiment(experiment, hosted, bindings, problem, now, refused=refused)
         await self._post()
         if not all_written:
             return 0.0
-        if runs is not None and runs.changed:
+        if bindings is not None and bindings.changed:
             return SETTLE_S / 2
-        if runs is None or not runs.under_way:
+        if bindings is None or not bindings.under_way:
             return None
-        return PROGRESS_S if len(runs.under_way) <= PROGRESS_AT_ONCE else PROGRESS_AT_ONCE / PROGRESS_PER_S
+        return PROGRESS_S if len(bindings.under_way) <= PROGRESS_AT_ONCE else PROGRESS_AT_ONCE / PROGRESS_PER_S
 
-    async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, runs: Runs) -> bool:
+    async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, bindings: PodBindings) -> bool:
         """Write everything now; return whether nothing is left to write."""
         now = self._services.clock()
-        await self._write_trials(hosted, runs, now)
-        if runs.changed:
+        await self._write_trials(hosted, bindings, now)
+        if bindings.changed:
             return False
-        await self._write_experiment(experiment, hosted, runs, None, now)
+        await self._write_experiment(experiment, hosted, bindings, None, now)
         await self._post()
         return True
 
@@ -227,19 +227,19 @@ class StatusWriter:
         self,
         experiment: TuneExperiment | None,
         hosted: HostedExperiment | None,
-        runs: Runs | None,
+        bindings: PodBindings | None,
         problem: Problem | None,
         now: float,
         *,
         refused: bool = False,
     ) -> None:
-        waits = runs.waits(now) if runs is not None else []
+        waits = bindings.waits(now) if bindings is not None else []
         named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
         if problem is None and hosted is not None and hosted.trouble:
             denied = hosted.keys_refused
             reason = "Refused" if denied else "StorageUnavailable"
             problem = Problem(reason=reason, message=hosted.trouble, stalled=denied)
-        elif problem is None and runs is not None and (why := runs.refusals.why) is not None:
+        elif problem is None and bindings is not None and (why := bindings.rejections.why) is not None:
             problem = _refusal(why) if not hosted_started(hosted) else None
         engine = hosted.host.engine if hosted is not None else None
         remote = hosted.plan.remote if hosted is not None else None
@@ -277,7 +277,7 @@ class StatusWriter:
         self._status = status
         self._written_at = now
         # Gone without a watch having told: the next look lets go of it.
-        self._services.seen.take_experiment(patched or self._item, deleted=patched is None)
+        self._services.cache.update_experiment(patched or self._item, deleted=patched is None)
         if patched is None:
             self._services.add(self._key)
 
@@ -291,48 +291,48 @@ class StatusWriter:
             return int(self._status.get("observedGeneration") or self._generation)
         return self._generation
 
-    def _progressed(self, runs: Runs, now: float) -> set[str]:
+    def _progressed(self, bindings: PodBindings, now: float) -> set[str]:
         """Return the running trials whose progress is to be written now."""
         room = int(min(PROGRESS_AT_ONCE, (now - self._progress_at) * PROGRESS_PER_S))
         if room < 1:
             return set()
         self._progress_at = now
-        self._told = {trial_id: self._told.get(trial_id, now) for trial_id in runs.under_way}
+        self._told = {trial_id: self._told.get(trial_id, now) for trial_id in bindings.under_way}
         old = [(told, trial_id) for trial_id, told in self._told.items() if now - told >= PROGRESS_S]
         found = {trial_id for _, trial_id in heapq.nsmallest(room, old)}
         self._told |= dict.fromkeys(found, now)
         return found
 
     async def _write_trials(
-        self, hosted: HostedExperiment, runs: Runs, now: float, within_s: float | None = None
+        self, hosted: HostedExperiment, bindings: PodBindings, now: float, within_s: float | None = None
     ) -> bool:
         """Write the trials' statuses; return False if time was up before all were written.
 
         Args:
             hosted: the experiment.
-            runs: its runs.
+            bindings: its attempts and their pods.
             now: seconds since the epoch.
             within_s: so long writing is begun; None: until all are written.
         """
         state = hosted.host.engine.state
-        due = {trial_id for trial_id in runs.changed if trial_id in state.trials}
-        due |= self._progressed(runs, now)
-        waits = {trial.trial_id: why for trial, why in runs.waits(now)}
+        due = {trial_id for trial_id in bindings.changed if trial_id in state.trials}
+        due |= self._progressed(bindings, now)
+        waits = {trial.trial_id: why for trial, why in bindings.waits(now)}
         reasons = {trial_id: why.reason for trial_id, why in waits.items()}
         changed = {
             trial_id
             for trial_id in {*reasons, *self._waits}
-            if reasons.get(trial_id) != self._waits.get(trial_id) and trial_id in runs.under_way
+            if reasons.get(trial_id) != self._waits.get(trial_id) and trial_id in bindings.under_way
         }
         self._waits = reasons
-        runs.changed.update(changed)
+        bindings.changed.update(changed)
         due |= changed
         if not due:
             return True
         plans, at_once = [], self._at_once
         for trial_id in sorted(due):
             trial = state.trials[trial_id]
-            item = self._services.seen.trial(self._key, names.trial_name(self._name, trial_id))
+            item = self._services.cache.trial(self._key, names.trial_name(self._name, trial_id))
             if item is None:
                 continue  # it is made first
             moving = not trial.ended and trial_id not in waits
@@ -340,8 +340,8 @@ class StatusWriter:
             if moving and now - self._moving.setdefault(trial_id, now) < settle_s:
                 continue
             since = self._moving.pop(trial_id, now)
-            runs.changed.discard(trial_id)
-            status = self._trial_status(trial, item, hosted, runs, waits.get(trial_id), now)
+            bindings.changed.discard(trial_id)
+            status = self._trial_status(trial, item, hosted, bindings, waits.get(trial_id), now)
             if not same_status(item.get("status"), status):
                 plans.append((trial_id, item, status, since))
                 if within_s is not None and len(plans) >= at_once:
@@ -349,7 +349,7 @@ class StatusWriter:
         if not plans:
             return True
         if not await hosted.wait_committed(COMMIT_S):
-            runs.changed.update(trial_id for trial_id, *_ in plans)
+            bindings.changed.update(trial_id for trial_id, *_ in plans)
             return True
         room = asyncio.Semaphore(PARALLEL)
         late: list[str] = []
@@ -359,7 +359,7 @@ class StatusWriter:
             async with room:
                 if within_s is not None and self._services.clock() - began > within_s:
                     late.append(trial_id)
-                    runs.changed.add(trial_id)
+                    bindings.changed.add(trial_id)
                     self._moving[trial_id] = since
                     return
                 try:
@@ -370,13 +370,13 @@ class StatusWriter:
                         subresource="status",
                     )
                 except ApiError:
-                    runs.changed.add(trial_id)
+                    bindings.changed.add(trial_id)
                     raise
-                self._services.seen.take_trial(patched or item, deleted=patched is None)
+                self._services.cache.update_trial(patched or item, deleted=patched is None)
                 if patched is None:  # gone without a watch having told; it is made again
-                    runs.changed.add(trial_id)
+                    bindings.changed.add(trial_id)
 
-        await together(*(write(*plan) for plan in plans))
+        await gather_all(*(write(*plan) for plan in plans))
         self._at_once = min(MOST_AT_ONCE, max(LEAST_AT_ONCE, 2 * (len(plans) - len(late))))
         return not late and len(plans) < at_once
 
@@ -385,11 +385,11 @@ class StatusWriter:
         trial: Trial,
         item: Mapping[str, Any],
         hosted: HostedExperiment,
-        runs: Runs,
-        waiting: Waiting | None,
+        bindings: PodBindings,
+        waiting: PendingReason | None,
         now: float,
     ) -> dict[str, Any]:
-        pod = runs.pod_of(trial)
+        pod = bindings.pod_of(trial)
         name = names.trial_name(self._name, trial.trial_id)
         return trial_status(
             trial,
@@ -456,7 +456,7 @@ def hosted_started(hosted: HostedExperiment | None) -> bool:
     return hosted is not None and hosted.host.engine.state.flags.sound
 
 
-def _refusal(why: Waiting) -> Problem | None:
+def _refusal(why: PendingReason) -> Problem | None:
     return Problem(reason=why.reason, message=why.text, stalled=True) if why.severity == "stuck" else None
 
 

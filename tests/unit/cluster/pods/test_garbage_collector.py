@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from trialpod_operator.cluster.cache import Seen
-from trialpod_operator.cluster.pods.garbage_collector import GATHER_MOST, GATHER_S, Clearing
+from trialpod_operator.cluster.cache import ObjectCache
+from trialpod_operator.cluster.pods.garbage_collector import GATHER_MOST, GATHER_S, PodGarbageCollector
 from trialpod_operator.cluster.pods.pod_work import PodWork
 
 KEY = "team/digits"
@@ -19,7 +19,7 @@ class Work:
         self.deleted: set[str] = set()
         self.batches: list[list[str]] = []
 
-    async def put_away(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
+    async def collect_finished(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
         self.batches.append([pod["metadata"]["name"] for pod in pods])
         self.deleted |= {pod["metadata"]["uid"] for pod in pods}
         return pods
@@ -33,8 +33,8 @@ class Work:
 
 class World:
     def __init__(self) -> None:
-        self.work, self.seen = Work(), Seen()
-        self.clearing = Clearing(KEY, cast(PodWork, self.work), self.seen)
+        self.work, self.seen = Work(), ObjectCache()
+        self.clearing = PodGarbageCollector(KEY, cast(PodWork, self.work), self.seen)
 
     def finish(self, *names: str) -> None:
         for name in names:
@@ -44,7 +44,7 @@ class World:
                 "uid": name,
                 "labels": {"trialpod.dev/experiment": "digits"},
             }
-            self.seen.take_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
+            self.seen.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
 
     def look(self, now: float, *current: str) -> list[list[str]]:
         asyncio.run(self.clearing.clear(now, current, (), lambda _: False, {}))

@@ -8,12 +8,12 @@ import pytest
 
 from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.cluster.pods.group import BACKOFF_MOST_S, Group, deleted_worker, of_worker, pause_s
-from trialpod_operator.cluster.pods.terminated import Ending
+from trialpod_operator.cluster.pods.terminated import Termination
 
 
-def ending(kind: str = "failure", reason: str = "OOMKilled") -> Ending:
+def ending(kind: str = "failure", reason: str = "OOMKilled") -> Termination:
     cause = "failed" if kind == "failure" else "preempted"
-    return Ending(kind=kind, cause=cause, reason=reason, message="it ended")  # type: ignore[arg-type]
+    return Termination(kind=kind, cause=cause, reason=reason, message="it ended")  # type: ignore[arg-type]
 
 
 FAILED = AttemptEnd(cause="failed", error="ConnectionResetError: a rank")

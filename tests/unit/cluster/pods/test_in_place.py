@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from virtual_time import run
 
-from trialpod_operator.cluster.pods.binding import Run
-from trialpod_operator.cluster.pods.reuse import InPlace
+from trialpod_operator.cluster.pods.binding import PodBinding
+from trialpod_operator.cluster.pods.reuse import InPlaceReservations
 
 
-def attempt() -> Run:
+def attempt() -> PodBinding:
     trial: Any = SimpleNamespace(trial_id="d75de_00002")
-    return Run(trial, attempt=3, pod_attempt=2)
+    return PodBinding(trial, attempt=3, pod_attempt=2)
 
 
 def test_a_question_that_comes_twice_has_one_answer() -> None:
     """The answer to one of them may get lost; the other one must not send the pod away."""
 
     async def ask_twice() -> None:
-        in_place, given = InPlace(lambda: 0.0), attempt()
+        in_place, given = InPlaceReservations(lambda: 0.0), attempt()
         asked = [asyncio.ensure_future(in_place.wait("d75de_00002", 2)) for _ in range(2)]
         await asyncio.sleep(0)
         in_place.started(given)
@@ -33,7 +33,7 @@ def test_a_question_that_comes_twice_has_one_answer() -> None:
 
 def test_when_nothing_starts_in_time_every_copy_of_the_question_is_told_so() -> None:
     async def ask_twice() -> None:
-        in_place, given = InPlace(lambda: 0.0), attempt()
+        in_place, given = InPlaceReservations(lambda: 0.0), attempt()
         in_place.reserve(given)
         asked = [asyncio.ensure_future(in_place.wait("d75de_00002", 2)) for _ in range(2)]
         assert await asyncio.gather(*asked) == [None, None]
@@ -46,9 +46,9 @@ def test_an_attempt_that_starts_at_the_last_moment_is_given(monkeypatch: pytest.
     """The pod counts as bound to it: sent away, the attempt would wait for it in vain."""
 
     async def ask() -> None:
-        in_place, given = InPlace(lambda: 0.0), attempt()
+        in_place, given = InPlaceReservations(lambda: 0.0), attempt()
 
-        async def late(waiting: asyncio.Future[Run | None], _seconds: float) -> None:
+        async def late(waiting: asyncio.Future[PodBinding | None], _seconds: float) -> None:
             in_place.started(given)
             raise TimeoutError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cluster_objects import NOW, at, live_pod
 
-from trialpod_operator.cluster.pods.pending import Waiting, summarize, why_waiting
+from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason, summarize
 
 
 def _unscheduled(message: str, reason: str = "Unschedulable") -> dict[str, Any]:
@@ -83,7 +83,7 @@ _NODES = (
     ],
 )
 def test_the_reason_its_severity_and_the_remedy(pod: dict[str, Any], reason: str, severity: str, words: str) -> None:
-    found = why_waiting(pod, NOW)
+    found = pending_reason(pod, NOW)
     assert found is not None
     assert (found.reason, found.severity) == (reason, severity)
     assert words in found.text
@@ -96,11 +96,11 @@ def test_the_reason_its_severity_and_the_remedy(pod: dict[str, Any], reason: str
 def test_a_pod_in_a_queue_says_which() -> None:
     gates = [{"name": "kueue.x-k8s.io/admission"}]
     labels = {"kueue.x-k8s.io/queue-name": "gpus"}
-    found = why_waiting(live_pod(schedulingGates=gates, metadata={"labels": labels}), NOW)
+    found = pending_reason(live_pod(schedulingGates=gates, metadata={"labels": labels}), NOW)
     assert found is not None
     assert found.reason == "Queued"
     assert "from the queue gpus; `kubectl describe localqueue gpus`" in found.text
-    told = why_waiting(
+    told = pending_reason(
         live_pod(schedulingGates=gates, metadata={"labels": labels}), NOW, event="LocalQueue gpus doesn't exist"
     )
     assert told is not None
@@ -108,7 +108,7 @@ def test_a_pod_in_a_queue_says_which() -> None:
         "stuck",
         True,
     )
-    other = why_waiting(live_pod(schedulingGates=[{"name": "example.com/a"}]), NOW)
+    other = pending_reason(live_pod(schedulingGates=[{"name": "example.com/a"}]), NOW)
     assert other is not None
     assert (other.reason, "example.com/a" in other.message) == ("SchedulingGated", True)
 
@@ -132,8 +132,8 @@ def test_a_pod_in_a_queue_says_which() -> None:
 )
 def test_a_volume_that_cannot_be_mounted_shows_in_the_event_at_once(event: str, reason: str, words: str) -> None:
     pod = _waits("ContainerCreating")
-    found = why_waiting(pod, NOW - 90, event=event)
-    assert why_waiting(pod, NOW - 90) is None
+    found = pending_reason(pod, NOW - 90, event=event)
+    assert pending_reason(pod, NOW - 90) is None
     assert found is not None
     assert found.reason == reason
     assert words in found.text
@@ -142,21 +142,21 @@ def test_a_volume_that_cannot_be_mounted_shows_in_the_event_at_once(event: str, 
 def test_init_containers_are_named() -> None:
     status = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {"startedAt": at(-80)}}}]}
     pod = live_pod(status=status, initContainers=[{"name": "fetch", "image": "f"}])
-    found = why_waiting(pod, NOW)
+    found = pending_reason(pod, NOW)
     assert found is not None
     assert (found.reason, found.since) == ("Initializing", NOW - 80)
     status["initContainerStatuses"][0]["state"] = {"waiting": {"reason": "ErrImagePull", "message": "not found"}}
-    broken = why_waiting(live_pod(status=status, initContainers=[{"name": "fetch", "image": "f:9"}]), NOW)
+    broken = pending_reason(live_pod(status=status, initContainers=[{"name": "fetch", "image": "f:9"}]), NOW)
     assert broken is not None
     assert "image f:9" in broken.message
 
 
 def test_a_pod_that_no_scheduler_looks_at_is_noticed() -> None:
     pod = live_pod(status={"conditions": []}, nodeName=None, schedulerName="mine")
-    found = why_waiting(pod, NOW)
+    found = pending_reason(pod, NOW)
     assert found is not None
     assert "mine" in found.message
-    assert why_waiting(pod, NOW - 95) is None
+    assert pending_reason(pod, NOW - 95) is None
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,13 @@ def test_a_pod_that_no_scheduler_looks_at_is_noticed() -> None:
     ],
 )
 def test_what_runs_or_ended_or_is_going_does_not_wait(pod: dict[str, Any]) -> None:
-    assert why_waiting(pod, NOW) is None
+    assert pending_reason(pod, NOW) is None
 
 
-def _entry(name: str, reason: str, since: float | None = None, severity: Any = "waiting") -> tuple[str, Waiting]:
-    return name, Waiting(reason=reason, message=f"m-{reason}", remedy="do", severity=severity, since=since)
+def _entry(
+    name: str, reason: str, since: float | None = None, severity: Any = "waiting"
+) -> tuple[str, PendingReason]:
+    return name, PendingReason(reason=reason, message=f"m-{reason}", remedy="do", severity=severity, since=since)
 
 
 def test_many_pods_make_one_entry_of_the_most_frequent_reason() -> None:

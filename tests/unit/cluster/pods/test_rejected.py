@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trialpod_operator.cluster.pods.pending import why_refused
+from trialpod_operator.cluster.pods.rejected import rejection_reason
 
 _POD = 'pods "digits-d75de-00001-1" is forbidden: '
 _QUOTA = (
@@ -109,7 +109,7 @@ _RBAC = (
 def test_a_refusal_names_what_is_wrong_and_what_to_do(
     status: int, message: str, reason: str, severity: str, words: str
 ) -> None:
-    found = why_refused(status, "Reason", message)
+    found = rejection_reason(status, "Reason", message)
     assert (found.reason, found.severity) == (reason, severity)
     assert words in found.text
     assert found.remedy

@@ -204,17 +204,17 @@ def test_a_pod_speaks_for_the_trial_that_it_has_now(run: Run) -> None:
             )
         )
         caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
-        runs = world.operator.controller.find("team/digits")._runs  # type: ignore[union-attr]
-        assert runs is not None
+        experiment = world.operator.controller.find("team/digits")
+        assert experiment is not None
         made_for = pod["metadata"]["annotations"][names.MADE_FOR_ANNOTATION].partition("/")[0]
         now = world.trials()[2]["spec"]["trialId"]
         other = next(t["spec"]["trialId"] for t in world.trials()[:2] if t["spec"]["trialId"] != made_for)
-        assert runs.assignments.permits(caller, now) == ""
-        assert "does not belong" in runs.assignments.permits(caller, made_for)
-        assert runs.assignments.admits(caller, made_for, 1) == ""
-        assert "was made for" in runs.assignments.admits(caller, made_for, 2)
-        assert "was made for" in runs.assignments.admits(caller, other, 1)
-        assert "was made for" in runs.assignments.admits(caller, now, 1)
+        assert experiment.permits(caller, now) == ""
+        assert "does not belong" in experiment.permits(caller, made_for)
+        assert experiment.admits(caller, made_for, 1) == ""
+        assert "was made for" in experiment.admits(caller, made_for, 2)
+        assert "was made for" in experiment.admits(caller, other, 1)
+        assert "was made for" in experiment.admits(caller, now, 1)
         await world.until_over()
 
     run(scenario)

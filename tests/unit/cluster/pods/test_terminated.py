@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cluster_objects import NOW, at, live_pod, target, terminated
 
-from trialpod_operator.cluster.pods.terminated import presumed_gone, read_ending
+from trialpod_operator.cluster.pods.terminated import presumed_gone, read_termination
 
 _DELETED = {"deletionTimestamp": at(20), "deletionGracePeriodSeconds": 30}  # asked for 10 s ago
 _DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
@@ -332,7 +332,7 @@ NO_RETRY = {"CommandNotFound", "NoRuntime", "SysctlForbidden"}
 
 @pytest.mark.parametrize(("pod", "kind", "reason", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_the_table_of_endings(pod: dict[str, Any], kind: str, reason: str, words: str) -> None:
-    ending = read_ending(pod)
+    ending = read_termination(pod)
     assert ending is not None
     assert (ending.kind, ending.reason) == (kind, reason)
     assert words in ending.message
@@ -349,10 +349,10 @@ OVER = [row for row in ROWS if row[3] != "SandboxLost"]
 
 @pytest.mark.parametrize("row", OVER, ids=[row[0] for row in OVER])
 def test_the_attempts_own_word_goes_first_and_then_that_we_deleted_the_pod(row: tuple[Any, ...]) -> None:
-    said = read_ending(row[1], said_end=True, deleted_by_us=True)
+    said = read_termination(row[1], said_end=True, deleted_by_us=True)
     assert said is not None
     assert said.kind == "completed"
-    ours = read_ending(row[1], deleted_by_us=True)
+    ours = read_termination(row[1], deleted_by_us=True)
     assert ours is not None
     assert (ours.kind, ours.cause, ours.reason) == ("disruption", "preempted", "DeletedByOperator")
 
@@ -378,31 +378,31 @@ def test_the_attempts_own_word_goes_first_and_then_that_we_deleted_the_pod(row: 
     ],
 )
 def test_what_still_runs_has_no_ending(pod: dict[str, Any]) -> None:
-    assert read_ending(pod) is None
-    assert read_ending(pod, said_end=True) is None
+    assert read_termination(pod) is None
+    assert read_termination(pod, said_end=True) is None
 
 
 def test_a_pod_that_never_starts_and_is_on_its_way_out_is_waited_for() -> None:
-    assert read_ending(_sandbox("False", _MADE), deleted_by_us=True) is None
-    assert read_ending(_sandbox("False", _MADE), said_end=True) is None
+    assert read_termination(_sandbox("False", _MADE), deleted_by_us=True) is None
+    assert read_termination(_sandbox("False", _MADE), said_end=True) is None
 
 
 def test_a_disruption_that_was_called_off_explains_nothing() -> None:
     called_off = {**target("DisruptionTarget", "PreemptionByScheduler", ""), "status": "False"}
-    ending = read_ending(live_pod(phase="Failed", status={"conditions": [called_off]}, state=terminated(1)))
+    ending = read_termination(live_pod(phase="Failed", status={"conditions": [called_off]}, state=terminated(1)))
     assert ending is not None
     assert ending.kind == "failure"
 
 
 @pytest.mark.parametrize("pod", [None, live_pod(phase="Running", state={"running": {}})])
 def test_a_pod_that_vanished_without_a_word_is_lost(pod: dict[str, Any] | None) -> None:
-    ending = read_ending(pod, vanished=True)
+    ending = read_termination(pod, vanished=True)
     assert ending is not None
     assert (ending.kind, ending.cause, ending.reason) == ("disruption", "lost", "PodVanished")
 
 
 def test_a_vanished_pod_is_judged_by_what_was_last_seen_of_it() -> None:
-    ending = read_ending(live_pod(phase="Failed", state=terminated(137, "OOMKilled")), vanished=True)
+    ending = read_termination(live_pod(phase="Failed", state=terminated(137, "OOMKilled")), vanished=True)
     assert ending is not None
     assert ending.reason == "OOMKilled"
 
@@ -410,7 +410,7 @@ def test_a_vanished_pod_is_judged_by_what_was_last_seen_of_it() -> None:
 def test_memory_without_a_limit_is_the_nodes() -> None:
     pod = live_pod(phase="Failed", state=terminated(137, "OOMKilled"))
     del pod["spec"]["containers"][0]["resources"]
-    ending = read_ending(pod)
+    ending = read_termination(pod)
     assert ending is not None
     assert "has no limit; set spec.resources.memory" in ending.message
 
@@ -418,7 +418,7 @@ def test_memory_without_a_limit_is_the_nodes() -> None:
 def test_sigterm_of_a_container_with_a_liveness_probe_is_a_failure() -> None:
     pod = live_pod(phase="Failed", state=terminated(143))
     pod["spec"]["containers"][0]["livenessProbe"] = {"exec": {"command": ["true"]}}
-    ending = read_ending(pod)
+    ending = read_termination(pod)
     assert ending is not None
     assert ending.counts_as_failure
     assert "liveness probe" in ending.message
@@ -428,7 +428,7 @@ def test_a_container_that_was_put_before_the_trials_is_not_taken_for_it() -> Non
     pod = live_pod(phase="Running", state={"running": {}})
     pod["spec"]["containers"].insert(0, {"name": "istio-proxy", "image": "p"})
     pod["status"]["containerStatuses"].insert(0, {"name": "istio-proxy", "state": terminated(1)})
-    assert read_ending(pod) is None
+    assert read_termination(pod) is None
 
 
 def _stuck(overdue: float, **status: Any) -> dict[str, Any]:
@@ -449,7 +449,7 @@ def test_a_pod_in_deletion_on_a_dead_node_is_given_up_after_its_grace_period() -
     assert not presumed_gone(_stuck(21), NOW, node_ready=True)
     assert not presumed_gone(_stuck(21), NOW)
     assert not presumed_gone(live_pod(phase="Running"), NOW, node_ready=False)
-    ending = read_ending(_stuck(21), gone=True)
+    ending = read_termination(_stuck(21), gone=True)
     assert ending is not None
     assert (ending.cause, ending.reason) == ("lost", "NodeUnreachable")
     assert "node-1" in ending.message
@@ -457,6 +457,6 @@ def test_a_pod_in_deletion_on_a_dead_node_is_given_up_after_its_grace_period() -
 
 def test_last_line_of_a_killed_process_is_not_called_its_cause() -> None:
     ended = terminated(137, message="STEP iteration=55 done=55\n")
-    ending = read_ending(live_pod(phase="Failed", state=ended))
+    ending = read_termination(live_pod(phase="Failed", state=ended))
     assert ending is not None
     assert ending.message.endswith("; the last line that it printed: STEP iteration=55 done=55")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trialpod_operator.cluster.monotonic_epoch import steady
+from trialpod_operator.cluster.controller import monotonic_epoch
 
 
 def test_a_clock_that_is_set_back_goes_on_from_where_it_was() -> None:
     given = [1000.0]
-    clock = steady(lambda: given[0])
+    clock = monotonic_epoch(lambda: given[0])
     given[0] = 1010.0
     assert clock() == 1010.0
     given[0] -= 3600.0
@@ -18,6 +18,6 @@ def test_a_clock_that_is_set_back_goes_on_from_where_it_was() -> None:
 
 def test_a_clock_that_is_set_forward_is_followed() -> None:
     given = [1000.0]
-    clock = steady(lambda: given[0])
+    clock = monotonic_epoch(lambda: given[0])
     given[0] = 5000.0
     assert clock() == 5000.0
