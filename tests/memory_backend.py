@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
+from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
 
 
 class MemoryBackend:

@@ -151,7 +151,7 @@ class _Rules:
         space = {} if not self._has("searchSpace") else self._get("searchSpace")
         if not isinstance(space, dict):
             return
-        from trialpod.tune.search.variant_generator import VariantSpace
+        from trialpod.tune.search.spaces.variants import VariantSpace
         from trialpod_operator.api.search_space import compile_search_space
         from trialpod_operator.api.validation import locate
 

@@ -29,7 +29,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import opaque_decoder
 from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Constant, SearchSpaceError
-from trialpod.tune.search.variant_generator import VariantSpace
+from trialpod.tune.search.spaces.variants import VariantSpace
 from trialpod_operator.api.problems import Problem
 
 _NUMERIC: dict[str, Callable[..., Any]] = {

@@ -10,8 +10,7 @@ import sys
 from typing import Any
 
 from trialpod.cli.command import Command
-from trialpod.tune.ranking import latest_finite
-from trialpod.tune.result_rows import read_rows
+from trialpod.tune.results import latest_finite, read_rows
 from trialpod_operator.commands import results, target
 from trialpod_operator.display.json_lines import strict, trial_data
 from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, best_text, no_best, paste_text

@@ -27,8 +27,9 @@ from trialpod.storage.registry import open_storage, scheme_of, storage_class
 from trialpod.storage.s3 import routes
 from trialpod.storage.s3.endpoints import endpoint_of
 from trialpod.storage.s3.storage import parse_uri
-from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest
+from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.callback_list import CallbackError
+from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.shipping.package import own_modules, stored_objects
 from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles
 from trialpod_operator.cluster import names

@@ -28,7 +28,7 @@ from trialpod_operator.display.view import ENDED
 from trialpod_operator.kube_client.view import row_of, seconds
 
 if TYPE_CHECKING:
-    from trialpod.tune.backends import TrialOutcome
+    from trialpod.tune.outcomes import TrialOutcome
 
 logger = logging.getLogger(__name__)
 

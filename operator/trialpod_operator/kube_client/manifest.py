@@ -22,7 +22,7 @@ from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
 from trialpod.tune.search.search_generator import SearchGenerator
-from trialpod.tune.search.variant_generator import grid_values
+from trialpod.tune.search.spaces.variants import grid_values
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.search_space import (

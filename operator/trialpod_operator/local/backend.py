@@ -15,9 +15,10 @@ from trialpod.protocol.messages import CheckpointRules
 from trialpod.protocol.values import ParamsEncoder, open_leniently
 from trialpod.storage.layout import EXPERIMENT_KEY, TRIALPOD_DIR
 from trialpod.storage.registry import local_folder, open_storage
-from trialpod.tune.backends import ExperimentOutcome, ExperimentRequest, TrialOutcome
+from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.callback import Callback
 from trialpod.tune.location.places import experiment_place
+from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
 from trialpod.tune.progress_reporter import CLIReporter
 from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles, read_values_from
 from trialpod_operator.display.base import Display, write_closing

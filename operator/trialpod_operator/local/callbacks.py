@@ -39,7 +39,7 @@ from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.trial_files import complete_result, static_fields
 
 if TYPE_CHECKING:
-    from trialpod.tune.backends import TrialOutcome
+    from trialpod.tune.outcomes import TrialOutcome
 
 STATE_S = 10.0
 """How often the state of callbacks is written at most."""

@@ -21,8 +21,9 @@ def run_file(file: str, arguments: Sequence[str]) -> bool:
     """
     script = Path(file)
     from trialpod import compat
+    from trialpod.compat.activation import activate
 
-    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    activate(os.environ.get(compat.VARIABLE, ""))
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
@@ -45,8 +46,9 @@ def run_module(module: str, arguments: Sequence[str]) -> bool:
         TrialpodError: an experiment in it could not continue, or cannot work.
     """
     from trialpod import compat
+    from trialpod.compat.activation import activate
 
-    compat.activate(os.environ.get(compat.VARIABLE, ""))
+    activate(os.environ.get(compat.VARIABLE, ""))
     sys.argv = [module, *arguments]
     sys.path.insert(0, os.getcwd())
     try:

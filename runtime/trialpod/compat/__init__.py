@@ -1,27 +1,7 @@
 """Other systems' names for what trialpod does: code that imports them runs unchanged.
 
-`activate` is called in processes that run user code, with what the environment or a packed Trainable says.
+Processes that run user code call `activation.activate` with what the environment or a packed Trainable says.
 """
-
-from __future__ import annotations
 
 VARIABLE = "TRIALPOD_COMPAT"
 """Environment variable: "ray" makes ``import ray`` an alias of trialpod; "ray!" also hides a real Ray."""
-
-
-def activate(wanted: str) -> None:
-    """Install the aliases that `wanted` names, as the variable TRIALPOD_COMPAT does; "" is none.
-
-    Raises:
-        InvalidInputError: it names something else, or a real Ray would be hidden by "ray".
-    """
-    if not wanted:
-        return
-    name = wanted.strip().lower()
-    if name not in ("ray", "ray!"):
-        from trialpod.errors import InvalidInputError
-
-        raise InvalidInputError(f"variable {VARIABLE}={wanted!r}: must be 'ray', or 'ray!' to hide a real Ray")
-    from trialpod.compat.ray import install
-
-    install(replace=name.endswith("!"))

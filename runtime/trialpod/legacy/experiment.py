@@ -12,8 +12,8 @@ from trialpod.tune.trial import Trial
 __all__ = ["Experiment", "Trial", "_convert_to_experiment_list"]
 
 if TYPE_CHECKING:
-    from trialpod.tune.config import CheckpointConfig
     from trialpod.tune.sync_config import SyncConfig
+    from trialpod.tune.trial_config import CheckpointConfig
 
 
 class Experiment:

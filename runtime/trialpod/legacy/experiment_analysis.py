@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.flattened import flattened
-from trialpod.tune.ranking import best_index, check_scope, metrics_of
-from trialpod.tune.result import Result, check_mode, frame_of, lookup, unknown_metric
+from trialpod.tune.result import Result, check_mode, frame_of, unknown_metric
 from trialpod.tune.result_keys import DEFAULT_METRIC
-from trialpod.tune.result_rows import Scope, number, read_rows
+from trialpod.tune.results import Scope, best_index, check_scope, flattened, lookup, metrics_of, number, read_rows
 from trialpod.tune.trial import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trialpod.tune.backends import Backend, ExperimentOutcome
+    from trialpod.tune.backends import Backend
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
+    from trialpod.tune.outcomes import ExperimentOutcome
 
 logger = logging.getLogger(__name__)
 

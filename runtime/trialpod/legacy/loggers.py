@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
-from trialpod.tune.flattened import flattened
 from trialpod.tune.logger.logger_callback import LoggerCallback
+from trialpod.tune.results import flattened
 
 if TYPE_CHECKING:
     from trialpod.tune.trial import Trial

@@ -13,11 +13,10 @@ from trialpod.legacy.run_arguments import RunArguments, translated
 from trialpod.tune.tuner_arguments import resume_flags
 
 if TYPE_CHECKING:
-    from trialpod.tune.backends import ExperimentOutcome
-    from trialpod.tune.config import CheckpointConfig
-    from trialpod.tune.resume_config import ResumeConfig
+    from trialpod.tune.outcomes import ExperimentOutcome
     from trialpod.tune.sync_config import SyncConfig
     from trialpod.tune.trial import Trial
+    from trialpod.tune.trial_config import CheckpointConfig, ResumeConfig
 
 _WHERE = "tune.run"
 _SHOWN_FAILURES = 5

@@ -13,10 +13,11 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 from trialpod.legacy.run_options import with_run_options
-from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+from trialpod.tune.config import RunConfig, TuneConfig
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import ATTRIBUTE, resources_of, with_resources
 from trialpod.tune.sync_config import SyncConfig
+from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 from trialpod.tune.tuner import Tuner
 
 _NOT_SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from trialpod import compat
+from trialpod.compat.activation import activate
 from trialpod.errors import InvalidInputError, StorageError, TrainableError, nearest
 from trialpod.protocol.messages import TrainableRef
 from trialpod.storage.base import checked_key
@@ -85,7 +86,7 @@ def preload(ref: TrainableRef) -> str:
 
 def _activate(wanted: str) -> None:
     try:
-        compat.activate(wanted)
+        activate(wanted)
     except InvalidInputError as error:
         raise TrainableError(str(error)) from error
 

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from trialpod.tune import logger, schedulers, search, stopper, utils
     from trialpod.tune.callback import Callback
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
-    from trialpod.tune.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
+    from trialpod.tune.config import RunConfig, TuneConfig
     from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
     from trialpod.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from trialpod.tune.registry import register_env, register_trainable
     from trialpod.tune.resources import with_resources
     from trialpod.tune.result import Result
     from trialpod.tune.result_grid import ResultGrid
-    from trialpod.tune.resume_config import ResumeConfig
     from trialpod.tune.schedulers import create_scheduler
     from trialpod.tune.search import create_searcher
     from trialpod.tune.search.sample import (
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from trialpod.tune.stopper.stopper import Stopper
     from trialpod.tune.sync_config import SyncConfig
     from trialpod.tune.trainable.trainable import Trainable
+    from trialpod.tune.trial_config import CheckpointConfig, FailureConfig, ResumeConfig
     from trialpod.tune.tuner import Tuner
 
 __all__ = [
@@ -134,7 +134,7 @@ __all__ = [
 _HOMES = {
     "trialpod.tune.callback": ("Callback",),
     "trialpod.tune.checkpoints.checkpoint": ("Checkpoint",),
-    "trialpod.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig", "TuneConfig"),
+    "trialpod.tune.config": ("RunConfig", "TuneConfig"),
     "trialpod.legacy.experiment": ("Experiment",),
     "trialpod.legacy.experiment_analysis": ("ExperimentAnalysis",),
     "trialpod.legacy.checkpoint_dir": ("checkpoint_dir", "make_checkpoint_dir", "save_checkpoint"),
@@ -145,7 +145,6 @@ _HOMES = {
     "trialpod.tune.resources": ("with_resources",),
     "trialpod.tune.result": ("Result",),
     "trialpod.tune.result_grid": ("ResultGrid",),
-    "trialpod.tune.resume_config": ("ResumeConfig",),
     "trialpod.tune.schedulers": ("create_scheduler",),
     "trialpod.tune.search": ("create_searcher",),
     "trialpod.tune.search.sample": (
@@ -181,6 +180,7 @@ _HOMES = {
     "trialpod.tune.trainable.trainable": ("Trainable",),
     "trialpod.tune.sync_config": ("SyncConfig",),
     "trialpod.legacy.run": ("run", "run_experiments"),
+    "trialpod.tune.trial_config": ("CheckpointConfig", "FailureConfig", "ResumeConfig"),
     "trialpod.tune.tuner": ("Tuner",),
 }
 _NAMES = {name: home for home, names in _HOMES.items() for name in names}

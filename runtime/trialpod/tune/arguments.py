@@ -1,11 +1,12 @@
-"""Misspelt arguments of public classes: the error names the nearest one that there is."""
+"""What public classes do with arguments that they cannot use: the error names the nearest one, or what is allowed."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
 
-from trialpod.errors import InvalidInputError, nearest
+from trialpod.errors import InvalidInputError, NotSupportedError, nearest
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -31,3 +32,27 @@ def names_nearest(cls: _Class) -> _Class:
 
     cls.__init__ = init  # type: ignore[misc]
     return cls
+
+
+def refuse(where: str, argument: str, value: object, allowed: str) -> NoReturn:
+    """Raise the error for an argument that has a value it cannot have."""
+    raise InvalidInputError(f"{where}({argument}={value!r}): {argument} must be {allowed}")
+
+
+def not_supported(where: str, argument: str, remedy: str) -> NoReturn:
+    """Raise the error for an argument of Ray's that has no counterpart."""
+    raise NotSupportedError(f"{where}({argument}=...): {argument} is not supported; {remedy}")
+
+
+def is_int(value: object) -> bool:
+    """Return whether a value is an integer, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def choose(where: str, argument: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse a value that is not one of `allowed`."""
+    if value in allowed:
+        return
+    text = " or ".join(repr(name) for name in allowed)
+    guess = nearest(value, allowed) if isinstance(value, str) else None
+    refuse(where, argument, value, text + (f" (did you mean {guess!r}?)" if guess else ""))

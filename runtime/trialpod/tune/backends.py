@@ -7,13 +7,14 @@ the entry-point group ``trialpod.backends``; the entry point is a class (made wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.missing import install_command
-from trialpod.protocol.messages import CheckpointInfo, CheckpointRules, TrainableRef
+from trialpod.protocol.messages import CheckpointRules, TrainableRef
+from trialpod.tune.outcomes import ExperimentOutcome
 
 if TYPE_CHECKING:
     from trialpod.tune.callback import Callback
@@ -83,43 +84,6 @@ class ExperimentRequest:
     def directory(self) -> str:
         """The experiment's directory."""
         return os.path.join(self.storage_path, self.name)
-
-
-@dataclass(kw_only=True)
-class TrialOutcome:
-    """One trial when its experiment ended, or as it is found in storage."""
-
-    trial_id: str
-    name: str
-    config: dict[str, Any]
-    status: str  # PENDING, RUNNING, PAUSED, TERMINATED, ERROR
-    path: str  # its directory, or its URI when the experiment was read from a storage elsewhere
-    last_result: dict[str, Any] | None = None  # flattened, with the static keys (trial_id, config, ...)
-    error: str = ""  # one line; empty when there is none
-    traceback: str = ""
-    checkpoints: list[CheckpointInfo] = field(default_factory=list)  # committed and still there, oldest first
-    checkpoint_uri: str = ""  # where they are when that is not `path`
-    checkpoint_rules: CheckpointRules = field(default_factory=CheckpointRules)  # rank them from worst to best
-    experiment_tag: str = ""
-    trainable_name: str = ""
-    failures: int = 0
-    created_at: float = 0.0  # seconds since the epoch; 0 = not known
-    resources: dict[str, float] = field(default_factory=dict)  # what it asked for; empty where that is not known
-
-
-@dataclass(kw_only=True)
-class ExperimentOutcome:
-    """An experiment when it ended, or as it is found in storage."""
-
-    name: str
-    path: str  # its directory, or its URI when it was read from a storage elsewhere
-    state: str  # Running, Suspended, Succeeded, Failed, Stopped
-    message: str = ""  # one sentence about `state`; may be empty
-    metric: str | None = None
-    mode: Literal["max", "min"] | None = None
-    uri: str = ""  # where it is stored when that is not only `path`
-    broken: str = ""  # why it could not go on as an experiment: a metric that nobody reported, an algorithm's error
-    trials: Sequence[TrialOutcome] = field(default_factory=list)  # in order of creation
 
 
 class Backend(Protocol):

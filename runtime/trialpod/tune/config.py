@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
-from trialpod.errors import InvalidInputError, NotSupportedError, nearest, refuse_stand_ins
-from trialpod.tune.arguments import names_nearest
-from trialpod.tune.flattened import flattened
+from trialpod.errors import InvalidInputError, refuse_stand_ins
+from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
+from trialpod.tune.results import flattened
+from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -30,112 +31,6 @@ if TYPE_CHECKING:
 
 IF_EXISTS = ("resume", "add", "fresh", "error")
 TYPE_OF_STOP = "a dict of metric names to numbers, a Stopper, a function (trial_id, result) -> bool, or a list"
-
-
-def refuse(where: str, argument: str, value: object, allowed: str) -> NoReturn:
-    """Raise the error for an argument that has a value it cannot have."""
-    raise InvalidInputError(f"{where}({argument}={value!r}): {argument} must be {allowed}")
-
-
-def _not_supported(where: str, argument: str, remedy: str) -> NoReturn:
-    raise NotSupportedError(f"{where}({argument}=...): {argument} is not supported; {remedy}")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _choose(where: str, argument: str, value: object, allowed: Sequence[str]) -> None:
-    if value in allowed:
-        return
-    text = " or ".join(repr(name) for name in allowed)
-    guess = nearest(value, allowed) if isinstance(value, str) else None
-    refuse(where, argument, value, text + (f" (did you mean {guess!r}?)" if guess else ""))
-
-
-@names_nearest
-@dataclass
-class CheckpointConfig:
-    """Which checkpoints a trial keeps, and when a class Trainable writes them by itself.
-
-    Args:
-        num_to_keep: how many checkpoints of a trial to keep, at least 1; None keeps all. The newest is always kept,
-            even when it is not among the best.
-        checkpoint_score_attribute: the metric that tells which ones are best; None means the newest are.
-        checkpoint_score_order: "max" or "min".
-        checkpoint_frequency: every how many training iterations a class Trainable is checkpointed; 0 is never.
-        checkpoint_at_end: whether a class Trainable is checkpointed when its trial ends. None means: yes if the
-            class implements `save_checkpoint`. (Ray means yes for every class, which makes a class without
-            `save_checkpoint` fail at its end.)
-
-    Raises:
-        InvalidInputError: an argument has a value that it cannot have.
-    """
-
-    num_to_keep: int | None = None
-    checkpoint_score_attribute: str | None = None
-    checkpoint_score_order: Literal["max", "min"] = "max"
-    checkpoint_frequency: int = 0
-    checkpoint_at_end: bool | None = None
-
-    def __post_init__(self) -> None:
-        self.validate()
-
-    def validate(self) -> None:
-        """Raise InvalidInputError for a value that cannot work."""
-        where = "CheckpointConfig"
-        refuse_stand_ins(*vars(self).values())
-        if self.num_to_keep is not None and (not _is_int(self.num_to_keep) or self.num_to_keep < 1):
-            refuse(where, "num_to_keep", self.num_to_keep, "an integer of at least 1, or None to keep all")
-        attribute = self.checkpoint_score_attribute
-        if attribute is not None and (not isinstance(attribute, str) or not attribute):
-            refuse(where, "checkpoint_score_attribute", attribute, "the name of a metric, or None")
-        _choose(where, "checkpoint_score_order", self.checkpoint_score_order, ("max", "min"))
-        if not _is_int(self.checkpoint_frequency) or self.checkpoint_frequency < 0:
-            refuse(
-                where,
-                "checkpoint_frequency",
-                self.checkpoint_frequency,
-                "an integer of at least 0 (0 = never)",
-            )
-        if self.checkpoint_at_end not in (None, True, False):
-            refuse(where, "checkpoint_at_end", self.checkpoint_at_end, "True, False or None")
-
-
-@names_nearest
-@dataclass
-class FailureConfig:
-    """What happens when a trial fails. Preemptions and lost nodes are no failures and never count.
-
-    Args:
-        max_failures: how often one trial may fail and be tried again, from its newest checkpoint; -1 is without
-            limit.
-        fail_fast: True ends the experiment at the first trial that failed for good; "raise" does so and raises
-            the trial's error from `Tuner.fit`.
-
-    Raises:
-        InvalidInputError: an argument has a value that it cannot have, or both are used together.
-    """
-
-    max_failures: int = 0
-    fail_fast: bool | Literal["raise"] = False
-
-    def __post_init__(self) -> None:
-        self.validate()
-
-    def validate(self) -> None:
-        """Raise InvalidInputError for a value that cannot work."""
-        where = "FailureConfig"
-        refuse_stand_ins(*vars(self).values())
-        if not _is_int(self.max_failures) or self.max_failures < -1:
-            refuse(where, "max_failures", self.max_failures, "an integer of at least -1 (-1 = without limit)")
-        if not isinstance(self.fail_fast, bool) and self.fail_fast != "raise":
-            refuse(where, "fail_fast", self.fail_fast, "True, False or 'raise'")
-        if self.fail_fast and self.max_failures != 0:
-            raise InvalidInputError(
-                f"FailureConfig(fail_fast={self.fail_fast!r}, max_failures={self.max_failures!r}): an experiment "
-                "that ends at the first failure cannot retry trials; leave max_failures at 0 or fail_fast at False"
-            )
 
 
 @names_nearest
@@ -244,7 +139,7 @@ class RunConfig:
 
             check_reporter(where, self.progress_reporter)
         if self.if_exists is not None:
-            _choose(where, "if_exists", self.if_exists, IF_EXISTS)
+            choose(where, "if_exists", self.if_exists, IF_EXISTS)
         if self.verbose is not None and self.verbose not in (0, 1, 2, 3):
             refuse(where, "verbose", self.verbose, "0, 1, 2 or 3")
         if self.failure_config is not None:
@@ -332,13 +227,13 @@ class TuneConfig:
         where = "TuneConfig"
         refuse_stand_ins(*vars(self).values())
         if self.mode is not None:
-            _choose(where, "mode", self.mode, ("max", "min"))
+            choose(where, "mode", self.mode, ("max", "min"))
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
             refuse(where, "metric", self.metric, "the name of a metric that the Trainable reports")
-        if not _is_int(self.num_samples) or (self.num_samples < 1 and self.num_samples != -1):
+        if not is_int(self.num_samples) or (self.num_samples < 1 and self.num_samples != -1):
             refuse(where, "num_samples", self.num_samples, "an integer of at least 1, or -1 for no limit")
         limit = self.max_concurrent_trials
-        if limit is not None and (not _is_int(limit) or limit < 0):
+        if limit is not None and (not is_int(limit) or limit < 0):
             refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
         seconds(self.time_budget_s)
         for argument in ("max_trial_hours", "max_gpu_hours"):
@@ -348,7 +243,7 @@ class TuneConfig:
         for argument in ("trial_name_creator", "trial_dirname_creator"):
             if (creator := getattr(self, argument)) is not None and not callable(creator):
                 refuse(where, argument, creator, "a function (trial) -> str, or None")
-        if self.seed is not None and not _is_int(self.seed):
+        if self.seed is not None and not is_int(self.seed):
             refuse(where, "seed", self.seed, "an integer or None")
         if self.chdir_to_trial_dir not in (None, True, False):
             refuse(where, "chdir_to_trial_dir", self.chdir_to_trial_dir, "True, False or None")
@@ -451,10 +346,7 @@ def log_files(log_to_file: object) -> tuple[str, str] | None:
     if log_to_file is True:
         return ("stdout", "stderr")
     names = (log_to_file, log_to_file) if isinstance(log_to_file, str) else log_to_file
-    if (
-        isinstance(names, Iterable)
-        and len(pair := tuple(names)) == 2
-        and all(isinstance(name, str) and name and os.path.basename(name) == name for name in pair)
-    ):
-        return (pair[0], pair[1])
-    refuse("RunConfig", "log_to_file", log_to_file, "True, False, a file name, or a pair of file names")
+    pair = tuple(names) if isinstance(names, Iterable) else ()
+    if len(pair) != 2 or not all(isinstance(name, str) and name and os.path.basename(name) == name for name in pair):
+        refuse("RunConfig", "log_to_file", log_to_file, "True, False, a file name, or a pair of file names")
+    return (pair[0], pair[1])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from trialpod.tune.result import lookup
+from trialpod.tune.results import lookup
 from trialpod.tune.trial import Trial
 
 STATUSES = (Trial.RUNNING, Trial.PAUSED, Trial.PENDING, Trial.TERMINATED, Trial.ERROR)

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError, TrainableError, TrialpodError, nearest
 from trialpod.storage.registry import scheme_of
-from trialpod.tune.flattened import flattened
-from trialpod.tune.result_rows import number, read_rows
+from trialpod.tune.results import flattened, lookup, number, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
     from trialpod.storage.base import Storage
-    from trialpod.tune.backends import TrialOutcome
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
+    from trialpod.tune.outcomes import TrialOutcome
 
 _PARAMS_FILE = "params.json"
 _ERROR_FILE = "error.txt"
@@ -73,18 +72,6 @@ class Metrics(dict[str, Any]):
         if not group:
             raise KeyError(key)
         return group
-
-
-def lookup(metrics: dict[str, Any], name: str) -> Any:
-    """Return a metric by its flattened name, or None; ``config/lr`` finds what is in the nested config."""
-    if name in metrics:
-        return metrics[name]
-    value: Any = metrics
-    for part in name.split("/"):
-        if not isinstance(value, dict) or part not in value:
-            return None
-        value = value[part]
-    return value
 
 
 def unknown_metric(name: str, reported: Sequence[str]) -> str:
@@ -359,7 +346,7 @@ def checkpoints_in(place: str, infos: Sequence[CheckpointInfo]) -> list[tuple[Ch
     """Return checkpoints with the metrics of their results, oldest first; `place` is a trial's directory or URI."""
     ordered = sorted(infos, key=lambda info: info.index)
     if "://" in place:
-        from trialpod.tune.checkpoints.stored_checkpoint import StoredCheckpoint
+        from trialpod.tune.checkpoints.checkpoint import StoredCheckpoint
 
         return [(StoredCheckpoint(place, info), Metrics(info.metrics)) for info in ordered]
     from trialpod.tune.checkpoints.checkpoint import Checkpoint

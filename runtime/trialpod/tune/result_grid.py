@@ -6,21 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.ranking import best_index, best_row, check_scope, metrics_of
-from trialpod.tune.result import (
-    NoResultError,
-    Result,
-    check_mode,
-    facts_of,
-    frame_of,
-    unknown_metric,
-)
-from trialpod.tune.result_rows import Scope, read_rows
+from trialpod.tune.result import NoResultError, Result, check_mode, facts_of, frame_of, unknown_metric
+from trialpod.tune.results import Scope, best_index, best_row, check_scope, metrics_of, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trialpod.tune.backends import ExperimentOutcome
+    from trialpod.tune.outcomes import ExperimentOutcome
 
 
 class ResultGrid(Sequence[Result]):

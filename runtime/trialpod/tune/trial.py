@@ -1,214 +1,275 @@
-"""`Trial`: one trial as callbacks, reporters and `ExperimentAnalysis` see it, with Ray Tune's attribute names.
+"""`Trial`: one trial as callbacks, loggers and reporters of all generations of Ray Tune see it.
 
-Invariants: a Trial only looks; nothing that is done to it changes an experiment. It is equal to every other view of
-the same trial, and reads files only when it is asked for what is in them.
+Invariant: everything here is computed from what the trial says of itself; what cannot be known of a trial that only
+looks (its stopping criteria, what it exports) has the value of a trial that was given none.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trialpod.protocol.messages import CheckpointRules
-from trialpod.tune.flattened import flattened
-from trialpod.tune.result import Metrics, Result, TrialFailedError, checkpoints_in, newest_and_best
-from trialpod.tune.result_rows import number, read_rows, score
-from trialpod.tune.trial_details import TrialDetails
+from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
+from trialpod.tune.trainable.training_result import TrainingResult
+from trialpod.tune.trial_core import TrialCore
 
 if TYPE_CHECKING:
-    from trialpod.protocol.messages import CheckpointInfo
-    from trialpod.tune.backends import TrialOutcome
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
+    from trialpod.tune.outcomes import TrialOutcome
+    from trialpod.tune.trial_config import CheckpointConfig
 
-_ANALYSES = {"avg": "avg", "last": "last", "last-5-avg": "last-5-avg", "last-10-avg": "last-10-avg"}
+
+class Location:
+    """Where a trial runs: a host and a process, as far as its results say."""
+
+    def __init__(self, hostname: str | None = None, pid: int | None = None) -> None:
+        self.hostname = hostname
+        self.pid = pid
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return ""
+        return f"{self.hostname}:{self.pid}" if self.hostname else f"pid={self.pid}"
 
 
-class Trial(TrialDetails):
+class RunMetadata:
+    """What has become of a trial so far.
+
+    Args:
+        trial: the trial.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    @property
+    def last_result(self) -> dict[str, Any]:
+        """Its latest result."""
+        return self._trial.last_result
+
+    @property
+    def metric_analysis(self) -> dict[str, dict[str, float]]:
+        """As of the trial."""
+        return self._trial.metric_analysis
+
+    @property
+    def metric_n_steps(self) -> dict[str, dict[str, list[float]]]:
+        """As of the trial."""
+        return self._trial.metric_n_steps
+
+    @property
+    def num_failures(self) -> int:
+        """As of the trial."""
+        return self._trial.num_failures
+
+    @property
+    def start_time(self) -> float | None:
+        """As of the trial."""
+        return self._trial.start_time
+
+    @property
+    def error_filename(self) -> str | None:
+        """The name of the file with its errors, None while it has none."""
+        return os.path.basename(self._trial.error_file) if self._trial.error_file else None
+
+
+class TemporaryState:
+    """Where a trial is at the moment.
+
+    Args:
+        location: where it runs.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.saving_to: Any = None
+        self.restoring_from: Any = None
+        self.num_restore_failures = 0
+
+
+class StorageView:
+    """The paths of a trial and its experiment, as ``trial.storage`` has them.
+
+    Args:
+        trial: the trial.
+    """
+
+    storage_filesystem: Any = None
+
+    def __init__(self, trial: TrialCore) -> None:
+        self.trial_fs_path = self.trial_driver_staging_path = trial.path
+        self.trial_dir_name = os.path.basename(trial.path)
+        self.experiment_fs_path = self.experiment_driver_staging_path = os.path.dirname(trial.path)
+        self.experiment_dir_name = os.path.basename(self.experiment_fs_path)
+        self.storage_fs_path = os.path.dirname(self.experiment_fs_path)
+
+
+class Trial(TrialCore):
     """One trial.
 
     Args:
         facts: the trial as a backend returned it, or an object with the same attributes that follows it as it runs.
     """
 
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    PAUSED = "PAUSED"
-    TERMINATED = "TERMINATED"
-    ERROR = "ERROR"
+    stub = False
+    max_failures = 0
+    log_to_file: Any = None
+    is_restoring = False
+    is_saving = False
+    sync_on_checkpoint = True
 
     def __init__(self, facts: TrialOutcome) -> None:
-        self._facts = facts
-        self.stopping_criterion = {}
-        self.export_formats = []
+        super().__init__(facts)
+        self.stopping_criterion: dict[str, float] = {}
+        self.export_formats: list[str] = []
 
     @property
-    def trial_id(self) -> str:
-        """The trial's id, ``d75de_00012``."""
-        return self._facts.trial_id
+    def error(self) -> Exception | None:
+        """The error that it failed with, or None."""
+        return self.get_error()
 
     @property
-    def name(self) -> str:
-        """The trial's name, which is also its ``str()``."""
-        return self._facts.name
+    def error_msg(self) -> str | None:
+        """The traceback of its error as text, None while there is none."""
+        error = self.get_error()
+        return None if error is None else getattr(error, "traceback", "") or str(error)
 
     @property
-    def trainable_name(self) -> str:
-        """The name of the Trainable."""
-        return self._facts.trainable_name or self.name.removesuffix(f"_{self.trial_id}")
+    def error_filename(self) -> str | None:
+        """The name of the file with its errors."""
+        return self.run_metadata.error_filename
 
     @property
-    def experiment_tag(self) -> str:
-        """What tells it from the others: ``2_lr=0.0132``."""
-        return self._facts.experiment_tag
+    def pickled_error_file(self) -> str | None:
+        """None: errors are kept as text."""
+        return None
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """Its config."""
-        return self._facts.config
-
-    @property
-    def status(self) -> str:
-        """PENDING, RUNNING, PAUSED, TERMINATED or ERROR."""
-        return self._facts.status
-
-    @property
-    def path(self) -> str:
-        """Its directory, or its URI when the experiment was read from a storage elsewhere."""
-        return self._facts.path
-
-    @property
-    def last_result(self) -> dict[str, Any]:
-        """Its latest result by flattened names; empty before the first."""
-        return Metrics(self._facts.last_result or {})
-
-    @property
-    def num_failures(self) -> int:
-        """How often it failed so far."""
-        return self._facts.failures
-
-    @property
-    def num_failures_after_restore(self) -> int:
-        """The same."""
-        return self._facts.failures
-
-    @property
-    def start_time(self) -> float | None:
-        """When it was created, in seconds since the epoch."""
-        return self._facts.created_at or None
-
-    @property
-    def checkpoint_infos(self) -> Sequence[CheckpointInfo]:
-        """Its committed checkpoints that are still there, oldest first."""
-        return self._facts.checkpoints
-
-    @property
-    def checkpoint_place(self) -> str:
-        """The directory or URI that they are in."""
-        return self._facts.checkpoint_uri or self.path
-
-    @property
-    def checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """The same, ready to use, each with the metrics of its result."""
-        return checkpoints_in(self.checkpoint_place, self.checkpoint_infos)
-
-    @property
-    def evaluated_params(self) -> dict[str, Any]:
-        """The config by flattened names ("layers/0/width")."""
-        return flattened(self.config)
-
-    @property
-    def logdir(self) -> str:
-        """The name that older scripts use for `path`."""
-        return self.path
-
-    @property
-    def local_path(self) -> str:
-        """The name that older scripts use for `path`."""
-        return self.path
-
-    @property
-    def local_dir(self) -> str:
-        """The experiment's directory."""
-        return os.path.dirname(self.path)
-
-    @property
-    def local_experiment_path(self) -> str:
-        """The experiment's directory."""
-        return os.path.dirname(self.path)
-
-    @property
-    def relative_logdir(self) -> str:
-        """The name of its directory."""
-        return os.path.basename(self.path)
-
-    @property
-    def experiment_dir_name(self) -> str:
-        """The name of the experiment's directory."""
-        return os.path.basename(os.path.dirname(self.path))
-
-    @property
-    def error_file(self) -> str | None:
-        """The file with the tracebacks of its failures, None while there is none."""
-        return os.path.join(self.path, "error.txt") if self._facts.error or self.num_failures else None
-
-    def get_error(self) -> Exception | None:
+    def get_pickled_error(self) -> Exception | None:
         """Return the error that it failed with, or None."""
-        facts = self._facts
-        if facts.status != Trial.ERROR and not facts.error:
+        return self.get_error()
+
+    @property
+    def has_reported_at_least_once(self) -> bool:
+        """Whether it has reported a result."""
+        return bool(self.last_result)
+
+    @property
+    def metric_n_steps(self) -> dict[str, dict[str, list[float]]]:
+        """For each number that it reported, its latest 5 and 10 values. Reads ``result.json``."""
+        series = self.metric_series()
+        return {name: {"5": values[-5:], "10": values[-10:]} for name, values in series.items()}
+
+    @property
+    def location(self) -> Location:
+        """Where its latest result came from."""
+        result = self.last_result
+        return Location(result.get("hostname"), result.get("pid"))
+
+    @property
+    def node_ip(self) -> str | None:
+        """The address of the machine that its latest result came from."""
+        found = self.last_result.get("node_ip")
+        return str(found) if found else None
+
+    def get_runner_ip(self) -> str | None:
+        """Return `node_ip`."""
+        return self.node_ip
+
+    get_ray_actor_ip = get_runner_ip
+
+    @property
+    def placement_group_factory(self) -> PlacementGroupFactory:
+        """What it was granted, or one CPU while that is not known."""
+        granted = getattr(self._facts, "resources", None) or {"cpu": 1.0}
+        names = {"cpu": "CPU", "gpu": "GPU"}
+        return PlacementGroupFactory([{names.get(name, name): amount for name, amount in granted.items()}])
+
+    @property
+    def resources(self) -> Resources:
+        """The same, as the first API wrote it."""
+        amounts = self.placement_group_factory.required_resources
+        custom = {name: amount for name, amount in amounts.items() if name not in ("CPU", "GPU", "memory")}
+        return Resources(
+            cpu=amounts.get("CPU", 0),
+            gpu=amounts.get("GPU", 0),
+            memory=amounts.get("memory", 0),
+            custom_resources=custom,
+        )
+
+    @property
+    def checkpoint_config(self) -> CheckpointConfig:
+        """Which checkpoints are made, where that is known."""
+        from trialpod.tune.trial_config import CheckpointConfig
+
+        return CheckpointConfig()
+
+    @property
+    def checkpoint_freq(self) -> int:
+        """How many iterations lie between two checkpoints; 0 makes none on the way."""
+        return self.checkpoint_config.checkpoint_frequency
+
+    @property
+    def checkpoint_at_end(self) -> bool | None:
+        """Whether a checkpoint is made at the end."""
+        return self.checkpoint_config.checkpoint_at_end
+
+    @property
+    def latest_checkpoint_result(self) -> TrainingResult | None:
+        """Its newest checkpoint with the metrics of its result, None if it has none."""
+        saved = self.checkpoints
+        return TrainingResult(*saved[-1]) if saved else None
+
+    def get_trial_checkpoints(self) -> list[Checkpoint]:
+        """Return its checkpoints, oldest first."""
+        return [checkpoint for checkpoint, _ in self.checkpoints]
+
+    @property
+    def remote_path(self) -> str | None:
+        """The URI that its checkpoints are in, None when that is a local directory."""
+        place = self.checkpoint_place
+        return place if "://" in place else None
+
+    @property
+    def remote_checkpoint_dir(self) -> str | None:
+        """The same."""
+        return self.remote_path
+
+    @property
+    def uses_cloud_checkpointing(self) -> bool:
+        """Whether its checkpoints are in a bucket."""
+        return self.remote_path is not None
+
+    @property
+    def remote_experiment_path(self) -> str:
+        """Where its experiment is stored."""
+        return os.path.dirname(self.remote_path or self.path)
+
+    @property
+    def run_metadata(self) -> RunMetadata:
+        """What has become of it so far."""
+        return RunMetadata(self)
+
+    @property
+    def temporary_state(self) -> TemporaryState:
+        """Where it is at the moment."""
+        return TemporaryState(self.location)
+
+    @property
+    def storage(self) -> StorageView:
+        """Its paths, and its experiment's."""
+        return StorageView(self)
+
+    @property
+    def runner(self) -> None:
+        """None: a trial is a process of its own, not an actor that could be called."""
+        return
+
+    def get_trainable_cls(self) -> Any:
+        """Return the class Trainable of its name, None if none is registered here."""
+        from trialpod.tune.registry import is_registered, resolve_trainable
+        from trialpod.tune.trainable.function_trainable import wrap_function
+
+        if not is_registered(self.trainable_name):
             return None
-        return TrialFailedError(facts.error or "failed without an error", facts.name, facts.traceback)
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """Its newest checkpoint, or None."""
-        saved = checkpoints_in(self.checkpoint_place, self.checkpoint_infos[-1:])
-        return saved[0][0] if saved else None
-
-    @property
-    def metric_analysis(self) -> dict[str, dict[str, float]]:
-        """For each number that it reported: max, min, avg, last, last-5-avg, last-10-avg. Reads ``result.json``."""
-        analysis: dict[str, dict[str, float]] = {}
-        for key, series in self.metric_series().items():
-            entry = {"max": score(series, "all", "max", finite_only=False)}
-            entry["min"] = score(series, "all", "min", finite_only=False)
-            entry |= {name: score(series, scope, "max", finite_only=False) for name, scope in _ANALYSES.items()}
-            analysis[key] = {name: value for name, value in entry.items() if value is not None}
-        return analysis
-
-    def metric_series(self) -> dict[str, list[float]]:
-        """Return all values of each number that it reported, oldest first. Reads ``result.json``."""
-        values: dict[str, list[float]] = {}
-        for row in read_rows(self.path):
-            for key, value in row.items():
-                if not isinstance(value, (bool, str)) and (found := number(value)) is not None:
-                    values.setdefault(key, []).append(found)
-        return values
-
-    def is_finished(self) -> bool:
-        """Return whether it will not run again."""
-        return self.status in (Trial.TERMINATED, Trial.ERROR)
-
-    def has_checkpoint(self) -> bool:
-        """Return whether it has a checkpoint."""
-        return bool(self.checkpoint_infos)
-
-    def as_result(self) -> Result:
-        """Return it as `ResultGrid` would."""
-        rules = getattr(self._facts, "checkpoint_rules", None) or CheckpointRules()
-        newest, best = newest_and_best(self.checkpoint_place, self.checkpoint_infos, rules)
-        metrics, error = self.last_result or None, self.get_error()
-        path = self.checkpoint_place
-        return Result(metrics, newest, error, path, best, config=self.config, local_path=self.path)
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trial) and (self.trial_id, self.path) == (other.trial_id, other.path)
-
-    def __hash__(self) -> int:
-        return hash(self.trial_id)
+        found = resolve_trainable(self.trainable_name)
+        return found if isinstance(found, type) else wrap_function(found)

@@ -26,20 +26,13 @@ from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
 from trialpod.tune import script_errors
 from trialpod.tune.arguments import names_nearest
-from trialpod.tune.backends import Backend, ExperimentOutcome, ExperimentRequest, get_backend, prepare_storage
+from trialpod.tune.backends import Backend, ExperimentRequest, get_backend, prepare_storage
 from trialpod.tune.callback_list import CallbackError
-from trialpod.tune.config import (
-    CheckpointConfig,
-    FailureConfig,
-    RunConfig,
-    TuneConfig,
-    log_files,
-    seconds,
-    stop_numbers,
-)
+from trialpod.tune.config import RunConfig, TuneConfig, log_files, seconds, stop_numbers
 from trialpod.tune.environment import Overrides
 from trialpod.tune.location.experiment_names import RunNames, claim, default_name
 from trialpod.tune.location.places import DEFAULT_STORAGE, Place, experiment_place, kept_at, resolve
+from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.resources import bundles_of, resources_of
 from trialpod.tune.result import ExperimentFailedError, TrialFailedError
@@ -48,6 +41,7 @@ from trialpod.tune.shipping.package import FILE as TRAINABLE_FILE
 from trialpod.tune.shipping.package import packed_trainable, pickled, unpickled, write_atomically, write_trainable
 from trialpod.tune.shipping.stored_objects import ObjectSet
 from trialpod.tune.trainable.checks import checkpoint_rules, inspect_trainable
+from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 from trialpod.tune.tuner_arguments import (
     check_same_keys,
     check_scheduler,
@@ -60,7 +54,7 @@ from trialpod.tune.tuner_arguments import (
 )
 
 if TYPE_CHECKING:
-    from trialpod.tune.resume_config import ResumeConfig
+    from trialpod.tune.trial_config import ResumeConfig
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from trialpod.tune.plugins.goal import introduce_scheduler
 from trialpod.tune.search.sample import Categorical
 
 if TYPE_CHECKING:
-    from trialpod.tune.resume_config import ResumeConfig
+    from trialpod.tune.trial_config import ResumeConfig
 
 _HOLDERS = (Mapping, list, tuple, Categorical)
 
@@ -171,7 +171,7 @@ def resume_flags(config: ResumeConfig, *, defaults: bool) -> tuple[bool, bool, b
     Raises:
         InvalidInputError: they have not, or `config` is something else.
     """
-    from trialpod.tune.resume_config import ResumeConfig, ResumeType
+    from trialpod.tune.trial_config import ResumeConfig, ResumeType
 
     if not isinstance(config, ResumeConfig):
         raise InvalidInputError(f"resume_config={config!r}: must be a tune.ResumeConfig, not {type(config).__name__}")

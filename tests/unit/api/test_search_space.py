@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialpod.tune.search.sample import Categorical, Float, Integer
-from trialpod.tune.search.variant_generator import VariantSpace
+from trialpod.tune.search.spaces.variants import VariantSpace
 from trialpod_operator.api.search_space import compile_search_space, count_grid, varies
 
 

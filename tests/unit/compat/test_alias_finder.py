@@ -12,6 +12,7 @@ import pytest
 
 from trialpod import compat
 from trialpod.compat import ray as alias
+from trialpod.compat.activation import activate
 from trialpod.compat.ray import table
 from trialpod.errors import InvalidInputError, NotSupportedError
 
@@ -94,7 +95,7 @@ def test_a_function_that_uses_the_alias_travels_by_its_name() -> None:
     exec("import ray\nfrom ray import tune\ndef train(config):\n    return ray.__version__, tune.__name__", names)
     data = cloudpickle.dumps(names["train"])
     program = (
-        "import pickle, sys; from trialpod import compat; compat.activate('ray!'); "
+        "import pickle, sys; from trialpod.compat.activation import activate; activate('ray!'); "
         "print(pickle.load(sys.stdin.buffer)({}))"
     )
     ran = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
@@ -157,7 +158,7 @@ def test_a_folder_called_ray_is_no_ray(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_variable_names_what_to_install() -> None:
-    compat.activate("")
+    activate("")
     assert not alias.installed()
     with pytest.raises(InvalidInputError, match="must be 'ray'"):
-        compat.activate("rai")
+        activate("rai")

@@ -17,7 +17,8 @@ from trialpod import tune
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.protocol.packed import read_packed
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.tune.backends import ExperimentOutcome, get_backend
+from trialpod.tune.backends import get_backend
+from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod_operator.kube_client import backend as module
 from trialpod_operator.kube_client.backend import KubernetesBackend
 

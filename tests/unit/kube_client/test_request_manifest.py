@@ -20,7 +20,7 @@ from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import Domain
-from trialpod.tune.search.variant_generator import VariantSpace
+from trialpod.tune.search.spaces.variants import VariantSpace
 from trialpod.tune.shipping.stored_objects import ValueFiles, read_values_from
 from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
 from trialpod_operator.api.search_space import compile_search_space

@@ -12,7 +12,7 @@ import pytest
 from trialpod.errors import InvalidInputError, NotSupportedError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.tune import ExperimentAnalysis
-from trialpod.tune.backends import ExperimentOutcome, TrialOutcome
+from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
 
 Rows = list[dict[str, Any]]
 

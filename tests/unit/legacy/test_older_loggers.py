@@ -12,7 +12,6 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.tune.backends import TrialOutcome
 from trialpod.tune.logger import (
     CSVLogger,
     CSVLoggerCallback,
@@ -24,6 +23,7 @@ from trialpod.tune.logger import (
     TBXLogger,
     UnifiedLogger,
 )
+from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.trial import Trial
 
 RESULTS = [{"loss": 0.5, "eval": {"acc": np.float32(0.25)}, "n": 1}, {"loss": 0.25, "eval": {"acc": 1.0}, "n": 2}]

@@ -6,7 +6,7 @@ import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune import CLIReporter, JupyterNotebookReporter, ProgressReporter
-from trialpod.tune.backends import TrialOutcome
+from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.progress_table import as_html, best_of, chosen, counts_line
 from trialpod.tune.trial import Trial
 

@@ -10,9 +10,9 @@ import pytest
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.tune import Result
-from trialpod.tune.backends import TrialOutcome
+from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.result import NoResultError, TrialFailedError
-from trialpod.tune.result_rows import read_rows, score, without_superseded
+from trialpod.tune.results import read_rows, score, without_superseded
 from trialpod.tune.trial import Trial
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune import Checkpoint, ResultGrid
-from trialpod.tune.backends import ExperimentOutcome, TrialOutcome
+from trialpod.tune.outcomes import ExperimentOutcome, TrialOutcome
 from trialpod.tune.result import NoResultError, Result, TrialFailedError
 
 

@@ -25,7 +25,7 @@ def test_a_registered_name_stands_for_its_trainable_and_names_its_trials() -> No
     found = resolve_trainable("a-model")
     assert issubclass(found, Model)
     assert inspect_trainable(found).name == "a-model"
-    assert inspect_trainable("a-function").name == "a-function"
+    assert inspect_trainable(resolve_trainable("a-function")).name == "a-function"
     assert resolve_trainable("a-function")({"x": 3}) == 3
     assert tune.with_resources("a-model", {"cpu": 2})({}).train()["n"] == 1
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import StopRule
-from trialpod.tune.backends import TrialOutcome
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
-from trialpod.tune.config import CheckpointConfig
+from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
 from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.report_values import StopRules, flatten
 from trialpod.tune.resources import resources_of
 from trialpod.tune.trial import Trial as TrialView
+from trialpod.tune.trial_config import CheckpointConfig
 
 _STATES = ("PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR")
 

@@ -20,10 +20,10 @@ from trialpod.errors import InvalidInputError
 from trialpod.legacy.experiment_analysis import ExperimentAnalysis
 from trialpod.legacy.internals.steering import SteeredScheduler, StepWatch
 from trialpod.legacy.internals.trial import Trial
-from trialpod.tune.config import CheckpointConfig
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources, to_resources
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.trial import Trial as TrialView
+from trialpod.tune.trial_config import CheckpointConfig
 
 
 class GivenTrials(SearchAlgorithm):

@@ -1,9 +1,11 @@
 """`Checkpoint`: a reference to a directory that holds a model's state.
 
 Both forms that Ray has had are here: the reference to a directory, and the one that is made from a dict or bytes.
+`StoredCheckpoint` is one in a storage that has no path on this machine; it is fetched when somebody wants to read it.
 
 Invariants: a Checkpoint never copies or removes anything by itself; only `to_directory` and its like make a copy. Its
-metadata is one JSON object in ``.metadata.json`` inside the directory, so it travels with the checkpoint.
+metadata is one JSON object in ``.metadata.json`` inside the directory, so it travels with the checkpoint. A directory
+that was made here for a dict is gone when the object or the process ends.
 """
 
 from __future__ import annotations
@@ -12,12 +14,17 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedError
 
+if TYPE_CHECKING:
+    from trialpod.protocol.messages import CheckpointInfo
+    from trialpod.storage.base import Storage
+
 METADATA_FILE = ".metadata.json"
 
+_BYTES_KEY = "bytes_data"
 _OLDER_NAMES = ("uri", "value", "dir_or_data", "local_path", "_local_path")
 """What older scripts ask a checkpoint for; all but the first are its path."""
 
@@ -40,8 +47,6 @@ class Checkpoint:
     def __new__(cls, *_args: Any, data_dict: dict[str, Any] | None = None, **_named: Any) -> Any:
         """Make one; of a dict, one that holds it."""
         if data_dict is not None and cls is Checkpoint:
-            from trialpod.tune.checkpoints.dict_checkpoint import DictCheckpoint
-
             return object.__new__(DictCheckpoint)
         return object.__new__(cls)
 
@@ -106,8 +111,6 @@ class Checkpoint:
         Raises:
             InvalidInputError: `data` is no dict.
         """
-        from trialpod.tune.checkpoints.dict_checkpoint import DictCheckpoint
-
         return DictCheckpoint(data)
 
     @classmethod
@@ -117,9 +120,18 @@ class Checkpoint:
         Raises:
             CheckpointError: they are none of a checkpoint.
         """
-        from trialpod.tune.checkpoints.dict_checkpoint import from_bytes
+        import pickle
 
-        return from_bytes(data)
+        if not isinstance(data, bytes):
+            raise InvalidInputError(f"Checkpoint.from_bytes needs bytes, not {type(data).__name__}")
+        try:
+            loaded = pickle.loads(data)
+        except Exception as error:
+            raise CheckpointError(
+                f"these {len(data)} bytes are none of a checkpoint: {type(error).__name__}: {error}"
+            ) from error
+        # A pickle of anything but a dict is kept as it is.
+        return DictCheckpoint(loaded if isinstance(loaded, dict) else {_BYTES_KEY: data})
 
     @classmethod
     def from_uri(cls, uri: str) -> Checkpoint:
@@ -129,9 +141,13 @@ class Checkpoint:
             InvalidInputError: the URI is none, or of another scheme.
             CheckpointError: a trial's checkpoint of that name is not there.
         """
-        from trialpod.tune.checkpoints.remote_checkpoint import from_uri
+        from trialpod.tune.checkpoints import remote_folders
 
-        return from_uri(uri)
+        folder = remote_folders.local_path(uri)
+        if folder is not None:
+            return Checkpoint(folder)
+        found = remote_folders.find(uri)
+        return Checkpoint(uri.rstrip("/")) if found is None else StoredCheckpoint(*found)
 
     @classmethod
     def from_checkpoint(cls, other: Checkpoint) -> Checkpoint:
@@ -150,15 +166,21 @@ class Checkpoint:
         Raises:
             CheckpointError: the checkpoint is not there, or its dict cannot be read.
         """
-        from trialpod.tune.checkpoints.dict_checkpoint import to_dict
+        from trialpod.tune.checkpoints.dict_files import FILES_KEY, files_of, read_state
 
-        return to_dict(self)
+        with self.as_directory() as folder:
+            state = read_state(folder)
+            return {FILES_KEY: files_of(folder)} if state is None else state
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as bytes, for `from_bytes`."""
-        from trialpod.tune.checkpoints.dict_checkpoint import to_bytes
+        from trialpod.tune.checkpoints.dict_files import pickled
 
-        return to_bytes(self)
+        data = self.to_dict()
+        kept = data.get(_BYTES_KEY)
+        if len(data) == 1 and isinstance(kept, bytes):
+            return kept
+        return pickled(data, "the dict of the checkpoint")
 
     def to_uri(self, uri: str) -> str:
         """Copy the checkpoint to a URI, ``file://`` or ``s3://``, and return it.
@@ -167,9 +189,15 @@ class Checkpoint:
             InvalidInputError: the URI is none, or of another scheme.
             StorageError: it cannot be written.
         """
-        from trialpod.tune.checkpoints.remote_checkpoint import to_uri
+        from trialpod.tune.checkpoints import remote_folders
 
-        return to_uri(self, uri)
+        folder = remote_folders.local_path(uri)
+        if folder is not None:
+            self.to_directory(folder)
+            return uri
+        with self.as_directory() as source:
+            remote_folders.upload(source, uri)
+        return uri
 
     def get_internal_representation(self) -> tuple[str, Any]:
         """Return the kind of the checkpoint and where it is."""
@@ -217,7 +245,7 @@ class Checkpoint:
         import tempfile
 
         if self._is_remote:
-            from trialpod.tune.checkpoints.remote_checkpoint import download
+            from trialpod.tune.checkpoints.remote_folders import download
 
             return download(self.path, path)
         self._check()
@@ -253,9 +281,9 @@ class Checkpoint:
         file = os.path.join(self.path, METADATA_FILE)
         try:
             if self._is_remote:
-                from trialpod.tune.checkpoints.remote_checkpoint import read_metadata
+                from trialpod.tune.checkpoints.remote_folders import read_file
 
-                metadata = json.loads(read_metadata(self.path))
+                metadata = json.loads(read_file(self.path, METADATA_FILE))
             else:
                 with open(file, encoding="utf-8") as stream:
                     metadata = json.load(stream)
@@ -282,9 +310,9 @@ class Checkpoint:
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"the checkpoint metadata cannot be written as JSON: {error}") from error
         if self._is_remote:
-            from trialpod.tune.checkpoints.remote_checkpoint import write_metadata
+            from trialpod.tune.checkpoints.remote_folders import write_file
 
-            write_metadata(self.path, text.encode())
+            write_file(self.path, METADATA_FILE, text.encode())
             return
         self._check()
         file = os.path.join(self.path, METADATA_FILE)
@@ -301,3 +329,134 @@ class Checkpoint:
             raise CheckpointError(
                 f"the checkpoint directory {self.path} does not exist; it was removed or never written"
             )
+
+
+class DictCheckpoint(Checkpoint):
+    """A checkpoint made of a dict; its directory is written when `path` is asked for.
+
+    Args:
+        data: the dict. One that `Checkpoint.to_dict` made of files becomes files again.
+
+    Raises:
+        InvalidInputError: it is no dict.
+    """
+
+    def __init__(self, data: Any = None, *, data_dict: Any = None) -> None:
+        data = data_dict if data is None else data
+        if not isinstance(data, dict):
+            raise InvalidInputError(f"Checkpoint.from_dict needs a dict, not {type(data).__name__}")
+        self._data = data
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "uri":
+            return None  # it is nowhere before it is stored
+        if attribute in ("value", "dir_or_data"):
+            return self.path
+        if attribute != "path":
+            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+        import shutil
+        import tempfile
+        import weakref
+
+        from trialpod.tune.checkpoints.dict_files import write_into
+
+        folder = tempfile.mkdtemp(prefix="trialpod-checkpoint-")
+        weakref.finalize(self, shutil.rmtree, folder, True)
+        write_into(self._data, folder)
+        self.path = folder
+        return folder
+
+    def __repr__(self) -> str:
+        return f"Checkpoint.from_dict(<dict with {', '.join(map(repr, list(self._data)[:8]))}>)"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce__(self) -> tuple[type[DictCheckpoint], tuple[dict[str, Any]]]:
+        """Travel as the dict."""
+        return DictCheckpoint, (self._data,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a copy of the dict."""
+        return dict(self._data)
+
+    def get_internal_representation(self) -> tuple[str, Any]:
+        """Return the kind of the checkpoint and the dict."""
+        return "data_dict", self._data
+
+
+class StoredCheckpoint(Checkpoint):
+    """A checkpoint whose directory on this machine is made when `path` is asked for.
+
+    Args:
+        trial_uri: where its trial's checkpoints are ("s3://bucket/prefix/experiment/trial").
+        info: which of them it is.
+        storage: that place, opened; None opens it when it is needed, as the environment says.
+
+    Attributes:
+        uri: where it is.
+        path: a local copy, verified, in the folder that TRIALPOD_SCRATCH_DIR names or the system's temporary one,
+            gone when this process ends; `to_directory` makes one that stays. Asking for it raises CheckpointError
+            when the checkpoint is missing or damaged, StorageError when the storage or the local disk refuses.
+    """
+
+    def __init__(self, trial_uri: str, info: CheckpointInfo, storage: Storage | None = None) -> None:
+        self.uri = f"{trial_uri}/{info.name}"
+        self._trial_uri = trial_uri
+        self._info = info
+        self._storage = storage
+
+    def __getattr__(self, attribute: str) -> str:
+        if attribute != "path":
+            raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+        from trialpod.tune.checkpoints.copies import COPIES
+
+        self.path = COPIES.get(self._identity, self._info, self._open)
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(uri={self.uri!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StoredCheckpoint):
+            return self._identity == other._identity
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __reduce__(self) -> tuple[type[StoredCheckpoint], tuple[str, CheckpointInfo]]:
+        """Travel without the local copy, which is of this process."""
+        return StoredCheckpoint, (self._trial_uri, self._info)
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Download the checkpoint into a directory and return its path; see `Checkpoint.to_directory`."""
+        if "path" in self.__dict__:
+            return super().to_directory(path)
+        import tempfile
+        from pathlib import Path
+
+        from trialpod.storage.base import storage_error
+        from trialpod.tune.checkpoints.copies import download
+
+        target = tempfile.mkdtemp(prefix="trialpod-checkpoint-") if path is None else os.fspath(path)
+        try:
+            os.makedirs(target, exist_ok=True)
+            if os.listdir(target):
+                return super().to_directory(target)  # never half of it over files of the user's
+        except OSError as error:
+            raise storage_error(error, "cannot make the folder", target) from error
+        download(self._open(), self._info, Path(target))
+        return target
+
+    @property
+    def _identity(self) -> tuple[str, int, float]:
+        return self.uri, self._info.attempt, self._info.time
+
+    def _open(self) -> Storage:
+        from trialpod.storage.registry import open_storage
+
+        return self._storage if self._storage is not None else open_storage(self._trial_uri)

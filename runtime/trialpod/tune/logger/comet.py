@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.flattened import flattened
 from trialpod.tune.logger.library import DESCRIPTIVE, numbers, require, step_of
 from trialpod.tune.logger.logger_callback import LoggerCallback
+from trialpod.tune.results import flattened
 
 if TYPE_CHECKING:
     from trialpod.tune.trial import Trial

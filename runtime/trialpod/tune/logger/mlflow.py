@@ -13,9 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.flattened import flattened
 from trialpod.tune.logger.library import numbers, require, step_of
 from trialpod.tune.logger.logger_callback import LoggerCallback
+from trialpod.tune.results import flattened
 
 if TYPE_CHECKING:
     from trialpod.tune.trial import Trial

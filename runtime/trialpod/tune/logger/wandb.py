@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.flattened import flattened
 from trialpod.tune.logger.library import numbers, read_key, require
 from trialpod.tune.logger.logger_callback import LoggerCallback
+from trialpod.tune.results import flattened
 
 if TYPE_CHECKING:
     from trialpod.tune.trial import Trial

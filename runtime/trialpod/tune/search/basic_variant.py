@@ -23,7 +23,7 @@ from trialpod.tune.search.sample import Categorical, Domain, equal
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, script_seeded_numpy
 from trialpod.tune.search.spaces.variant_stream import VariantStream, has_domain, has_drawn_grid
-from trialpod.tune.search.variant_generator import Path, Variant, VariantSpace, grid_values, is_grid, path_text
+from trialpod.tune.search.spaces.variants import Path, Variant, VariantSpace, grid_values, is_grid, path_text
 
 logger = logging.getLogger(__name__)
 

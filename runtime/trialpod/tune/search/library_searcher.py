@@ -27,7 +27,7 @@ from trialpod.tune.search.library import require_all
 from trialpod.tune.search.searcher import Metric, Mode, Searcher
 from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
 from trialpod.tune.search.spaces.native_spaces import original_space
-from trialpod.tune.search.variant_generator import has_variables, same_space
+from trialpod.tune.search.spaces.variants import has_variables, same_space
 
 logger = logging.getLogger(__name__)
 

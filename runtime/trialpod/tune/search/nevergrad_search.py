@@ -7,19 +7,15 @@ that failed does not count.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import sys
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod.tune.search.library import require, seeded
+from trialpod.tune.search.library import seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
+from trialpod.tune.search.nevergrad_library import nevergrad_library
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
-_PACKAGE = ("nevergrad", "nevergrad>=1.0.3", "NevergradSearch")
 _BUDGET = 100
 """Several of its optimisers, NGOpt above all, must be told a number of trials, and may be asked for more."""
 
@@ -112,38 +108,6 @@ class NevergradSearch(LibrarySearcher):
             del self._candidates[number]
             with seeded(self._seed_of(f"tell/{number}")):
                 self._optimizer.tell(candidate, loss)
-
-
-def nevergrad_library() -> Any:
-    """Return the library, without its optimiser "BO" beside a bayesian-optimization that is too new for that."""
-    if _PACKAGE[0] in sys.modules:
-        return sys.modules[_PACKAGE[0]]
-    with _without_new_bayes_opt():
-        found = require(*_PACKAGE)
-    # It takes float() of arrays of one number, which NumPy refuses since 2.4.
-    require("nevergrad.optimization.metamodel", *_PACKAGE[1:]).float = _scalar
-    return found
-
-
-def _scalar(value: Any) -> float:
-    return float(value.item() if hasattr(value, "item") else value)
-
-
-@contextlib.contextmanager
-def _without_new_bayes_opt() -> Iterator[None]:
-    """Hide a bayes_opt of which Nevergrad cannot import what it wants; it can do without any."""
-    try:
-        found = importlib.import_module("bayes_opt")
-    except ImportError:
-        found = None
-    if found is None or hasattr(found, "UtilityFunction"):
-        yield
-        return
-    sys.modules["bayes_opt"] = None  # type: ignore[assignment]  # Python's way to say that there is none
-    try:
-        yield
-    finally:
-        sys.modules["bayes_opt"] = found
 
 
 def _parameter(ng: Any, d: Dimension) -> Any:

@@ -16,7 +16,7 @@ from trialpod.tune.search.basic_variant import INFINITE, checked_samples, format
 from trialpod.tune.search.sample import Domain
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.search.searcher import Searcher, introduce, searcher_in
-from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid, path_text
+from trialpod.tune.search.spaces.variants import Path, VariantSpace, is_grid, path_text
 
 _SEED_BITS = 32
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.result_rows import RESULT_FILE
-
-if TYPE_CHECKING:
-    from trialpod.tune.search.searcher import Searcher
+from trialpod.tune.results import RESULT_FILE
 
 logger = logging.getLogger(__name__)
 
 
-def add_experiment(searcher: Searcher, place: str | os.PathLike[str], metric: Any = None) -> int:
+class LearnsFromPoints(Protocol):
+    """What a searcher needs to be warmed up."""
+
+    @property
+    def metric(self) -> Any:
+        """The metric, or the metrics, that it optimises; None where it does not know yet."""
+        ...
+
+    def add_evaluated_point(self, parameters: dict[str, Any], value: Any) -> None:
+        """Learn from a config that was evaluated elsewhere."""
+        ...
+
+
+def add_experiment(searcher: LearnsFromPoints, place: str | os.PathLike[str], metric: Any = None) -> int:
     """Give a searcher the trials of the experiment at `place`; return how many it could use.
 
     Each trial counts with its last result. One without the metric, or whose config is not in the searcher's space,
@@ -46,13 +56,15 @@ def add_experiment(searcher: Searcher, place: str | os.PathLike[str], metric: An
     return _add(searcher, rows, metric, text)
 
 
-def add_results(searcher: Searcher, results: Any, metric: Any = None) -> int:
+def add_results(searcher: LearnsFromPoints, results: Any, metric: Any = None) -> int:
     """Give a searcher the results of a `ResultGrid` or a list of `Result`; return how many it could use."""
     rows = [(result.config or {}, dict(result.metrics)) for result in results]
     return _add(searcher, rows, metric, "the results")
 
 
-def _add(searcher: Searcher, rows: list[tuple[dict[str, Any], dict[str, Any]]], metric: Any, where: str) -> int:
+def _add(
+    searcher: LearnsFromPoints, rows: list[tuple[dict[str, Any], dict[str, Any]]], metric: Any, where: str
+) -> int:
     metric = metric or searcher.metric
     if not metric:
         raise InvalidInputError(f"warm start from {where}: say which metric counts, by metric=")

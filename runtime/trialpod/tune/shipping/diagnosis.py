@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trialpod.tune.shipping.parameters import BoundParameters
+from trialpod.tune.shipping.bound import BoundParameters
 
 MAX_DEPTH = 12
 MAX_OBJECTS = 2_000

@@ -6,43 +6,13 @@ small ones in the Trainable's pickle, large ones by themselves (`trialpod.tune.s
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.registry import resolve_trainable
-from trialpod.tune.shipping.stored_objects import Stored
+from trialpod.tune.shipping.bound import BoundFunction, BoundParameters
 from trialpod.tune.trainable.function_call import legacy_arguments
-
-
-class BoundParameters(dict[str, Any]):
-    """The arguments that a Trainable has been given, by name."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Travel with the large ones stored by themselves."""
-        return BoundParameters, ({name: Stored(value) for name, value in self.items()},)
-
-
-class BoundFunction(functools.partial[Any]):
-    """A function with further arguments; it is recognised as what it wraps, as any partial is."""
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        # A partial of a partial without attributes would take this one's arguments over, and store them inside.
-        self.stores = True
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel with the large arguments stored by themselves."""
-        return _bound, (self.func, self.args, BoundParameters(self.keywords), dict(self.__dict__))
-
-
-def _bound(
-    function: Any, args: tuple[Any, ...], keywords: dict[str, Any], attributes: dict[str, Any]
-) -> BoundFunction:
-    bound = BoundFunction(function, *args, **keywords)
-    bound.__dict__.update(attributes)
-    return bound
 
 
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:

@@ -9,9 +9,8 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, refuse_stand_ins
 from trialpod.protocol.messages import CheckpointRules
-from trialpod.tune.config import CheckpointConfig
-from trialpod.tune.registry import resolve_trainable
 from trialpod.tune.trainable.function_call import SignatureError, check_call
+from trialpod.tune.trial_config import CheckpointConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,6 @@ def inspect_trainable(trainable: Any) -> TrainableFacts:
     refuse_stand_ins(trainable)
     if inspect.isclass(trainable):
         return _class(trainable)
-    if isinstance(trainable, str):
-        trainable = resolve_trainable(trainable)
-        if inspect.isclass(trainable):
-            return _class(trainable)
     if not callable(trainable):
         trainer = " (a Trainer is not supported; wrap it in a function)" if hasattr(trainable, "fit") else ""
         raise InvalidInputError(

@@ -36,7 +36,7 @@ def write(trainable: Any, folder: str, counters: dict[str, Any]) -> str:
             "leave it there"
         )
     if isinstance(state, dict):
-        from trialpod.tune.checkpoints.dict_checkpoint import write_state
+        from trialpod.tune.checkpoints.dict_files import write_state
 
         write_state(state, folder, f"the dict that {name}.save_checkpoint() returned")
     elif isinstance(state, (str, os.PathLike)):
@@ -65,7 +65,7 @@ def _inside(path: str, folder: str, name: str) -> str:
 
 def read(folder: str) -> Any:
     """Return what `load_checkpoint` is to be given: the dict, the folder, or the path below it that was returned."""
-    from trialpod.tune.checkpoints.dict_checkpoint import read_state
+    from trialpod.tune.checkpoints.dict_files import read_state
 
     state = read_state(folder)
     if state is not None:
@@ -113,7 +113,7 @@ def to_object(trainable: Any) -> bytes:
     import shutil
     import tempfile
 
-    from trialpod.tune.checkpoints.dict_checkpoint import files_of
+    from trialpod.tune.checkpoints.dict_files import files_of
 
     folder = tempfile.mkdtemp("save_to_object", dir=trainable.logdir)
     try:
@@ -133,7 +133,7 @@ def from_object(trainable: Any, data: bytes) -> None:
     import shutil
     import tempfile
 
-    from trialpod.tune.checkpoints.dict_checkpoint import files_into
+    from trialpod.tune.checkpoints.dict_files import files_into
 
     try:
         files = pickle.loads(data)["files"]

@@ -10,7 +10,7 @@ from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 from trialpod.storage.directory import DirectoryStorage
-from trialpod.tune.checkpoints.stored_checkpoint import StoredCheckpoint
+from trialpod.tune.checkpoints.checkpoint import StoredCheckpoint
 
 
 @pytest.fixture

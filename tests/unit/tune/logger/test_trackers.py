@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.backends import TrialOutcome
 from trialpod.tune.logger import (
     AimLoggerCallback,
     CometLoggerCallback,
@@ -19,6 +18,7 @@ from trialpod.tune.logger import (
     WandbLoggerCallback,
     setup_mlflow,
 )
+from trialpod.tune.outcomes import TrialOutcome
 from trialpod.tune.trial import Trial
 
 

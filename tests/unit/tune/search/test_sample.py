@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trialpod.errors import InvalidInputError
 from trialpod.tune.search import BasicVariantGenerator, sample
 from trialpod.tune.search.sample import Domain, SearchSpaceError
-from trialpod.tune.search.variant_generator import same_space
+from trialpod.tune.search.spaces.variants import same_space
 
 seeds = st.integers(0, 2**32)
 

@@ -21,7 +21,7 @@ from trialpod.tune.search.sample import (
     sample_from,
     uniform,
 )
-from trialpod.tune.search.variant_generator import RecursiveDependencyError, VariantSpace
+from trialpod.tune.search.spaces.variants import RecursiveDependencyError, VariantSpace
 
 
 def configs(space: dict[str, Any], seed: int = 0) -> list[dict[str, Any]]:

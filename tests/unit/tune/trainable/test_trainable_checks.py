@@ -73,7 +73,6 @@ class NoTrainable:
         (lambda: None, "one positional argument, the config"),
         (lambda config, data: None, "one positional argument, the config"),
         (asynchronous, "asyncio.run"),
-        ("train", "no Trainable is registered as 'train'"),
         (5, "not int"),
         (None, "not NoneType"),
         (NoTrainable, "must be a subclass of tune.Trainable"),

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.values import params_encoder, readable, same_value, text_of
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Function, Integer
-from trialpod.tune.search.variant_generator import Path, VariantSpace, is_grid, with_items, with_values
+from trialpod.tune.search.spaces.variants import Path, VariantSpace, is_grid, with_items, with_values
 
 Values = dict[str, Any]
 """A point: a number for each dimension's name."""

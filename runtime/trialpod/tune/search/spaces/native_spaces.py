@@ -11,7 +11,7 @@ from typing import Any
 
 from trialpod.tune.search.library import require
 from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Integer, SearchSpaceError
-from trialpod.tune.search.variant_generator import path_text, scan
+from trialpod.tune.search.spaces.variants import path_text, scan
 
 _ORIGIN = "_trialpod_space"
 
@@ -181,7 +181,7 @@ def _hebo(user: str, named: list[tuple[str, Domain]]) -> Any:
 
 
 def _nevergrad(user: str, named: list[tuple[str, Domain]]) -> Any:
-    from trialpod.tune.search.nevergrad_search import nevergrad_library
+    from trialpod.tune.search.nevergrad_library import nevergrad_library
 
     ng = nevergrad_library()
     space: dict[str, Any] = {}

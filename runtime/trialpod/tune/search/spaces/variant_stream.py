@@ -20,7 +20,7 @@ from typing import Any
 
 from trialpod.tune.search.sample import Categorical, Constant, Domain
 from trialpod.tune.search.spaces.numpy_draws import NumpyDraws
-from trialpod.tune.search.variant_generator import (
+from trialpod.tune.search.spaces.variants import (
     MAX_RESOLUTION_PASSES,
     Path,
     RecursiveDependencyError,

@@ -10,39 +10,35 @@ import tempfile
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, InvalidInputError, StorageError
+from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
 from trialpod.storage.registry import local_folder, open_storage
-from trialpod.tune.checkpoints.checkpoint import METADATA_FILE, Checkpoint
 
 
-def from_uri(uri: str) -> Checkpoint:
-    """Return the checkpoint at a URI; see `Checkpoint.from_uri`."""
-    folder = _local(uri)
-    if folder is not None:
-        return Checkpoint(folder)
+def find(uri: str) -> tuple[str, CheckpointInfo, Storage] | None:
+    """Return the checkpoint that a trial has written at a URI: the trial's URI, the checkpoint and the storage.
+
+    Raises:
+        CheckpointError: its manifest is damaged.
+    """
     trial, _, name = uri.rstrip("/").rpartition("/")
-    if checkpoint_index(name) is None or not open_storage(trial).exists(f"{name}/{MANIFEST_FILE}"):
-        return Checkpoint(uri.rstrip("/"))
-    from trialpod.storage.checkpoints.store import CheckpointStore
-    from trialpod.tune.checkpoints.stored_checkpoint import StoredCheckpoint
-
+    if checkpoint_index(name) is None:
+        return None
     storage = open_storage(trial)
+    if not storage.exists(f"{name}/{MANIFEST_FILE}"):
+        return None
+    from trialpod.storage.checkpoints.store import CheckpointStore
+
     for info in CheckpointStore(storage).committed():
         if info.name == name:
-            return StoredCheckpoint(trial, info, storage)
+            return trial, info, storage
     raise CheckpointError(f"the manifest of the checkpoint {uri} is damaged; take an earlier checkpoint of the trial")
 
 
-def to_uri(checkpoint: Checkpoint, uri: str) -> str:
-    """Copy a checkpoint to a URI and return it."""
-    folder = _local(uri)
-    if folder is not None:
-        checkpoint.to_directory(folder)
-        return uri
-    with checkpoint.as_directory() as source:
-        open_storage(uri).put_directory(Path(source), "")
-    return uri
+def upload(folder: str, uri: str) -> None:
+    """Copy a folder to a URI of another place."""
+    open_storage(uri).put_directory(Path(folder), "")
 
 
 def download(uri: str, target: str | os.PathLike[str] | None) -> str:
@@ -60,21 +56,21 @@ def download(uri: str, target: str | os.PathLike[str] | None) -> str:
     return folder
 
 
-def read_metadata(uri: str) -> bytes:
-    """Return the metadata file of the checkpoint at a URI.
+def read_file(uri: str, name: str) -> bytes:
+    """Return a file of the checkpoint at a URI.
 
     Raises:
-        FileNotFoundError: it has none.
+        FileNotFoundError: it has none of that name.
     """
     try:
-        return _storage(uri).read(METADATA_FILE)
+        return _storage(uri).read(name)
     except KeyMissingError:
-        raise FileNotFoundError(f"{uri}/{METADATA_FILE}") from None
+        raise FileNotFoundError(f"{uri}/{name}") from None
 
 
-def write_metadata(uri: str, data: bytes) -> None:
-    """Write the metadata file of the checkpoint at a URI."""
-    _storage(uri).write(METADATA_FILE, data)
+def write_file(uri: str, name: str, data: bytes) -> None:
+    """Write a file of the checkpoint at a URI."""
+    _storage(uri).write(name, data)
 
 
 def _storage(uri: str) -> Storage:
@@ -84,7 +80,8 @@ def _storage(uri: str) -> Storage:
         raise CheckpointError(f"the checkpoint at {uri} cannot be read: {error}") from error
 
 
-def _local(uri: str) -> str | None:
+def local_path(uri: str) -> str | None:
+    """Return the folder of this machine that a URI names, None where it names another place."""
     if not isinstance(uri, str) or "://" not in uri:
         raise InvalidInputError(
             f"{uri!r} is no URI; write s3://bucket/path or file:///absolute/path (for a path there is from_directory)"

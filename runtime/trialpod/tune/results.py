@@ -1,20 +1,23 @@
-"""Reads the results of one trial back from its ``result.json``, and sums them up as Ray Tune's scopes do.
+"""The results of trials as data: read back from ``result.json``, flattened, summed up and ranked.
 
 ``result.json`` has one JSON object a line, in order of arrival, with NaN and Infinity as Python writes them. A trial
 that was retried from a checkpoint reports some iterations again; those rows count, and the earlier ones do not.
+
+Ranking reads no file for the scope "last"; the other scopes read ``result.json`` of every trial.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from trialpod.errors import StorageError
+from trialpod.errors import InvalidInputError, StorageError, nearest
 
 if TYPE_CHECKING:
     from trialpod.storage.base import Storage
+    from trialpod.tune.outcomes import TrialOutcome
 
 RESULT_FILE = "result.json"
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
@@ -133,3 +136,102 @@ def score(values: Sequence[float], scope: str, mode: str, *, finite_only: bool) 
     latest = values[-window:]
     result = sum(latest) / len(latest)
     return None if finite_only and not math.isfinite(result) else result
+
+
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested dicts as one; an empty one inside stays as it is."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flattened(value, f"{prefix}{name}/"))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def lookup(metrics: dict[str, Any], name: str) -> Any:
+    """Return a metric by its flattened name, or None; ``config/lr`` finds what is in the nested config."""
+    if name in metrics:
+        return metrics[name]
+    value: Any = metrics
+    for part in name.split("/"):
+        if not isinstance(value, dict) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def check_scope(where: str, scope: object) -> None:
+    """Raise InvalidInputError unless `scope` is one of `SCOPES`."""
+    if scope in SCOPES:
+        return
+    guess = nearest(str(scope), SCOPES)
+    raise InvalidInputError(
+        f"{where}(scope={scope!r}): scope must be one of {', '.join(SCOPES)}"
+        + (f" (did you mean {guess!r}?)" if guess else "")
+    )
+
+
+def best_index(
+    trials: Iterable[TrialOutcome], metric: str, mode: str, scope: str, *, finite_only: bool
+) -> tuple[int | None, bool]:
+    """Return the place of the best trial, the first of equals, and whether any trial has reported the metric.
+
+    Args:
+        trials: the trials.
+        metric: what to compare.
+        mode: "max" or "min".
+        scope: one of `SCOPES`.
+        finite_only: leave out trials whose number is NaN or infinite, and take the latest finite one for the scope
+            "last"; otherwise NaN is worse than every number.
+    """
+    best: tuple[float, int] | None = None
+    measured = False
+    for index, trial in enumerate(trials):
+        values = reported(trial, metric, scope)
+        measured = measured or bool(values)
+        if finite_only and scope == "last" and values and not math.isfinite(values[0]):
+            latest, _ = latest_finite(read_rows(trial.path), metric)
+            values = [] if latest is None else [latest]
+        value = score(values, scope, mode, finite_only=finite_only)
+        if value is None:
+            continue
+        rank = -math.inf if math.isnan(value) else value if mode == "max" else -value
+        if best is None or rank > best[0]:
+            best = (rank, index)
+    return (best[1] if best is not None else None), measured
+
+
+def reported(trial: TrialOutcome, metric: str, scope: str) -> list[float]:
+    """Return the numbers that a trial reported for a metric, oldest first; for the scope "last" only the last."""
+    rows = [trial.last_result or {}] if scope == "last" else read_rows(trial.path)
+    numbers = (number(lookup(row, metric)) for row in rows)
+    return [value for value in numbers if value is not None]
+
+
+def latest_finite(rows: Sequence[dict[str, Any]], metric: str) -> tuple[float | None, int | None]:
+    """Return the latest finite number that a trial reported for a metric, and the iteration of that result."""
+    for row in reversed(rows):
+        value = number(lookup(row, metric))
+        if value is not None and math.isfinite(value):
+            iteration = row.get("training_iteration")
+            return value, iteration if isinstance(iteration, int) else None
+    return None, None
+
+
+def best_row(rows: Sequence[dict[str, Any]], metric: str, mode: str) -> dict[str, Any] | None:
+    """Return the result in which a metric was best, None when none of them has a number for it."""
+    best: tuple[float, dict[str, Any]] | None = None
+    for row in rows:
+        value = number(lookup(row, metric))
+        if value is None or math.isnan(value):
+            continue
+        rank = value if mode == "max" else -value
+        if best is None or rank > best[0]:
+            best = (rank, row)
+    return best[1] if best is not None else None
+
+
+def metrics_of(trials: Iterable[TrialOutcome]) -> list[str]:
+    """Return the names of all metrics in the last results of the trials."""
+    return sorted({name for trial in trials for name in trial.last_result or {} if name != "config"})
