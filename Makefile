@@ -11,7 +11,7 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
-	format lock bench bench-scale chaos-cluster docs site sbom soak chaos minio clean
+	format lock bench bench-scale chaos-cluster docs site release sbom soak chaos minio clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstr
 site: $(VENV)/$(STAMP) ## Build the documentation as a site in build/site; a broken link fails
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file tools/site/mkdocs.yml
+
+release: $(VENV)/$(STAMP) ## Make and try everything that a release publishes, in build/release: DRAFT=1 before the changelog is cut
+	@tools/release
 
 sbom: $(VENV)/$(STAMP) ## List what an image contains (CycloneDX, versions and licences) in build/sbom: EXTRAS=operator
 	@tools/make_sbom $(or $(EXTRAS),operator)

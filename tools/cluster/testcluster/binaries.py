@@ -61,6 +61,20 @@ def ensure() -> None:
             link.symlink_to(path(name))
 
 
+def ensure_helm() -> Path:
+    """Return the path of Helm, which is built if it is not there.
+
+    Raises:
+        ClusterError: The build fails.
+    """
+    if not path("helm").exists():
+        layout.BIN.mkdir(parents=True, exist_ok=True)
+        with _locked():
+            if not path("helm").exists():
+                _install("helm")
+    return path("helm")
+
+
 def minio() -> Path:
     """Return the path of MinIO's binary, which is built if it is not there."""
     done = subprocess.run(
