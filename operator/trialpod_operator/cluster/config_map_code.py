@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trialpod_operator.api.models import ConfigMapRef, TrainableSpec
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.kube import ApiError, Kube
 from trialpod_operator.cluster.storage_access import StorageProblemError
@@ -120,8 +121,8 @@ def _text(found: Mapping[str, Any] | None, reference: ConfigMapRef) -> str | Non
 def _missing(found: Mapping[str, Any] | None, reference: ConfigMapRef) -> StorageProblemError:
     where = f"the ConfigMap {reference.name} (spec.trainable.configMapRef)"
     if found is None:
-        return StorageProblemError("ConfigMapNotFound", f"{where} is not there; create it")
+        return StorageProblemError(Reason.CONFIG_MAP_NOT_FOUND, f"{where} is not there; create it")
     known = ", ".join(sorted({**(found.get("data") or {}), **(found.get("binaryData") or {})})) or "none"
     return StorageProblemError(
-        "ConfigMapKeyNotFound", f"{where} has no Python file {reference.key} (its keys: {known}); add it"
+        Reason.CONFIG_MAP_KEY_NOT_FOUND, f"{where} has no Python file {reference.key} (its keys: {known}); add it"
     )

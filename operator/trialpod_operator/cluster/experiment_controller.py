@@ -29,6 +29,7 @@ from trialpod.protocol.messages import (
 from trialpod.storage.base import StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.registry import open_storage
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
@@ -81,7 +82,6 @@ SECRET_EVERY_S = 60.0
 SETTLE_WITHIN_S = 5.0
 """So long a look at an experiment waits for the storage to take what was decided."""
 
-CHANGE_PENDING = "ChangePending"
 
 RETRY_S = 10.0
 """When to look again at what somebody else has to put right, and no watch will tell of."""
@@ -257,11 +257,11 @@ class ExperimentController:
             except (StorageCredentialsError, StorageDeniedError) as error:
                 STORAGE_ERRORS.inc()
                 self._secret_read_at = 0.0  # corrected keys are to be found at the next look
-                problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
+                problem, again = Problem(reason=Reason.REFUSED, message=str(error), stalled=True), RETRY_S
             except StorageUnavailableError as error:
                 STORAGE_ERRORS.inc()
                 message = f"{error}; it goes on as soon as the storage answers"
-                problem, again = Problem(reason="StorageUnavailable", message=message), RETRY_S
+                problem, again = Problem(reason=Reason.STORAGE_UNAVAILABLE, message=message), RETRY_S
             except FencedError as error:
                 logger.warning("%s is opened anew: %s", self.key, error)
                 await self.close()
@@ -270,12 +270,12 @@ class ExperimentController:
                 if self._fenced_openings > OPENINGS:
                     remedy = "restore what is missing from a backup; or remove the rest and start again: "
                     remedy += self._again if self._writer.has_begun else "it then begins by itself"
-                    problem = Problem(reason="JournalDamaged", message=f"{error}; {remedy}", stalled=True)
+                    problem = Problem(reason=Reason.JOURNAL_DAMAGED, message=f"{error}; {remedy}", stalled=True)
                     again = RETRY_S
             except StorageEmptiedError as error:
-                problem, again = Problem(reason="StorageEmptied", message=str(error), stalled=True), RETRY_S
+                problem, again = Problem(reason=Reason.STORAGE_EMPTIED, message=str(error), stalled=True), RETRY_S
             except (StorageError, InvalidInputError) as error:
-                problem, again = Problem(reason="Refused", message=str(error), stalled=True), RETRY_S
+                problem, again = Problem(reason=Reason.REFUSED, message=str(error), stalled=True), RETRY_S
         if problem is None and self._issuer is not None and self.open:
             problem = self._issuer.problem
         if problem is None and self.open:
@@ -305,7 +305,7 @@ class ExperimentController:
         if checked.experiment is None:
             listed = "; ".join(str(problem) for problem in checked.problems[:5])
             more = f" (and {len(checked.problems) - 5} more)" if len(checked.problems) > 5 else ""
-            self._refused = Problem(reason="InvalidSpec", message=f"{listed}{more}", stalled=True)
+            self._refused = Problem(reason=Reason.INVALID_SPEC, message=f"{listed}{more}", stalled=True)
             return
         try:
             self._experiment = storage_access.with_storage(
@@ -394,19 +394,19 @@ class ExperimentController:
         self._refuse_other(running, hosted.plan.document)
         if not await hosted.wait_committed(SETTLE_WITHIN_S):
             self._held_back = Problem(
-                reason=CHANGE_PENDING, message="spec.trainable was changed; waiting for the storage"
+                reason=Reason.CHANGE_PENDING, message="spec.trainable was changed; waiting for the storage"
             )
             return running
         state = hosted.host.engine.state
         if state.reported:
             message = _refused_change(running, wanted)
-            self._held_back = Problem(reason="Refused", message=message, stalled=True)
+            self._held_back = Problem(reason=Reason.REFUSED, message=message, stalled=True)
             if hosted.host.engine.finished:
                 raise InvalidInputError(message)
             return running
         if state.running:
             self._held_back = Problem(
-                reason=CHANGE_PENDING,
+                reason=Reason.CHANGE_PENDING,
                 message="spec.trainable was changed; trials run the new one when the attempts that run have ended "
                 f"without a result. To end them: trialpod suspend {self._name} -n {self._namespace}; then resume it",
             )

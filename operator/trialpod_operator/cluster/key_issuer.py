@@ -26,6 +26,7 @@ from trialpod.storage.s3.storage import parse_uri
 from trialpod.storage.s3.sts import MOST_POLICY_CHARACTERS, StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply
 from trialpod_operator.api.models import ScopedCredentials
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.storage_access import StorageProblemError
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
@@ -82,7 +83,7 @@ class KeyIssuer:
             problem = self._refused(error)
             raise StorageProblemError(problem.reason, problem.message) from error
         except InvalidInputError as error:
-            raise StorageProblemError("ScopedCredentialsImpossible", str(error)) from error
+            raise StorageProblemError(Reason.SCOPED_CREDENTIALS_IMPOSSIBLE, str(error)) from error
 
     async def answer(self, host: JournaledEngine, trial_id: str, attempt: int) -> CredentialsAnswer:
         """Return keys for an attempt, or why there are none now.
@@ -106,11 +107,13 @@ class KeyIssuer:
         except StsRefusedError as error:
             problem = self._refused(error)
         except InvalidInputError as error:
-            problem = Problem(reason="ScopedCredentialsImpossible", message=str(error), stalled=True)
+            problem = Problem(reason=Reason.SCOPED_CREDENTIALS_IMPOSSIBLE, message=str(error), stalled=True)
         except StorageUnavailableError as error:
-            problem = Problem(reason="StorageUnavailable", message=f"{error}; trials that need new keys wait for it")
+            problem = Problem(
+                reason=Reason.STORAGE_UNAVAILABLE, message=f"{error}; trials that need new keys wait for it"
+            )
         except StorageError as error:
-            problem = Problem(reason="ScopedCredentialsImpossible", message=str(error), stalled=True)
+            problem = Problem(reason=Reason.SCOPED_CREDENTIALS_IMPOSSIBLE, message=str(error), stalled=True)
         if problem != self.problem:
             self.problem = problem
             self._changed()
@@ -156,7 +159,7 @@ class KeyIssuer:
                 "spec.storage.scopedCredentials out, and the pods mount the Secret itself; or name the service by "
                 "stsEndpoint"
             )
-        return Problem(reason="ScopedCredentialsRefused", message=f"{error}; {advice}", stalled=True)
+        return Problem(reason=Reason.SCOPED_CREDENTIALS_REFUSED, message=f"{error}; {advice}", stalled=True)
 
 
 CHECKPOINTS = "checkpoint_*"

@@ -28,6 +28,7 @@ from trialpod.errors import StorageError, TrialpodError
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import storage_class
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec, TuneExperiment
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -102,7 +103,7 @@ def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules
     storage = experiment.spec.storage or default
     if storage is None:
         raise StorageProblemError(
-            "StorageMissing",
+            Reason.STORAGE_MISSING,
             "spec.storage is missing and the operator has no default; name a bucket: "
             'storage: {uri: "s3://bucket/prefix", endpoint: ..., credentialsSecret: ...}',
         )
@@ -111,7 +112,7 @@ def with_storage(experiment: TuneExperiment, namespace: str, rules: StorageRules
         storage = _within(storage, default)
     elif storage.scoped_credentials is not None and not storage.credentials_secret:
         raise StorageProblemError(
-            "ScopedCredentialsNeedSecret",
+            Reason.SCOPED_CREDENTIALS_NEED_SECRET,
             "spec.storage.scopedCredentials needs spec.storage.credentialsSecret: the Secret with the keys that the "
             "operator derives the trials' keys from",
         )
@@ -125,22 +126,22 @@ def _check_capabilities(storage: StorageSpec) -> None:
     try:
         found = storage_class(storage.uri)
     except StorageError as error:
-        raise StorageProblemError("StorageUnsupported", f"spec.storage.uri: {error}") from error
+        raise StorageProblemError(Reason.STORAGE_UNSUPPORTED, f"spec.storage.uri: {error}") from error
     if not found.is_shared:
         raise StorageProblemError(
-            "StorageNotShared",
+            Reason.STORAGE_NOT_SHARED,
             f"spec.storage.uri is {storage.uri!r}; in a cluster it has to be a storage that all pods see, such as "
             "s3://bucket/prefix",
         )
     if not found.has_conditional_writes:
         raise StorageProblemError(
-            "StorageUnsupported",
+            Reason.STORAGE_UNSUPPORTED,
             f"spec.storage.uri is {storage.uri!r}; in a cluster the storage must make one of several concurrent "
             "writers win, as s3:// does",
         )
     if storage.scoped_credentials is not None and not found.has_scoped_credentials:
         raise StorageProblemError(
-            "ScopedCredentialsImpossible",
+            Reason.SCOPED_CREDENTIALS_IMPOSSIBLE,
             f"spec.storage.scopedCredentials: the storage of {storage.uri!r} has no credentials for a part of it",
         )
 
@@ -151,13 +152,13 @@ def _within(storage: StorageSpec, default: StorageSpec | None) -> StorageSpec:
     allowed = default.uri.rstrip("/")
     if storage.uri != default.uri and not f"{storage.uri.rstrip('/')}/".startswith(f"{allowed}/"):
         raise StorageProblemError(
-            "StorageNotAllowed",
+            Reason.STORAGE_NOT_ALLOWED,
             f"spec.storage.uri is {storage.uri}, and the operator's keys open only {allowed} for this namespace; use "
             "that, leave spec.storage out, or name a Secret of your own by spec.storage.credentialsSecret",
         )
     if storage.endpoint not in (None, default.endpoint):
         raise StorageProblemError(
-            "StorageNotAllowed",
+            Reason.STORAGE_NOT_ALLOWED,
             f"spec.storage.endpoint is {storage.endpoint}, and the operator's keys are for "
             f"{default.endpoint or 'Amazon S3'}; leave it out, or name a Secret of your own by credentialsSecret",
         )
@@ -179,7 +180,7 @@ def secret_data(storage: StorageSpec, secret: Mapping[str, Any] | None) -> dict[
         return {}
     if secret is None:
         raise StorageProblemError(
-            "SecretNotFound", f"the Secret {name} (spec.storage.credentialsSecret) is not there; create it"
+            Reason.SECRET_NOT_FOUND, f"the Secret {name} (spec.storage.credentialsSecret) is not there; create it"
         )
     data = secret.get("data") or {}
     files: dict[str, bytes] = {}
@@ -188,10 +189,12 @@ def secret_data(storage: StorageSpec, secret: Mapping[str, Any] | None) -> dict[
             try:
                 files[key] = base64.b64decode(data[key], validate=True)
             except binascii.Error:
-                raise StorageProblemError("SecretInvalid", f"the Secret {name}: {key} is not base64") from None
+                raise StorageProblemError(Reason.SECRET_INVALID, f"the Secret {name}: {key} is not base64") from None
     missing = [key for key in KEYS if not files.get(key)]
     if missing:
-        raise StorageProblemError("SecretInvalid", f"the Secret {name} has no {' and no '.join(missing)}; add it")
+        raise StorageProblemError(
+            Reason.SECRET_INVALID, f"the Secret {name} has no {' and no '.join(missing)}; add it"
+        )
     return files
 
 
@@ -242,7 +245,7 @@ def place(
         files = read_secret(directory)
         if not all(files.get(key) for key in KEYS):
             raise StorageProblemError(
-                "OperatorKeysMissing",
+                Reason.OPERATOR_KEYS_MISSING,
                 f"the operator's own keys for the storage are incomplete: {' and '.join(KEYS)} have to be in its "
                 "Secret; an administrator has to put that right",
             )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.cli.program import program
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
     if found.get("operator"):
         steps.append(f"trialpod check {place} --no-pod says what is wrong with the operator")
     stalled = found["conditions"].get("Stalled", {})
-    if stalled.get("reason") == "InvalidSpec":
+    if stalled.get("reason") == Reason.INVALID_SPEC:
         steps.append("correct the manifest, check it with `trialpod validate FILE`, and apply it again")
     elif stalled.get("status") == "True" and "Failed" not in found["conditions"]:
         steps.append("put right what the message names; the experiment then goes on by itself")
@@ -368,7 +369,7 @@ def _explain_in_cluster(options: argparse.Namespace) -> int:
         flags = target.cluster_flags(options, api.namespace)
         item = api.get(options.name)
         found = findings(item, api.trials(options.name), api.events(options.name, item["metadata"].get("uid", "")))
-        if any(each["reason"] == "Queued" for each in found["waiting"]):
+        if any(each["reason"] == Reason.QUEUED for each in found["waiting"]):
             found["queues"] = queue_lines(api, options.name)
         if silence := api.operator_silence(time.time()):
             found["operator"] = silence

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.pending import pending_reason
@@ -378,7 +379,7 @@ class Checks:
                 asked_for_events = now
                 complaint = self._complaint(name)
             why = pending_reason(pod, now, event=complaint)
-            stuck = why is not None and (why.severity == "stuck" or why.reason == "ImagePullFailed")
+            stuck = why is not None and (why.severity == "stuck" or why.reason == Reason.IMAGE_PULL_FAILED)
             if stuck or now - began > timeout_s:
                 text = why.message if why else f"it has not ended after {timeout_s:.0f} s ({phase})"
                 remedy = why.remedy if why else "a longer --timeout, or ask who runs the cluster"

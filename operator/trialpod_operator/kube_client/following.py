@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.display import events
 from trialpod_operator.kube_client.client import ClusterUnreachableError, Experiments
 from trialpod_operator.kube_client.view import condition, finished, is_true, view_of
@@ -99,7 +100,7 @@ def follow(
             stalled_at = None
         else:
             stalled_at = stalled_at or now
-            fatal = condition(item, "Stalled").get("reason") == "InvalidSpec"
+            fatal = condition(item, "Stalled").get("reason") == Reason.INVALID_SPEC
             if seen and (fatal or now - stalled_at > STALLED_S):
                 raise TrialpodError(
                     f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Put it "
@@ -135,7 +136,7 @@ def hindrance(item: Mapping[str, Any], namespace: str, *, waited: float, seen: b
         return "Unnoticed", text
     for kind, bad in (("Stalled", "True"), ("Ready", "False"), ("Suspended", "True")):
         found = condition(item, kind)
-        if found.get("status") == bad and found.get("reason") != "Starting":
+        if found.get("status") == bad and found.get("reason") != Reason.STARTING:
             return str(found.get("reason")), f"{found.get('reason')}: {found.get('message')}"
     waiting = (item.get("status") or {}).get("waiting")
     return (str(waiting.get("reason")), f"{waiting.get('reason')}: {waiting.get('message')}") if waiting else None

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.display.view import (
     ENDED,
@@ -126,7 +127,7 @@ def row_of(trial: Mapping[str, Any], now: float) -> TrialRow:
     started, ended = seconds(status.get("startTime")), seconds(status.get("completionTime"))
     # An attempt counts as started when its process runs.
     attempts = int(status.get("attempt") or 0)
-    if state == "PENDING" and (status.get("waiting") or condition(trial, "Ready").get("reason") == "Starting"):
+    if state == "PENDING" and (status.get("waiting") or condition(trial, "Ready").get("reason") == Reason.STARTING):
         attempts = max(0, attempts - 1)
     decision = status.get("lastDecision") or {}
     stopped = state == "TERMINATED" and decision.get("kind") == "stop"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -32,6 +33,28 @@ class TestTable:
     def test_kubernetes_takes_them_as_reasons(self) -> None:
         for reason in Reason:
             assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", reason)
+
+
+class TestUse:
+    CLUSTER = sorted((ROOT / "operator/trialpod_operator/cluster").rglob("*.py"))
+
+    def test_every_reason_is_used(self) -> None:
+        code = "".join(path.read_text() for path in self.CLUSTER)
+        assert [reason.name for reason in Reason if not re.search(rf"\bReason\.{reason.name}\b", code)] == []
+
+    @pytest.mark.parametrize("path", CLUSTER, ids=lambda path: path.stem)
+    def test_code_writes_no_reason_as_a_string(self, path: Path) -> None:
+        """Only calls and keywords count: condition types and pod phases are spelled like reasons."""
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            texts = [each.value for each in node.keywords if each.arg == "reason"]
+            if name in {"Problem", "StorageProblemError", "KubernetesEvent", "_event", "_failure", "_disruption"}:
+                texts += node.args[:2]
+            for text in texts:
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    assert " " in text.value or text.value in ("Normal", "Warning"), f"{path}: {text.value}"
 
 
 class TestDocumentation:

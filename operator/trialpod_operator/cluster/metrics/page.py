@@ -14,6 +14,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.metrics.account import Account, account_families
 from trialpod_operator.cluster.metrics.instruments import REGISTRY
 from trialpod_operator.cluster.status.conditions import whole
@@ -49,7 +50,7 @@ def condition_of(item: Mapping[str, Any]) -> str:
         return "NotObserved"
     if "Ready" in true:
         return "Running"
-    return "StorageUnavailable" if ready.get("reason") == "StorageUnavailable" else "Waiting"
+    return "StorageUnavailable" if ready.get("reason") == Reason.STORAGE_UNAVAILABLE else "Waiting"
 
 
 class _Current(Collector):

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from trialpod.protocol.messages import AssignmentRequest, AttemptEnd
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.terminated import Termination
 
 SETTLE_S = 3.0
@@ -142,7 +143,7 @@ class Group:
 
     def judge_read(self, ending: Termination, now: float) -> Termination | None:
         """Return how the attempt ended whose head's pod shows this; None while that is not known for sure."""
-        if not ending.counts_as_failure and ending.reason != "DeletedByOperator":
+        if not ending.counts_as_failure and ending.reason != Reason.DELETED_BY_OPERATOR:
             return ending
         if self.cause is not None:
             return self.cause if self._is_sure(self.cause) else None
@@ -175,14 +176,16 @@ def of_worker(rank: int, ending: Termination, *, begun: bool) -> Termination | N
         ending: as its pod shows it.
         begun: whether the group had begun; then a worker may be done.
     """
-    if ending.reason == "DeletedByOperator" or (begun and ending.reason == "ExitedSilently"):
+    if ending.reason == Reason.DELETED_BY_OPERATOR or (begun and ending.reason == Reason.EXITED_SILENTLY):
         return None
     return dataclasses.replace(ending, message=f"worker {rank}: {ending.message}")
 
 
 def failure_of(end: AttemptEnd) -> Termination:
     """Return the failure of a worker that an earlier operator has journaled."""
-    return Termination(kind="failure", cause="failed", reason="WorkerFailed", message=end.error, retry=end.retry)
+    return Termination(
+        kind="failure", cause="failed", reason=Reason.WORKER_FAILED, message=end.error, retry=end.retry
+    )
 
 
 def deleted_worker(rank: int, reason: str) -> Termination:
@@ -190,7 +193,7 @@ def deleted_worker(rank: int, reason: str) -> Termination:
     return Termination(
         kind="disruption",
         cause="preempted",
-        reason=reason or "PodDeleted",
+        reason=reason or Reason.POD_DELETED,
         message=f"worker {rank}: its pod is being taken away",
     )
 
@@ -200,7 +203,7 @@ def incomplete(running: int, size: int, timeout_s: float) -> Termination:
     return Termination(
         kind="disruption",
         cause="preempted",
-        reason="GroupIncomplete",
+        reason=Reason.GROUP_INCOMPLETE,
         message=f"only {running} of the trial's {size} pods ran within {timeout_s:g} s; all are tried again later",
     )
 

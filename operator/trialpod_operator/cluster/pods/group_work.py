@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
@@ -159,7 +160,7 @@ class GroupWork:
         first = self._first
         if first is not None and first is not binding and self.pod(binding, 0) is None:
             message = f"the pods of {names.trial_name(self._name, first.trial.trial_id)} find their places first"
-            return PendingReason(reason="WaitsForGroup", message=message, remedy="")
+            return PendingReason(reason=Reason.WAITS_FOR_GROUP, message=message, remedy="")
         ready = len(self._ready(binding))
         if ready and now - group.waiting_since > MISSING_S:
             return _incomplete(f"{ready} of its {size} pods run; they start together", group.waiting_since)
@@ -281,7 +282,7 @@ class GroupWork:
 
 def _incomplete(message: str, since: float | None) -> PendingReason:
     remedy = "make room for all of them at once, lower spec.workers.replicas, or queue them with Kueue"
-    return PendingReason(reason="GroupIncomplete", message=message, remedy=remedy, since=since)
+    return PendingReason(reason=Reason.GROUP_INCOMPLETE, message=message, remedy=remedy, since=since)
 
 
 def _group(binding: PodBinding) -> Group:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trialpod_operator.api import status_models
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.reading import (
     PendingReason,
@@ -76,7 +77,7 @@ def pending_reason(pod: Pod, now: float, *, event: str = "") -> PendingReason | 
             return None
         scheduler = (pod.get("spec") or {}).get("schedulerName") or "default-scheduler"
         return PendingReason(
-            reason="NotScheduled",
+            reason=Reason.NOT_SCHEDULED,
             message=f"the scheduler {scheduler} has not looked at the pod yet",
             remedy="check that it runs, and spec.template.spec.schedulerName",
             since=since,
@@ -89,14 +90,14 @@ def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> Pendin
         queue = queues.queue_of(pod)
         where = f"the queue {queue}" if queue else "its queue"
         return PendingReason(
-            reason="Queued",
+            reason=Reason.QUEUED,
             message=f"Kueue has not admitted the pod from {where}{f': {said}' if said else ''}",
             remedy=queues.remedy(said, queue),
             severity="stuck" if queues.is_stuck(said) else "waiting",
             since=since,
         )
     return PendingReason(
-        reason="SchedulingGated",
+        reason=Reason.SCHEDULING_GATED,
         message=f"the pod is held by the scheduling gate{'s' if len(gates) > 1 else ''} {', '.join(gates)}",
         remedy="whoever owns the gate must lift it",
         since=since,
@@ -105,9 +106,12 @@ def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> Pendin
 
 def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> PendingReason:
     words = foreign(_PREEMPTION.sub("", str(scheduled.get("message") or "")), 600)
-    if scheduled.get("reason") == "SchedulerError":
+    if scheduled.get("reason") == Reason.SCHEDULER_ERROR:
         return PendingReason(
-            reason="SchedulerError", message=f"the scheduler failed: {words}", remedy="it tries again", since=since
+            reason=Reason.SCHEDULER_ERROR,
+            message=f"the scheduler failed: {words}",
+            remedy="it tries again",
+            since=since,
         )
     count = _NODES.match(words)
     why = _NODES.sub("", words).rstrip(". ")
@@ -115,7 +119,7 @@ def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> Pending
         # About the pod itself (a volume claim, a resource claim), not about nodes.
         missing = "not found" in why
         return PendingReason(
-            reason="Unschedulable",
+            reason=Reason.UNSCHEDULABLE,
             message=f"the pod cannot be scheduled: {why}",
             remedy="create what is missing, or change spec.template" if missing else "see `kubectl describe pod`",
             severity="stuck" if missing else "waiting",
@@ -124,7 +128,9 @@ def _unschedulable(scheduled: Mapping[str, Any], since: float | None) -> Pending
     short = sorted(((int(match[1]), match[2]) for match in _SHORT.finditer(why)), reverse=True)
     lack = " and ".join(f"enough {name} on {number} of {count[1]} nodes" for number, name in short)
     message = f"no node has room: there is not {lack}; the scheduler says: {why}" if short else f"no node fits: {why}"
-    return PendingReason(reason="Unschedulable", message=message, remedy=_node_remedy(why, bool(short)), since=since)
+    return PendingReason(
+        reason=Reason.UNSCHEDULABLE, message=message, remedy=_node_remedy(why, bool(short)), since=since
+    )
 
 
 def _node_remedy(why: str, short: bool) -> str:
@@ -152,7 +158,7 @@ def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Pendi
                 return None
             started = seconds(state["running"].get("startedAt"))
             return PendingReason(
-                reason="Initializing",
+                reason=Reason.INITIALIZING,
                 message=f"init container {name} is running",
                 remedy=f"`kubectl logs {_name_of(pod)} -c {name}` shows what it does",
                 since=started or since,
@@ -169,7 +175,7 @@ def _on_its_node(pod: Pod, now: float, since: float | None, event: str) -> Pendi
         return None
     node = (pod.get("spec") or {}).get("nodeName") or "the node"
     return PendingReason(
-        reason="ContainerCreating",
+        reason=Reason.CONTAINER_CREATING,
         message=f"{node} is still preparing the container (pulling the image, mounting volumes)"
         + (f": {foreign(event)}" if event else ""),
         remedy="`kubectl describe pod` shows its steps",
@@ -188,7 +194,7 @@ def _container_waits(
         return _image(_image_of(pod, name) or image, reason, words, since)
     if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         return _config_error(name, reason, words, since)
-    if reason == "CrashLoopBackOff":
+    if reason == Reason.CRASH_LOOP_BACK_OFF:
         return PendingReason(
             reason=reason,
             message=f"container {name} keeps failing{_why_it_fails(pod, name)}",
@@ -197,7 +203,7 @@ def _container_waits(
             since=since,
         )
     return PendingReason(
-        reason=reason if reason.isalnum() else "ContainerWaiting",
+        reason=reason if reason.isalnum() else Reason.CONTAINER_WAITING,
         message=f"container {name} waits: {reason}{f': {words}' if words else ''}",
         remedy="see `kubectl describe pod`",
         since=since,
@@ -248,7 +254,7 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
         why, severity = words or reason, "waiting"
         remedy = "it is tried again; check spec.image and whether the nodes reach the registry"
     return PendingReason(
-        reason="ImagePullFailed",
+        reason=Reason.IMAGE_PULL_FAILED,
         message=f"the image {image} cannot be pulled: {why}",
         remedy=remedy,
         severity=severity,
@@ -262,7 +268,7 @@ def _config_error(name: str, reason: str, words: str, since: float | None) -> Pe
         return missing
     if "runAsNonRoot" in words:
         return PendingReason(
-            reason="RunsAsRoot",
+            reason=Reason.RUNS_AS_ROOT,
             message=f"container {name} may not run as root: {words}",
             remedy="set a numeric USER in the image, or runAsUser in spec.template.spec.securityContext",
             severity="stuck",
@@ -283,7 +289,7 @@ def _by_event(event: str, since: float | None) -> PendingReason | None:
         return missing
     if "FailedMount" in event or "MountVolume" in event or "AttachVolume" in event or "Unable to attach" in event:
         return PendingReason(
-            reason="MountFailed",
+            reason=Reason.MOUNT_FAILED,
             message=f"a volume cannot be mounted: {foreign(event)}",
             remedy="it is tried again; see `kubectl describe pod`",
             since=since,
@@ -304,13 +310,15 @@ def _missing_object(words: str, since: float | None) -> PendingReason | None:
     secret = kind.lower() == "secret"
     word = "Secret" if secret else "ConfigMap"
     if key:
+        reason = Reason.SECRET_KEY_NOT_FOUND if secret else Reason.CONFIG_MAP_KEY_NOT_FOUND
         message = f"the {word}{f' {name}' if name else ''} has no key {key}"
         remedy = "add it, or correct the key in spec; the pod then starts by itself"
     else:
+        reason = Reason.SECRET_NOT_FOUND if secret else Reason.CONFIG_MAP_NOT_FOUND
         message = f"the {word} {name} does not exist"
         remedy = "create it in the experiment's namespace; the pod then starts by itself"
     return PendingReason(
-        reason=f"{word}{'Key' if key else ''}NotFound",
+        reason=reason,
         message=message,
         remedy=remedy,
         severity="stuck",

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from trialpod.protocol.output import Section, sections
 from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
@@ -168,7 +169,7 @@ class PodWork:
         try:
             body = self._body(trial, attempt, resources, rank, name=name, uid=owner["metadata"]["uid"])
         except TemplateError as error:
-            why = PendingReason(reason="InvalidTemplate", message=str(error), remedy="", severity="stuck")
+            why = PendingReason(reason=Reason.INVALID_TEMPLATE, message=str(error), remedy="", severity="stuck")
             self.rejections.add(why, self._clock())
             return None
         made = await self._create(paths.pods(self._owner.namespace), body)

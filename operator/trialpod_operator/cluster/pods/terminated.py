@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialpod.protocol.messages import AttemptEnd, EndCause
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.reading import (
     Pod,
     condition,
@@ -64,12 +65,15 @@ _NODE_WENT = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting", 
 _NEVER_ADMITTED = frozenset(
     {"AppArmor", "SysctlForbidden", "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch"}
 )
-_DISRUPTIONS = {
-    "PreemptionByScheduler": "preempted by a pod of higher priority",
-    "EvictionByEvictionAPI": "evicted (a drain, an autoscaler or a descheduler)",
-    "DeletionByTaintManager": "removed from a node that is not ready or has a NoExecute taint",
-    "DeletionByPodGC": "lost with its node",
-    "TerminationByKubelet": "ended by its node",
+_DISRUPTIONS: dict[str, Reason] = {
+    reason: reason
+    for reason in (
+        Reason.PREEMPTION_BY_SCHEDULER,
+        Reason.EVICTION_BY_EVICTION_API,
+        Reason.DELETION_BY_TAINT_MANAGER,
+        Reason.DELETION_BY_POD_GC,
+        Reason.TERMINATION_BY_KUBELET,
+    )
 }
 _COMMAND = re.compile(
     r"executable file not found|exec: .*(no such file|permission denied|is a directory)|exec format"
@@ -77,7 +81,7 @@ _COMMAND = re.compile(
 _OOM_AT_START = re.compile(r"OOM-killed|memory limit too low", re.IGNORECASE)
 _NO_RUNTIME = re.compile(r"No module named '?trialpod\b")
 _OUR_COMMAND = "trialpod.runner.pod"
-_LOST = "ContainerStatusUnknown"
+_LOST = Reason.CONTAINER_STATUS_UNKNOWN
 _NOT_KNOWN = 255
 """What container runtimes say of a container that they lost, with its shim for example. Our command says it never."""
 _SIGNAL_HINTS = {
@@ -148,12 +152,12 @@ def read_termination(
         return Termination(
             kind="completed",
             cause="completed",
-            reason="Reported",
+            reason=Reason.REPORTED,
             message="the attempt told how it ended",
             exit_code=exit_code,
         )
     if deleted_by_us:
-        return _disruption("DeletedByOperator", "trialpod ended the pod", exit_code=exit_code)
+        return _disruption(Reason.DELETED_BY_OPERATOR, "trialpod ended the pod", exit_code=exit_code)
     return (
         _disrupted(pod, exit_code)
         or (_by_pod_reason(pod, terminated) if over else None)
@@ -181,7 +185,7 @@ def presumed_gone(pod: Pod, now: float, *, node_ready: bool | None = None, after
     if node_ready is not None:
         return not node_ready
     target = condition(pod, "DisruptionTarget") or {}
-    by_taint = target.get("status") == "True" and target.get("reason") == "DeletionByTaintManager"
+    by_taint = target.get("status") == "True" and target.get("reason") == Reason.DELETION_BY_TAINT_MANAGER
     status = status_of(pod)
     return by_taint or status.get("reason") == "NodeLost" or status.get("phase") == "Unknown"
 
@@ -201,12 +205,12 @@ def _disruption(
 def _disrupted(pod: Pod, exit_code: int | None) -> Termination | None:
     target = condition(pod, "DisruptionTarget") or {}
     if target.get("status") == "True":
-        reason = str(target.get("reason") or "DisruptionTarget")
-        what = _DISRUPTIONS.get(reason, "disrupted by the cluster")
+        reason = str(target.get("reason") or Reason.DISRUPTION_TARGET)
+        what = _DISRUPTIONS[reason].meaning if reason in _DISRUPTIONS else "disrupted by the cluster"
         return _disruption(reason, f"the pod was {what}{_in_words(target.get('message'))}", exit_code=exit_code)
     target = condition(pod, "TerminationTarget") or {}
     if target.get("status") == "True":
-        reason = str(target.get("reason") or "TerminationTarget")
+        reason = str(target.get("reason") or Reason.TERMINATION_TARGET)
         words = _in_words(target.get("message"))
         return _disruption(reason, f"the pod was preempted by Kueue{words}", exit_code=exit_code)
     return None
@@ -228,7 +232,7 @@ def _never_starting(pod: Pod) -> Termination | None:
         return None
     node = (pod.get("spec") or {}).get("nodeName") or "its node"
     message = f"{node} lost the pod before its container had started, and leaves it so; another is tried"
-    return _disruption("SandboxLost", message, cause="lost")
+    return _disruption(Reason.SANDBOX_LOST, message, cause="lost")
 
 
 def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Termination | None:
@@ -238,16 +242,16 @@ def _by_pod_reason(pod: Pod, terminated: Mapping[str, Any] | None) -> Terminatio
     reason = str(status.get("reason") or "")
     words = foreign(status.get("message"))
     exit_code = terminated.get("exitCode") if terminated is not None else None
-    if reason == "Evicted":
+    if reason == Reason.EVICTED:
         if words.startswith(("The node was low", "The node had condition")):
-            return _disruption("Evicted", f"the pod was evicted from its node: {words}", exit_code=exit_code)
+            return _disruption(Reason.EVICTED, f"the pod was evicted from its node: {words}", exit_code=exit_code)
         return _failure(
-            "StorageLimitExceeded",
+            Reason.STORAGE_LIMIT_EXCEEDED,
             f"the pod wrote more to its local disk than it may: {words.rstrip('. ')}; raise "
             "spec.resources.ephemeral-storage (or the volume's sizeLimit in spec.template), or keep less on disk",
             exit_code=exit_code,
         )
-    if reason == "DeadlineExceeded":
+    if reason == Reason.DEADLINE_EXCEEDED:
         limit = (pod.get("spec") or {}).get("activeDeadlineSeconds")
         span = f" of {limit} s" if limit is not None else ""
         return _failure(
@@ -271,10 +275,15 @@ def _by_init_container(pod: Pod) -> Termination | None:
         state = (each.get("state") or {}).get("terminated")
         if state is None or not state.get("exitCode") or is_sidecar(pod, each.get("name", "")):
             continue
-        how = "ran out of memory" if state.get("reason") == "OOMKilled" else f"exited with status {state['exitCode']}"
+        how = (
+            "ran out of memory"
+            if state.get("reason") == Reason.OOM_KILLED
+            else f"exited with status {state['exitCode']}"
+        )
         words = _in_words(last_lines(state.get("message")))
         return _failure(
-            "InitContainerFailed", f"init container {each.get('name')} {how}{words}; its output is in the trial's log"
+            Reason.INIT_CONTAINER_FAILED,
+            f"init container {each.get('name')} {how}{words}; its output is in the trial's log",
         )
     return None
 
@@ -292,20 +301,20 @@ def _beside(pod: Pod) -> str:
 def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None:
     reason, words = str(terminated.get("reason") or ""), foreign(terminated.get("message"))
     code = int(terminated.get("exitCode") or 0)
-    if reason == "OOMKilled" or (code and _starting(reason) and _OOM_AT_START.search(words)):
-        return _failure("OOMKilled", _out_of_memory(pod), exit_code=code)
+    if reason == Reason.OOM_KILLED or (code and _starting(reason) and _OOM_AT_START.search(words)):
+        return _failure(Reason.OOM_KILLED, _out_of_memory(pod), exit_code=code)
     if _starting(reason):
         if _COMMAND.search(words):
-            return _failure("CommandNotFound", _no_command(words), exit_code=code, retry=False)
+            return _failure(Reason.COMMAND_NOT_FOUND, _no_command(words), exit_code=code, retry=False)
         return _disruption(
             reason, f"the node could not start the container: {words}; another is tried", exit_code=code
         )
     if reason == _LOST or (code == _NOT_KNOWN and _is_ours(pod)):
         return _disruption(_LOST, "the node lost track of the container", exit_code=code, cause="lost")
     if _deleted_before(pod, terminated):
-        return _disruption("PodDeleted", "somebody deleted the pod", exit_code=code)
+        return _disruption(Reason.POD_DELETED, "somebody deleted the pod", exit_code=code)
     if code == 128 + signal.SIGTERM and "livenessProbe" not in trial_container(pod):
-        return _disruption("Terminated", "the process was asked to end by its node", exit_code=code)
+        return _disruption(Reason.TERMINATED, "the process was asked to end by its node", exit_code=code)
     return _by_exit_code(pod, code, str(terminated.get("message") or ""))
 
 
@@ -313,7 +322,7 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
     words = _in_words(_last_line(output))
     if code == 0:
         return _failure(
-            "ExitedSilently",
+            Reason.EXITED_SILENTLY,
             "the process exited with status 0 before it told its result (os._exit(0), or a command that is not "
             "trialpod's runner?); its log may say more",
             exit_code=code,
@@ -321,26 +330,26 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
     if _NO_RUNTIME.search(output):
         image = trial_container(pod).get("image", "")
         return _failure(
-            "NoRuntime",
+            Reason.NO_RUNTIME,
             f"the image {image} has no trialpod in it; add `pip install trialpod` to its Dockerfile",
             exit_code=code,
             retry=False,
         )
     if code in (126, 127):
-        return _failure("CommandNotFound", _no_command(_last_line(output)), exit_code=code, retry=False)
+        return _failure(Reason.COMMAND_NOT_FOUND, _no_command(_last_line(output)), exit_code=code, retry=False)
     number = code - 128
     if number in signal.valid_signals():
         hint = _SIGNAL_HINTS.get(signal.Signals(number))
         printed = f"; the last line that it printed{words}" if words else ""
         probe = " (or its liveness probe failed)" if "livenessProbe" in trial_container(pod) else ""
         return _failure(
-            "ContainerFailed",
+            Reason.CONTAINER_FAILED,
             f"the process was killed by {signal.Signals(number).name}{probe}{f': {hint}' if hint else ''}"
             f"{printed}{_beside(pod)}",
             exit_code=code,
         )
     return _failure(
-        "ContainerFailed",
+        Reason.CONTAINER_FAILED,
         f"the process exited with status {code} before the trial was over{words}{_beside(pod)}; its log may say more",
         exit_code=code,
     )
@@ -349,11 +358,11 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
 def _without_a_word(pod: Pod, *, gone: bool, over: bool) -> Termination:
     node = (pod.get("spec") or {}).get("nodeName") or "its node"
     if gone:
-        return _disruption("NodeUnreachable", f"node {node} stopped answering", cause="lost")
+        return _disruption(Reason.NODE_UNREACHABLE, f"node {node} stopped answering", cause="lost")
     if over:
-        return _disruption("PodEnded", "the pod ended without saying why", cause="lost")
+        return _disruption(Reason.POD_ENDED, "the pod ended without saying why", cause="lost")
     return _disruption(
-        "PodVanished", "the pod vanished without a word (deleted, or lost with its node)", cause="lost"
+        Reason.POD_VANISHED, "the pod vanished without a word (deleted, or lost with its node)", cause="lost"
     )
 
 

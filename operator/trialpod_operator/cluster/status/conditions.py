@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trialpod_operator.api import status_models
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.api.status_models import Condition, format_time
 from trialpod_operator.engine.outcome import FAILED as ENDED_BADLY
 from trialpod_operator.engine.outcome import STOPPED as ENDED_BY_BUDGET
@@ -44,17 +45,6 @@ from trialpod_operator.engine.trial import ERROR, PAUSED, RUNNING, TERMINATED, T
 
 READY, STALLED, SUSPENDED, SUCCEEDED, FAILED = "Ready", "Stalled", "Suspended", "Succeeded", "Failed"
 ORDER = (READY, STALLED, SUSPENDED, SUCCEEDED, FAILED)
-
-STARTING = "Starting"
-RUNNING_REASON = "Running"
-SUSPENDING = "Suspending"
-STOPPING = "Stopping"
-STOPPED = "Stopped"
-PENDING_REASON = "Pending"
-PAUSED_REASON = "Paused"
-WAITING = "Waiting"
-INVALID_SPEC = "InvalidSpec"
-STORAGE_UNAVAILABLE = "StorageUnavailable"
 
 MAX_MESSAGE = 2000
 
@@ -66,7 +56,7 @@ class Problem:
     """Something that keeps a whole experiment from going on.
 
     Attributes:
-        reason: one word for programs: InvalidSpec, StorageUnavailable and so on.
+        reason: one word for programs.
         message: what is wrong, where, and what to do.
         stalled: it will not go away by itself.
     """
@@ -103,7 +93,7 @@ def set_condition(
     condition = {
         "type": observation.type,
         "status": observation.status,
-        "reason": observation.reason,
+        "reason": str(observation.reason),
         "message": cut(observation.message),
         "lastTransitionTime": before["lastTransitionTime"] if same else format_time(now),
         "observedGeneration": generation,
@@ -172,50 +162,59 @@ def observe_experiment(
     if finished and state == ENDED_BADLY:
         text = message or "the experiment failed"
         return [
-            Observation(READY, "False", FAILED, text),
-            Observation(STALLED, "True", FAILED, text),
-            Observation(FAILED, "True", FAILED, text),
+            Observation(READY, "False", Reason.FAILED, text),
+            Observation(STALLED, "True", Reason.FAILED, text),
+            Observation(FAILED, "True", Reason.FAILED, text),
         ]
     if finished:
-        reason = STOPPED if state == ENDED_BY_BUDGET else SUCCEEDED
+        reason = Reason.STOPPED if state == ENDED_BY_BUDGET else Reason.SUCCEEDED
         text = message or "all trials ended"
         return [Observation(READY, "True", reason, text), Observation(SUCCEEDED, "True", reason, text)]
     if problem is not None:
         return [Observation(READY, "False", problem.reason, problem.message)]
     if not started:
-        return [Observation(READY, "False", STARTING, "the operator is taking it up")]
+        return [Observation(READY, "False", Reason.STARTING, "the operator is taking it up")]
     if suspended:
         if running:
             text = f"suspended: {running} trial{'s' if running > 1 else ''} still save{'s' if running == 1 else ''}"
-            return [Observation(READY, "True", SUSPENDING, text), Observation(SUSPENDED, "False", SUSPENDING, text)]
+            return [
+                Observation(READY, "True", Reason.SUSPENDING, text),
+                Observation(SUSPENDED, "False", Reason.SUSPENDING, text),
+            ]
         text = "suspended: no trial runs; set spec.suspend to false to go on"
-        return [Observation(READY, "True", SUSPENDED, text), Observation(SUSPENDED, "True", SUSPENDED, text)]
+        return [
+            Observation(READY, "True", Reason.SUSPENDED, text),
+            Observation(SUSPENDED, "True", Reason.SUSPENDED, text),
+        ]
     if stopping:
-        return [Observation(READY, "True", STOPPING, "all trials are being stopped")]
+        return [Observation(READY, "True", Reason.STOPPING, "all trials are being stopped")]
     if waiting is not None and held >= running:
         return [Observation(READY, "False", waiting.reason, f"no trial runs: {waiting.message}")]
     if waiting is not None:
         text = f"{begun} of {running} started trials run; {waiting.message}"
-        return [Observation(READY, "True", RUNNING_REASON, text)]
+        return [Observation(READY, "True", Reason.RUNNING, text)]
     if running and not begun:
         text = f"{running} trial{'s are' if running > 1 else ' is'} starting"
-        return [Observation(READY, "True", RUNNING_REASON, text)]
-    return [Observation(READY, "True", RUNNING_REASON, "trials are running")]
+        return [Observation(READY, "True", Reason.RUNNING, text)]
+    return [Observation(READY, "True", Reason.RUNNING, "trials are running")]
 
 
 def observe_trial(trial: Trial, message: str, waiting: status_models.Waiting | None) -> list[Observation]:
     """Return how a trial stands."""
     if trial.status == TERMINATED:
-        return [Observation(READY, "True", SUCCEEDED, message), Observation(SUCCEEDED, "True", SUCCEEDED, message)]
+        return [
+            Observation(READY, "True", Reason.SUCCEEDED, message),
+            Observation(SUCCEEDED, "True", Reason.SUCCEEDED, message),
+        ]
     if trial.status == ERROR:
-        return [Observation(FAILED, "True", FAILED, message)]
+        return [Observation(FAILED, "True", Reason.FAILED, message)]
     if waiting is not None:
         return [Observation(READY, "False", waiting.reason, waiting.message)]
     if is_starting(trial):
-        return [Observation(READY, "False", STARTING, message)]
+        return [Observation(READY, "False", Reason.STARTING, message)]
     if trial.status == RUNNING:
-        return [Observation(READY, "True", RUNNING_REASON, message)]
-    return [Observation(READY, "False", PAUSED_REASON if trial.status == PAUSED else PENDING_REASON, message)]
+        return [Observation(READY, "True", Reason.RUNNING, message)]
+    return [Observation(READY, "False", Reason.PAUSED if trial.status == PAUSED else Reason.PENDING, message)]
 
 
 def is_starting(trial: Trial) -> bool:

@@ -1,22 +1,4 @@
-"""Which Kubernetes events an experiment gets: few, on transitions only, and never one per trial without a limit.
-
-| reason | type | when |
-|---|---|---|
-| Started | Normal | the operator took it up |
-| SpecChanged | Normal | a field that may change was changed: from what, to what, by which client |
-| CodeChanged | Warning | the ConfigMap with its code has other code by now, which its trials do not run |
-| Notice | Warning | something about the whole experiment, such as a search space in which nothing varies |
-| Suspended, Resumed | Normal | all trials stand still; they go on |
-| Retrying, NothingToRetry | Normal, Warning | somebody asked for failed trials to be tried again |
-| TrialFailed | Warning | a trial failed for good: the first few, and one for each new message |
-| Disrupted | Warning | the cluster ended an attempt: once per trial, reason and while, up to a few of a reason |
-| StorageUnavailable, StorageAvailable | Warning, Normal | the storage does not answer; it answers again |
-| NoProgress | Warning | a trial has reported nothing for half of `progressDeadline` |
-| Waiting | Warning | no trial can run, once per reason |
-| Stalled | Warning | it needs somebody's help |
-| Succeeded, Stopped | Normal | it ended |
-| Failed | Warning | it ended badly |
-"""
+"""Which Kubernetes events an experiment gets: few, on transitions only, and never one per trial without a limit."""
 
 from __future__ import annotations
 
@@ -24,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.status import conditions
 from trialpod_operator.engine.settings import BUDGET_FIELDS, Settings
 
@@ -43,7 +26,7 @@ class KubernetesEvent:
     """One event about an experiment."""
 
     type: Literal["Normal", "Warning"]
-    reason: str
+    reason: Reason
     message: str
 
 
@@ -52,32 +35,38 @@ def transition_events(previous: Mapping[str, Any] | None, current: Mapping[str, 
     before, after = _conditions(previous or {}), _conditions(current)
     found: list[KubernetesEvent] = []
     if current.get("startTime") and not (previous or {}).get("startTime"):
-        found.append(_event("Normal", "Started", "the experiment was taken up"))
+        found.append(_event("Normal", Reason.STARTED, "the experiment was taken up"))
     was_suspended, suspended = _true(before, conditions.SUSPENDED), _true(after, conditions.SUSPENDED)
     ready = after.get(conditions.READY, {})
     if suspended and not was_suspended:
-        found.append(_event("Normal", "Suspended", after[conditions.SUSPENDED]["message"]))
+        found.append(_event("Normal", Reason.SUSPENDED, after[conditions.SUSPENDED]["message"]))
     elif was_suspended and conditions.SUSPENDED not in after and not _over(after):
-        found.append(_event("Normal", "Resumed", "trials go on"))
-    away = "StorageUnavailable"
+        found.append(_event("Normal", Reason.RESUMED, "trials go on"))
+    away = Reason.STORAGE_UNAVAILABLE
     was_away = before.get(conditions.READY, {}).get("reason") == away
     if ready.get("reason") == away and not was_away:
         found.append(_event("Warning", away, ready.get("message", "")))
     elif was_away and ready.get("reason") not in (None, away):
-        found.append(_event("Normal", "StorageAvailable", "the storage answers again"))
+        found.append(_event("Normal", Reason.STORAGE_AVAILABLE, "the storage answers again"))
     waiting = current.get("waiting") or {}
     if waiting and ready.get("reason") == waiting.get("reason") != before.get(conditions.READY, {}).get("reason"):
-        found.append(_event("Warning", "Waiting", ready.get("message", "")))
+        found.append(_event("Warning", Reason.WAITING, ready.get("message", "")))
     if _true(after, conditions.FAILED):
         if not _true(before, conditions.FAILED):
-            found.append(_event("Warning", "Failed", after[conditions.FAILED]["message"]))
+            found.append(_event("Warning", Reason.FAILED, after[conditions.FAILED]["message"]))
     elif _true(after, conditions.STALLED):
         stalled, earlier = after[conditions.STALLED], before.get(conditions.STALLED, {})
         if (stalled["reason"], stalled["message"]) != (earlier.get("reason"), earlier.get("message")):
-            found.append(_event("Warning", "Stalled", stalled["message"]))
+            found.append(_event("Warning", Reason.STALLED, stalled["message"]))
     if _true(after, conditions.SUCCEEDED) and not _true(before, conditions.SUCCEEDED):
         succeeded = after[conditions.SUCCEEDED]
-        found.append(_event("Normal", succeeded["reason"], succeeded["message"]))
+        found.append(
+            _event(
+                "Normal",
+                Reason.STOPPED if succeeded["reason"] == Reason.STOPPED else Reason.SUCCEEDED,
+                succeeded["message"],
+            )
+        )
     return found
 
 
@@ -101,7 +90,7 @@ class TrialEvents:
             return None
         self._failures += 1
         self._messages.add(message)
-        return _event("Warning", "TrialFailed", f"{trial}: {message}")
+        return _event("Warning", Reason.TRIAL_FAILED, f"{trial}: {message}")
 
     def disrupted(self, trial: str, reason: str, message: str, now: float) -> KubernetesEvent | None:
         """The cluster ended an attempt.
@@ -116,10 +105,10 @@ class TrialEvents:
         if trial in told or len(told) >= MAX_DISRUPTIONS:
             return None
         self._disrupted[reason] = {**told, trial: now}
-        return _event("Warning", "Disrupted", f"{trial}: {message}")
+        return _event("Warning", Reason.DISRUPTED, f"{trial}: {message}")
 
 
-def _event(kind: Literal["Normal", "Warning"], reason: str, message: str) -> KubernetesEvent:
+def _event(kind: Literal["Normal", "Warning"], reason: Reason, message: str) -> KubernetesEvent:
     return KubernetesEvent(kind, reason, conditions.cut(message, MAX_NOTE))
 
 

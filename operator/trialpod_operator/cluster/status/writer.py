@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
@@ -102,21 +103,21 @@ class StatusWriter:
         if isinstance(action, TrialRequeued) and action.why == "disrupted":
             self._disrupted(action.trial, action.message)
         if isinstance(action, Warned) and action.trial is not None and action.trial.quiet:
-            self._add(KubernetesEvent("Warning", "NoProgress", cut(action.message, MAX_NOTE)))
+            self._add(KubernetesEvent("Warning", Reason.NO_PROGRESS, cut(action.message, MAX_NOTE)))
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
             name = names.trial_name(self._name, action.trial.trial_id)
             self._add(self._trial_events.failed(name, action.trial.error))
         if isinstance(action, Warned) and action.trial is None:
-            self._add(KubernetesEvent("Warning", "Notice", cut(action.message, MAX_NOTE)))
+            self._add(KubernetesEvent("Warning", Reason.NOTICE, cut(action.message, MAX_NOTE)))
 
     def note_change(self, message: str) -> None:
         """Take in what was changed of the spec, "" for nothing, for the events."""
         if message:
-            self._add(KubernetesEvent("Normal", "SpecChanged", cut(message, MAX_NOTE)))
+            self._add(KubernetesEvent("Normal", Reason.SPEC_CHANGED, cut(message, MAX_NOTE)))
 
     def note_code(self, message: str) -> None:
         """Take in that the code in a ConfigMap was changed, for the events."""
-        self._add(KubernetesEvent("Warning", "CodeChanged", cut(message, MAX_NOTE)))
+        self._add(KubernetesEvent("Warning", Reason.CODE_CHANGED, cut(message, MAX_NOTE)))
 
     def note_retry(self, count: int, *, has_failed: bool) -> None:
         """Take in that failed trials were to be tried again, for the events.
@@ -127,10 +128,10 @@ class StatusWriter:
         """
         if count:
             trials = "1 failed trial is" if count == 1 else f"{count} failed trials are"
-            self._add(KubernetesEvent("Normal", "Retrying", f"{trials} tried again, as asked for"))
+            self._add(KubernetesEvent("Normal", Reason.RETRYING, f"{trials} tried again, as asked for"))
             return
         why = "the budget is used up, or the trials named have not failed" if has_failed else "no trial has failed"
-        self._add(KubernetesEvent("Warning", "NothingToRetry", f"nothing is tried again: {why}"))
+        self._add(KubernetesEvent("Warning", Reason.NOTHING_TO_RETRY, f"nothing is tried again: {why}"))
 
     def note_ending(self, trial: Trial, ending: Termination) -> None:
         """Take in how a pod ended, for the events."""
@@ -140,7 +141,7 @@ class StatusWriter:
         """The cluster ended an attempt: by the attempt's own word, or as its pod tells."""
         name = names.trial_name(self._name, trial.trial_id)
         ending = self._endings.pop(trial.trial_id, None)
-        reason = ending.reason if ending is not None else "Preempted"
+        reason = ending.reason if ending is not None else Reason.PREEMPTED
         target = self._disruption_target(trial)
         if ending is None and target:
             reason = str(target.get("reason") or reason)
@@ -237,7 +238,7 @@ class StatusWriter:
         named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
         if problem is None and hosted is not None and hosted.trouble:
             denied = hosted.keys_refused
-            reason = "Refused" if denied else "StorageUnavailable"
+            reason = Reason.REFUSED if denied else Reason.STORAGE_UNAVAILABLE
             problem = Problem(reason=reason, message=hosted.trouble, stalled=denied)
         elif problem is None and bindings is not None and (why := bindings.rejections.why) is not None:
             problem = _refusal(why) if not hosted_started(hosted) else None
@@ -438,12 +439,12 @@ class StatusWriter:
             "metadata": {"generateName": f"{self._name}.", "namespace": self._namespace},
             "involvedObject": reference,
             "type": event.type,
-            "reason": event.reason,
+            "reason": str(event.reason),
             "message": event.message,
             "source": {"component": "trialpod"},
             "reportingComponent": "trialpod.dev/operator",
             "reportingInstance": self._services.options.identity,
-            "action": event.reason,
+            "action": str(event.reason),
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

@@ -63,7 +63,7 @@ def experiments() -> dict[str, dict[str, Any]]:
     running.end(0)
     away = Problem(reason="StorageUnavailable", message="m")
     wrong = Problem(reason="InvalidSpec", message="m", stalled=True)
-    waiting = status_models.PendingReason(reason="Queued", message="in a queue", count=3)
+    waiting = status_models.Waiting(reason="Queued", message="in a queue", count=3)
     return {
         "a/running": item(running),
         "a/waiting": item(Run(), waiting=waiting),

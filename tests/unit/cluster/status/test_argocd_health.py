@@ -20,7 +20,7 @@ from trialpod_operator.engine import events
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = (ROOT / "charts" / "trialpod" / "argocd" / "health.lua").read_text()
-WAITING = status_models.PendingReason(reason="Queued", message="in a queue", count=3)
+WAITING = status_models.Waiting(reason="Queued", message="in a queue", count=3)
 
 
 def judged(resource: dict[str, Any], script: str = SCRIPT) -> tuple[str, str]:

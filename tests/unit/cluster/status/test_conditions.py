@@ -45,7 +45,7 @@ def _finished(**changes: Any) -> Run:
 
 
 def _states() -> dict[str, tuple[Run | None, dict[str, Any]]]:
-    waiting = status_models.PendingReason(reason="Queued", message="in a queue", count=3)
+    waiting = status_models.Waiting(reason="Queued", message="in a queue", count=3)
     running, suspending, suspended, stopping = Run(), Run(), Run(), Run()
     suspending.apply(events.SuspendRequested())
     suspended.apply(events.SuspendRequested())

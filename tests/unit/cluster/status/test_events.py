@@ -60,9 +60,9 @@ def test_a_bad_end_is_one_warning() -> None:
 def test_waiting_and_stalling_are_told_once_per_reason() -> None:
     story = _Story(Run(2))
     story.next()
-    waiting = status_models.PendingReason(reason="Queued", message="a", count=2)
+    waiting = status_models.Waiting(reason="Queued", message="a", count=2)
     assert story.next(waiting=waiting) == [("Warning", "Waiting")]
-    assert story.next(waiting=status_models.PendingReason(reason="Queued", message="b", count=2)) == []
+    assert story.next(waiting=status_models.Waiting(reason="Queued", message="b", count=2)) == []
     problem = Problem(reason="InvalidSpec", message="spec.x: no", stalled=True)
     assert story.next(problem=problem) == [("Warning", "Stalled")]
     assert story.next(problem=problem) == []

@@ -79,7 +79,7 @@ def test_a_status_stays_small_however_large_parameters_and_messages_are() -> Non
     space = {f"p{index}": "v" * 400 for index in range(200)}
     run = Run(space={"huge": list(range(50_000)), **space, "x": {"grid_search": [1]}})
     run.result(0, 1.0)
-    waiting = status_models.PendingReason(reason="Queued", message="m" * 50_000)
+    waiting = status_models.Waiting(reason="Queued", message="m" * 50_000)
     status = _status(run, waiting=waiting)
     assert len(json.dumps(status["best"]["params"])) < 8500
     assert "left out" in status["best"]["params"]["..."]
@@ -122,7 +122,7 @@ def test_a_disrupted_trial_counts_its_restart_and_says_what_it_waits_for() -> No
     run = Run(1)
     run.result(0, 0.5)
     run.end(0, "lost", "node gone")
-    waiting = status_models.PendingReason(reason="Unschedulable", message="no room", count=1)
+    waiting = status_models.Waiting(reason="Unschedulable", message="no room", count=1)
     status = _trial(run, waiting=waiting)
     assert (status["state"], status["attempt"], status["disruptions"], status["restarts"]) == ("PENDING", 2, 1, 1)
     assert (status["message"], status["conditions"][0]["reason"]) == ("no room", "Unschedulable")
