@@ -1,27 +1,26 @@
-"""The operator's own certificate authority, and the server certificate that trial pods verify.
+"""The operator's certificate authority and server certificate: one Secret, made at the first start, kept up to date.
 
-Everything is data, as it stands in one Secret; `plan_rotation` is a pure function of that data and the time, but for
-the keys that it draws. What pods need is `BUNDLE` alone, the certificates to trust.
+Everything is data in that Secret; `plan_rotation` is a pure function of it and the time, except for the keys that it
+generates. Pods get `BUNDLE` alone, the certificate to trust.
 
-An authority is replaced in three steps, so that no pod ever meets a certificate that it cannot verify:
+The server certificate is renewed at two thirds of its life. The authority lasts ten years and is replaced on its last
+day, or after `kubectl delete secret trialpod-authority` and a restart of the operator. Running trials read the new
+one from their mounted ConfigMap, and retry until they have it.
 
-1. A new one is made and put into the bundle. It signs nothing yet.
-2. When the bundle has been given to all pods (`confirm_published`) and they have had time to see it, the new
-   authority signs the server certificate. The old one stays in the bundle.
-3. Later the old one leaves the bundle.
-
-Invariants: private keys of authorities that sign no more are dropped; at any moment the bundle contains whoever
-signed the server certificate, and whoever is going to sign the next one. Certificates satisfy OpenSSL's strict mode
-(RFC 5280), which Python 3.13 turns on.
+Invariants: several operators may start at once; the first that writes the Secret wins, and the others read what it
+wrote. Certificates satisfy OpenSSL's strict mode (RFC 5280), which Python 3.13 turns on.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import datetime as dt
 import ipaddress
+import logging
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -31,6 +30,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.kube import ApiError, Kube
+
+logger = logging.getLogger(__name__)
+
+SECRET = "trialpod-authority"
+MAX_WRITE_ATTEMPTS = 5
+RETRY_S = 2.0
 
 BUNDLE = "ca.crt"
 """Key of the certificates to trust, PEM; the only one that leaves the Secret."""
@@ -40,11 +48,6 @@ SERVER_KEY = "tls.key"
 
 _AUTHORITY = "authority.crt"
 _AUTHORITY_KEY = "authority.key"
-_NEXT = "next.crt"
-_NEXT_KEY = "next.key"
-_NEXT_PUBLISHED = "next.published"  # seconds since the epoch: since when all pods are given the bundle with it
-_PREVIOUS = "previous.crt"
-_PREVIOUS_UNTIL = "previous.until"  # seconds since the epoch
 
 _DAY_S = 86_400.0
 _BACKDATED_S = 3600.0  # for nodes whose clocks are behind
@@ -61,8 +64,6 @@ class Lifetimes:
     authority_s: float = 3650 * _DAY_S
     server_s: float = 90 * _DAY_S
     server_renewed: float = 2 / 3  # of `server_s`
-    authority_renewed: float = 0.8  # of `authority_s`
-    overlap_s: float = 2 * _DAY_S  # between two steps of the replacement of an authority
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,44 +100,114 @@ def plan_rotation(
     lifetimes = lifetimes or Lifetimes()
     new = dict(data)
     reasons: list[str] = []
-    if _AUTHORITY not in new:
-        if new:
-            raise CertificateError(
-                f"the stored authority has no {_AUTHORITY}, only {', '.join(sorted(new))}; remove the Secret to have "
-                "a new one made"
-            )
+    if new and _AUTHORITY not in new:
+        raise CertificateError(
+            f"the stored authority has no {_AUTHORITY}, only {', '.join(sorted(new))}; remove the Secret to have "
+            "a new one made"
+        )
+    if not new:
+        reasons.append("created a certificate authority")
+    elif now >= _certificate(new, _AUTHORITY).not_valid_after_utc.timestamp() - _DAY_S:
+        reasons.append("replaced the certificate authority: it expires within a day")
+    if reasons:
         _put(new, _AUTHORITY, _AUTHORITY_KEY, _new_authority(now, lifetimes))
-        reasons.append("a certificate authority was made")
-    _replace_authority(new, now, lifetimes, reasons)
     why = _why_renew(new, names, now, lifetimes)
-    if why:
+    if why is not None:
         _put(new, SERVER_CERTIFICATE, SERVER_KEY, _new_server(new, names, now, lifetimes))
-        reasons.append(f"the server certificate was made anew: {why}")
-    new[BUNDLE] = b"".join(new[key] for key in (_AUTHORITY, _NEXT, _PREVIOUS) if key in new)
-    if data and new[BUNDLE] != data.get(BUNDLE) and not reasons:
-        reasons.append("the bundle was put together again")
+        reasons.append(f"created a server certificate: {why}")
+    new[BUNDLE] = new[_AUTHORITY]
+    if new[BUNDLE] != data.get(BUNDLE) and not reasons:
+        reasons.append("restored the bundle")
     return Rotation(new, tuple(reasons))
 
 
-def confirm_published(data: Mapping[str, bytes], now: float) -> Rotation:
-    """Note that all pods are given the bundle in `data` from `now` on; nothing changes when none waits for it."""
-    if _NEXT not in data or _NEXT_PUBLISHED in data:
-        return Rotation(dict(data), ())
-    return Rotation({**data, _NEXT_PUBLISHED: _time(now)}, ("the next authority has been published",))
+class StoredAuthority:
+    """The authority and the server certificate in their Secret. Owned by the event loop.
 
+    Args:
+        kube: the API server.
+        namespace: of the Secret.
+        server_names: DNS names under which trials call the report service.
+        clock: seconds since the epoch.
+    """
 
-def next_change(data: Mapping[str, bytes], lifetimes: Lifetimes | None = None) -> float:
-    """Return when `plan_rotation` will have something to do, in seconds since the epoch."""
-    lifetimes = lifetimes or Lifetimes()
-    authority = _certificate(data, _AUTHORITY)
-    moments = [_renewal(_certificate(data, SERVER_CERTIFICATE), lifetimes.server_renewed)]
-    if _NEXT_PUBLISHED in data:
-        moments.append(_seconds(data, _NEXT_PUBLISHED) + lifetimes.overlap_s)
-    elif _NEXT not in data:
-        moments.append(_renewal(authority, lifetimes.authority_renewed))
-    if _PREVIOUS_UNTIL in data:
-        moments.append(_seconds(data, _PREVIOUS_UNTIL))
-    return min(moments)
+    def __init__(self, kube: Kube, namespace: str, server_names: Sequence[str], clock: Callable[[], float]) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._server_names = list(server_names)
+        self._clock = clock
+        self._data: dict[str, bytes] = {}
+
+    @property
+    def bundle(self) -> str:
+        """The certificates that pods have to trust, PEM."""
+        return self._data[BUNDLE].decode("ascii")
+
+    def context(self) -> ssl.SSLContext:
+        """Return the server's TLS context."""
+        return ssl_context(self._data[SERVER_CERTIFICATE], self._data[SERVER_KEY])
+
+    async def refresh(self) -> bool:
+        """Read the Secret, renew what is due, write it; return whether anything is new to this process.
+
+        Raises:
+            ApiError: the Secret cannot be read or written.
+            CertificateError: its content is none of ours.
+        """
+        before = dict(self._data)
+        for _ in range(MAX_WRITE_ATTEMPTS):
+            found = await self._kube.get(paths.secrets(self._namespace), SECRET)
+            stored = {key: base64.b64decode(value) for key, value in ((found or {}).get("data") or {}).items()}
+            rotation = plan_rotation(stored, self._server_names, self._clock())
+            if rotation.changed and not await self._write(found, rotation):
+                continue  # another operator was faster
+            self._data = rotation.data
+            return self._data != before
+        raise ApiError("PUT", SECRET, 409, {"reason": "Conflict", "message": "the Secret changes all the time"})
+
+    async def begin(self) -> None:
+        """Refresh at a start; wait while the API server cannot be reached.
+
+        A process that exited instead would be restarted with a growing delay, and still be away afterwards.
+
+        Raises:
+            ApiError: the Secret may not be read or written.
+            CertificateError: its content is none of ours.
+        """
+        while True:
+            try:
+                await self.refresh()
+                return
+            except ApiError as error:
+                if not error.temporary:
+                    raise
+                logger.warning("the certificates cannot be read yet: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _write(self, found: dict[str, object] | None, rotation: Rotation) -> bool:
+        for reason in rotation.reasons:
+            logger.info("certificates: %s", reason)
+        metadata: dict[str, object] = {
+            "name": SECRET,
+            "namespace": self._namespace,
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGER},
+        }
+        data = {key: base64.b64encode(value).decode("ascii") for key, value in rotation.data.items()}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+        collection = paths.secrets(self._namespace)
+        try:
+            if found is None:
+                await self._kube.create(collection, body)
+            else:
+                known = found["metadata"]
+                assert isinstance(known, dict)
+                metadata["resourceVersion"] = known.get("resourceVersion")
+                await self._kube.request("PUT", f"{collection}/{SECRET}", body=body)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        return True
 
 
 def ssl_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
@@ -167,28 +238,6 @@ def ssl_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 # Authorities.
-
-
-def _replace_authority(data: dict[str, bytes], now: float, lifetimes: Lifetimes, reasons: list[str]) -> None:
-    authority = _certificate(data, _AUTHORITY)
-    if _PREVIOUS in data and now >= _seconds(data, _PREVIOUS_UNTIL):
-        del data[_PREVIOUS], data[_PREVIOUS_UNTIL]
-        reasons.append("the previous authority is trusted no more")
-    if _NEXT not in data:
-        if now >= _renewal(authority, lifetimes.authority_renewed):
-            _put(data, _NEXT, _NEXT_KEY, _new_authority(now, lifetimes))
-            reasons.append("the next authority was made; it signs when all pods know it")
-        else:
-            return
-    published = _NEXT_PUBLISHED in data and now >= _seconds(data, _NEXT_PUBLISHED) + lifetimes.overlap_s
-    # After its end the old one convinces nobody: then it cannot get worse.
-    if not published and now < authority.not_valid_after_utc.timestamp():
-        return
-    data[_PREVIOUS] = data[_AUTHORITY]
-    data[_PREVIOUS_UNTIL] = _time(now + lifetimes.overlap_s)
-    data[_AUTHORITY], data[_AUTHORITY_KEY] = data.pop(_NEXT), data.pop(_NEXT_KEY)
-    data.pop(_NEXT_PUBLISHED, None)
-    reasons.append("the next authority signs from now on")
 
 
 def _new_authority(now: float, lifetimes: Lifetimes) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -233,7 +282,7 @@ def _new_server(
     return builder.sign(signer, hashes.SHA256()), key
 
 
-def _why_renew(data: Mapping[str, bytes], names: Sequence[str], now: float, lifetimes: Lifetimes) -> str:
+def _why_renew(data: Mapping[str, bytes], names: Sequence[str], now: float, lifetimes: Lifetimes) -> str | None:
     if SERVER_CERTIFICATE not in data or SERVER_KEY not in data:
         return "there was none"
     certificate = _certificate(data, SERVER_CERTIFICATE)
@@ -246,9 +295,9 @@ def _why_renew(data: Mapping[str, bytes], names: Sequence[str], now: float, life
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if set(found) != {_general_name(name) for name in names}:
         return "the server has other names now"
-    if now >= _renewal(certificate, lifetimes.server_renewed):
-        return "it was about to end"
-    return ""
+    begin = certificate.not_valid_before_utc.timestamp() + _BACKDATED_S
+    end = certificate.not_valid_after_utc.timestamp()
+    return "it was about to expire" if now >= begin + lifetimes.server_renewed * (end - begin) else None
 
 
 # Small parts.
@@ -266,11 +315,6 @@ def _begun(
         .not_valid_before(_moment(now - _BACKDATED_S))
         .not_valid_after(_moment(now + lifetime_s))
     )
-
-
-def _renewal(certificate: x509.Certificate, fraction: float) -> float:
-    begin = certificate.not_valid_before_utc.timestamp() + _BACKDATED_S
-    return begin + fraction * (certificate.not_valid_after_utc.timestamp() - begin)
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -334,14 +378,3 @@ def _private_key(data: Mapping[str, bytes], name: str) -> ec.EllipticCurvePrivat
 
 def _moment(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(int(seconds), dt.UTC)
-
-
-def _time(seconds: float) -> bytes:
-    return f"{seconds:.0f}\n".encode()
-
-
-def _seconds(data: Mapping[str, bytes], name: str) -> float:
-    try:
-        return float(data[name])
-    except (KeyError, ValueError) as error:
-        raise CertificateError(f"the stored {name} is no time in seconds since the epoch") from error

@@ -24,7 +24,7 @@ import kopf
 
 from trialpod.errors import TrialpodError
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.authority import StoredAuthority
+from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.cluster.kube import ApiError, Kube
@@ -39,7 +39,7 @@ from trialpod_operator.reports.service import ReportService
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "trialpod-operator"
-CERTIFICATES_EVERY_S = 3600.0
+CERTIFICATES_INTERVAL_S = 3600.0
 LOOP_LATE_S = 30.0
 """A loop that is later than this with its own heartbeat is not alive."""
 
@@ -216,14 +216,13 @@ class _Process:
 
     async def _renew_certificates(self) -> None:
         while True:
-            await asyncio.sleep(CERTIFICATES_EVERY_S)
+            await asyncio.sleep(CERTIFICATES_INTERVAL_S)
             try:
                 if await self._authority.refresh():
                     self._server.replace_tls(self._authority.context())
                 await self._controller.services.publish_everywhere()
-                await self._authority.published()
             except (ApiError, TrialpodError) as error:
-                logger.warning("the certificates could not be looked after: %s", error)
+                logger.warning("the certificates could not be renewed: %s", error)
 
 
 def _settings() -> kopf.OperatorSettings:

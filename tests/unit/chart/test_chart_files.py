@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trialpod_operator.cluster import authority, lease, names, operator
+from trialpod_operator.cluster import certificates, lease, names, operator
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "trialpod"
@@ -116,7 +116,7 @@ def test_the_rights_are_those_of_the_names_that_the_operator_uses() -> None:
 
 def test_in_its_own_namespace_the_operator_has_its_secret_and_its_lease() -> None:
     named = {name: rule["verbs"] for rule in rules("ownRules") for name in rule.get("resourceNames", [])}
-    assert named == {authority.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
+    assert named == {certificates.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
     assert f"{lease.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
 
 
