@@ -62,9 +62,10 @@ from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
 from trialpod_operator.cluster import background_removal, deletion, experiment_controller, names, work_queue
 from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import RETRY_S
-from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS, ApiError
+from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS
 from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.experiment import background_search

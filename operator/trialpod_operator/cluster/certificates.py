@@ -32,7 +32,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from trialpod.errors import TrialpodError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.api_errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from trialpod_operator.cluster.kube import Kube
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class StoredAuthority:
                 continue  # another operator was faster
             self._data = rotation.data
             return self._data != before
-        raise ApiError("PUT", SECRET, 409, {"reason": "Conflict", "message": "the Secret changes all the time"})
+        raise ConflictError("PUT", SECRET, 409, {"reason": "Conflict", "message": "the Secret changes all the time"})
 
     async def begin(self) -> None:
         """Refresh at a start; wait while the API server cannot be reached.
@@ -203,10 +204,8 @@ class StoredAuthority:
                 assert isinstance(known, dict)
                 metadata["resourceVersion"] = known.get("resourceVersion")
                 await self._kube.request("PUT", f"{collection}/{SECRET}", body=body)
-        except ApiError as error:
-            if error.status in (404, 409):
-                return False
-            raise
+        except (NotFoundError, AlreadyExistsError, ConflictError):
+            return False
         return True
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from trialpod_operator.api.models import ConfigMapRef, TrainableSpec
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.api_errors import ForbiddenError
+from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.storage_access import StorageProblemError
 
 logger = logging.getLogger(__name__)
@@ -48,9 +49,7 @@ class ConfigMapCode:
         self._forbidden = False
         try:
             self._found = await kube.get(paths.config_maps(namespace), reference.name)
-        except ApiError as error:
-            if error.status != 403:
-                raise
+        except ForbiddenError as error:
             # Installed with the rights of an earlier release: pods still mount it, as they did then.
             logger.warning("the code in the ConfigMap %s/%s is not pinned: %s", namespace, reference.name, error)
             self._found, self._forbidden = None, True

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.api_errors import AlreadyExistsError, ApiError, NotFoundError
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
-from trialpod_operator.cluster.kube import ApiError, Kube, gather_all
+from trialpod_operator.cluster.kube import Kube, gather_all
 from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
@@ -92,9 +93,7 @@ class Services:
                 await self.kube.create(
                     collection, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
                 )
-            except ApiError as error:
-                if error.status != 409:
-                    raise
+            except AlreadyExistsError:
                 await self.kube.patch(collection, names.CA_CONFIG_MAP, body)
         self._published.add(namespace)
 
@@ -104,7 +103,7 @@ class Services:
             try:
                 await self.publish_authority(namespace)
             except ApiError as error:
-                if error.status == 404:  # the namespace is gone
+                if isinstance(error, NotFoundError):  # the namespace is gone
                     self._published.discard(namespace)
                 logger.warning("the certificates in namespace %s are not up to date: %s", namespace, error)
 

@@ -33,12 +33,13 @@ from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
-from trialpod_operator.cluster.kube import ApiError, gather_all
+from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.metrics.account import Account, AccountView
 from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS
 from trialpod_operator.cluster.pods.bindings import PodBindings

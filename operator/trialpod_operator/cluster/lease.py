@@ -20,7 +20,8 @@ from typing import Any
 
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.api_errors import ApiError, ConflictError, ForbiddenError, NotFoundError
+from trialpod_operator.cluster.kube import Kube
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Lease:
                     missed = False
                     logger.warning("the Lease %s is renewed again", self._name)
             except ApiError as error:
-                if error.status in (404, 409) and not await self._is_still_ours():
+                if isinstance(error, NotFoundError | ConflictError) and not await self._is_still_ours():
                     logger.error("the Lease %s was taken by another operator", self._name)
                     self.held = False
                     return
@@ -235,7 +236,7 @@ class LeaderLabel:
                 await self._kube.patch(self._collection, self._pod, body)
                 return
             except ApiError as error:
-                if error.status == 403:
+                if isinstance(error, ForbiddenError):
                     logger.error(
                         "the label %s of pod %s cannot be written, so no reports arrive: let the operator's service "
                         "account patch pods in its own namespace, as the chart's Role does: %s",

@@ -24,10 +24,11 @@ import kopf
 
 from trialpod.errors import TrialpodError
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
-from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.lease import LeaderLabel, Lease
 from trialpod_operator.cluster.metrics.instruments import REPORT_SECONDS
 from trialpod_operator.cluster.metrics.page import CONTENT_TYPE, page

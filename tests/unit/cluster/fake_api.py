@@ -18,7 +18,8 @@ from typing import Any
 
 from virtual_time import START
 
-from trialpod_operator.cluster.kube import ApiError, Kube
+from trialpod_operator.cluster.api_errors import ApiError, api_error
+from trialpod_operator.cluster.kube import Kube
 
 Object = dict[str, Any]
 Fault = Callable[[str, str, Any], ApiError | None]
@@ -36,7 +37,7 @@ PAGE = 3
 
 def error(method: str, path: str, status: int, reason: str, message: str = "") -> ApiError:
     """Return what the server answers instead of doing it."""
-    return ApiError(method, path, status, {"reason": reason, "message": message or reason})
+    return api_error(method, path, status, {"reason": reason, "message": message or reason})
 
 
 def copied(value: Any) -> Any:

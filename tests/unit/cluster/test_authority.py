@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from fake_api import FakeApi, FakeKube, error, outage
 
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.certificates import SECRET, SERVER_CERTIFICATE, StoredAuthority
-from trialpod_operator.cluster.kube import ApiError
 
 DAY_S = 86_400.0
 

@@ -17,14 +17,13 @@ class Client:
     def __init__(self) -> None:
         self.user_agent = "test"
         self.configuration = SimpleNamespace(host="https://server")
-        self.rest_client = self
         self.under_way: Counter[str] = Counter()
         self.answers = asyncio.Event()
 
     async def update_params_for_auth(self, *_: Any) -> None:
         pass
 
-    async def request(self, _method: str, url: str, **_: Any) -> Any:
+    async def call_api(self, _method: str, url: str, **_: Any) -> Any:
         kind = url.rpartition("/")[2]
         self.under_way[kind] += 1
         await self.answers.wait()

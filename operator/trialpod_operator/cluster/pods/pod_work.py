@@ -20,8 +20,15 @@ from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.api_errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    UnreachableError,
+)
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.kube import ApiError, Kube, gather_all
+from trialpod_operator.cluster.kube import Kube, gather_all
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod
@@ -221,9 +228,9 @@ class PodWork:
                     paths.workloads(self._owner.namespace, version),
                     query={**queues.workload_query(pod), "limit": "2"},
                 )
+            except NotFoundError:
+                continue
             except ApiError as error:
-                if error.status == 404:
-                    continue
                 if error.temporary:
                     return ""
                 break  # somebody has taken the right away: what the pod itself shows is told without it
@@ -280,9 +287,7 @@ class PodWork:
         body = {"metadata": {"labels": dict(labels), "resourceVersion": metadata.get("resourceVersion")}}
         try:
             patched = await self._kube.patch(paths.pods(self._owner.namespace), metadata["name"], body)
-        except ApiError as error:
-            if error.status != 409:
-                raise
+        except ConflictError:
             await self.refresh_pod(metadata["name"])
             return False
         if patched is None:
@@ -341,9 +346,9 @@ class PodWork:
     async def _create(self, collection: str, body: Object) -> Object | None:
         try:
             return await self._kube.create(collection, body)
+        except AlreadyExistsError:
+            return await self._kube.get(collection, body["metadata"]["name"])
         except ApiError as error:
-            if error.status == 409 and error.reason == "AlreadyExists":
-                return await self._kube.get(collection, body["metadata"]["name"])
             why = rejection_reason(error.status, error.reason, error.detail, self._clock())
             if self.rejections.why is None or self.rejections.why.reason != why.reason:
                 logger.warning("%s: %s", self._key, error)
@@ -465,7 +470,9 @@ class PodWork:
             known.task.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
         if not known.task.done():
-            raise ApiError("GET", f"{paths.pods(self._owner.namespace)}/{name}/log", 0, {"message": "it takes long"})
+            raise UnreachableError(
+                "GET", f"{paths.pods(self._owner.namespace)}/{name}/log", 0, {"message": "it takes long"}
+            )
         self._stop_reading(uid, lambda _since, each: each is known)
         return known.task.result()
 

@@ -21,8 +21,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from trialpod_operator.cluster import names
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.kube import ApiError, gather_all
+from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, PodKey, is_leaving, labelled_for, pod_key
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.engine import Engine

@@ -18,8 +18,9 @@ from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.hosted import HostedExperiment
-from trialpod_operator.cluster.kube import ApiError, gather_all
+from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.pending import PendingReason, summarize
 from trialpod_operator.cluster.pods.pod_work import node_of

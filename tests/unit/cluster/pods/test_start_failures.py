@@ -12,7 +12,7 @@ from virtual_time import until
 
 from trialpod.storage.base import StorageCredentialsError
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.kube import ApiError
+from trialpod_operator.cluster.api_errors import ApiError
 
 INIT = {"terminationGracePeriodSeconds": 15, "initContainers": [{"name": "fetch", "image": "fetch:1"}]}
 
