@@ -23,12 +23,6 @@ from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
 
 SOURCES = ("entrypoint", "source", "configMapRef", "pickle")
-WITHOUT_METRIC = frozenset({"fifo", "pbtreplay"})
-"""Built-in schedulers that look at no metric, in canonical form."""
-
-NOT_LEARNING = frozenset({"random", "grid", "variantgenerator"})
-"""Built-in search algorithms that look at no results, in canonical form."""
-
 MANY_TRIALS = 100_000
 HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
 
@@ -272,7 +266,7 @@ class _Rules:
         if self._has("metric") or getattr(scheduler, "metric", None):
             self._check_scheduler_of_space(scheduler, name)
             return
-        if _canonical(name) not in WITHOUT_METRIC and getattr(scheduler, "needs_metric", True):
+        if getattr(scheduler, "needs_metric", True):
             message = f"the scheduler {name} compares trials by a metric; set spec.metric and spec.mode"
             self._report(("scheduler", "name"), message)
 
@@ -297,7 +291,7 @@ class _Rules:
         search = self._get("searchAlgorithm", "name") if self._has("searchAlgorithm") else None
         scheduler = getattr(scheduler, "base_scheduler", scheduler)
         changes = bool(getattr(scheduler, "changes_configs", False))
-        if changes and isinstance(search, str) and _canonical(search) not in NOT_LEARNING:
+        if changes and isinstance(search, str) and _learns(search):
             message = (
                 f"{name} changes the parameters of running trials, so {search} would learn from results of others "
                 "than it proposed; leave searchAlgorithm out, or use another scheduler"
@@ -412,9 +406,13 @@ def _names_a_place(uri: str) -> bool:
         return False
 
 
-def _canonical(name: str) -> str:
-    """Return the form in which the factories compare names."""
-    return name.lower().replace("-", "").replace("_", "")
+def _learns(search: str) -> bool:
+    from trialpod.tune.plugins.catalogue import SEARCHERS
+
+    try:
+        return bool(getattr(SEARCHERS.find(search), "learns", True))
+    except InvalidInputError:
+        return True  # reported already
 
 
 def _culprit(message: str, name: str, parameters: Mapping[str, Any]) -> tuple[str, ...]:

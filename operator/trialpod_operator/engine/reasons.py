@@ -7,10 +7,13 @@ itself among them: "rank 3 of 9".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+from trialpod.tune.plugins.catalogue import SCHEDULERS, STOPPERS
+from trialpod.tune.plugins.phrases import evidence_text, text
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
+from trialpod.tune.stopper.stopper import Stopper
 from trialpod_operator.engine.decisions import Decision
 
 Reason = dict[str, Any]
@@ -27,7 +30,6 @@ _VERBS = {
     "resources": "given other resources",
     "config": "given another config before its start",
 }
-_UNTOLD = ("source", "scheduler", "stopper", "rule")
 _OWN_WORDS = ("retry", "disruption", "failure", "undo")
 
 
@@ -65,58 +67,13 @@ def _start(reason: Reason) -> str:
 
 
 def _scheduler(reason: Reason) -> str:
-    name = str(reason.get("scheduler", "the scheduler"))
-    rule = str(reason.get("rule", ""))
-    value, time = _value(reason), _time(reason)
-    match rule:
-        case "max_t":
-            return f"{name}: it reached max_t={_text(reason.get('max_t'))}{time}"
-        case "rung" if "cutoff" in reason and reason.get("cutoff") is not None:
-            worse = "below" if reason.get("mode") == "max" else "above"
-            cutoff = f"the cutoff {_text(reason['cutoff'])} of that rung"
-            return f"{name}: {value}{time} is {worse} {cutoff}{_rank(reason)}"
-        case "rung":
-            place = f"the rung at {_text(reason.get('rung'))}"
-            return f"{name}: it reached {place} with {value or 'no value'}{_rank(reason)}"
-        case "median":
-            worse = "below" if reason.get("mode") == "max" else "above"
-            best = f"its best {reason.get('metric')}={_text(reason.get('best'))}{time}"
-            return f"{name}: {best} is {worse} the median {_text(reason.get('cutoff'))} of the others{_rank(reason)}"
-        case "exploit":
-            better = f"{reason.get('source_trial')} with {_text(reason.get('source_value'))}"
-            source = f" (rank {reason['source_rank']})" if "source_rank" in reason else ""
-            return f"{name}: {value}{time}{_rank(reason)}; it follows {better}{source}"
-        case "missing":
-            return f"{name}: drew what the search space lacks: {reason.get('parameters')}"
-        case "first config":
-            return f"{name}: it starts with the first config of the schedule"
-        case "replay":
-            return f"{name}: change {reason.get('change')} of {reason.get('changes')}{time}"
-        case "left paused":
-            return "the scheduler had paused it and did not go on with it when nothing else was left to run"
-        case "time_slice":
-            return f"{name}: its time slice was over{time}, and others wait"
-        case "synch":
-            return f"{name}: it waits until all trials have come to {_text(reason.get('waits_until'))}{time}"
-    about = " by the rule " + rule.replace("_", " ") if rule else ""
-    return f"{name}{about}{_more(reason, ': ')}"
+    if reason.get("rule") == "left paused":
+        return "the scheduler had paused it and did not go on with it when nothing else was left to run"
+    return SCHEDULERS.describe(str(reason.get("scheduler", "")), reason) or TrialScheduler.describe_reason(reason)
 
 
 def _stopper(reason: Reason) -> str:
-    name = str(reason.get("stopper", "")) or "the stopper"
-    match name:
-        case "timeout":
-            return f"the timeout of {_text(reason.get('timeout_s'))} s is used up"
-        case "maximum_iteration":
-            return f"it reported {_text(reason.get('max_iter'))} results, as many as the stopper allows"
-        case "function":
-            return f"the function {reason.get('function')} said so"
-        case "trial_plateau" | "experiment_plateau":
-            return (
-                f"{reason.get('metric')} has levelled off: the standard deviation of the latest values is "
-                f"{_text(reason.get('std'))}, not above {_text(reason.get('threshold'))}"
-            )
-    return f"the stopper {name}{_more(reason, ': ')}" if name != "the stopper" else f"{name}{_more(reason, ': ')}"
+    return STOPPERS.describe(str(reason.get("stopper", "")), reason) or Stopper.describe_reason(reason)
 
 
 def _user(reason: Reason) -> str:
@@ -124,11 +81,11 @@ def _user(reason: Reason) -> str:
 
 
 def _time_budget(reason: Reason) -> str:
-    return f"the time budget of {_text(reason.get('seconds'))} s is used up"
+    return f"the time budget of {text(reason.get('seconds'))} s is used up"
 
 
 def _budget(reason: Reason) -> str:
-    return f"the budget of {_text(reason.get('hours'))} {reason.get('of')} hours is used up"
+    return f"the budget of {text(reason.get('hours'))} {reason.get('of')} hours is used up"
 
 
 def _fail_fast(reason: Reason) -> str:
@@ -147,7 +104,7 @@ def _disruption(reason: Reason) -> str:
 
 
 def _resources(reason: Reason) -> str:
-    asked = ", ".join(f"{name} {_text(amount)}" for name, amount in reason.get("resources", {}).items())
+    asked = ", ".join(f"{name} {text(amount)}" for name, amount in reason.get("resources", {}).items())
     return f"the scheduler gives it other resources: {asked}"
 
 
@@ -157,7 +114,7 @@ def _checkpoint(reason: Reason) -> str:
 
 def _unknown(reason: Reason) -> str:
     source = str(reason.get("source", "")).replace("_", " ")
-    return f"{source}{_more(reason, ': ' if source else '')}"
+    return f"{source}{evidence_text(reason, ': ' if source else '')}"
 
 
 _SOURCES: dict[str, Callable[[Reason], str]] = {
@@ -177,32 +134,3 @@ _SOURCES: dict[str, Callable[[Reason], str]] = {
     "algorithm": lambda reason: str(reason.get("message", "")),
     "broken": lambda reason: f"no trial could be started: {reason.get('message', '')}",
 }
-
-
-def _value(reason: Reason) -> str:
-    if reason.get("value") is None:
-        return ""
-    return f"{reason.get('metric', 'value')}={_text(reason['value'])}"
-
-
-def _time(reason: Reason) -> str:
-    attribute = reason.get("time_attr", "training_iteration")
-    return f" at {attribute} {_text(reason['time'])}" if reason.get("time") is not None else ""
-
-
-def _rank(reason: Reason) -> str:
-    if "rank" not in reason or "compared" not in reason:
-        return ""
-    return f" (rank {reason['rank']} of {reason['compared']})"
-
-
-def _more(reason: Reason, before: str = "; ") -> str:
-    told = {*_UNTOLD, "source_trial", "from", "from_iteration", "checkpoint"}
-    items = [f"{key}={_text(value)}" for key, value in reason.items() if key not in told]
-    return before + ", ".join(items) if items else ""
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
-    return str(value)

@@ -11,6 +11,7 @@ import cloudpickle
 
 from trialpod import tune
 from trialpod.tune import session
+from trialpod.tune.plugins.catalogue import SCHEDULERS, SEARCHERS
 
 __all__ = ["cloudpickle", "session", "tune"]
 
@@ -36,13 +37,9 @@ def _importers(known: dict[str, str]) -> dict[str, Callable[[], Any]]:
 def __getattr__(name: str) -> Any:
     """Return Ray's tables of names: what imports the class of each scheduler, and of each search algorithm."""
     if name == "SCHEDULER_IMPORT":
-        from trialpod.tune.schedulers import _SCHEDULERS
-
-        return _importers(_SCHEDULERS)
+        return _importers(SCHEDULERS.builtin())
     if name == "SEARCH_ALG_IMPORT":
-        from trialpod.tune.search import _SEARCHERS
-
-        return _importers(_SEARCHERS)
+        return _importers(SEARCHERS.builtin())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,7 +8,6 @@ its own) has no arguments here, rather than wrong ones.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 
@@ -53,21 +52,3 @@ def arguments_of(made: Any) -> dict[str, Any] | None:
             return None  # no manifest can say it
         found.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
     return found
-
-
-def name_of(made: Any, builtin: Mapping[str, str], group: str) -> str | None:
-    """Return the name by which a manifest calls the class of an object.
-
-    Args:
-        made: a scheduler, a search algorithm or a stopper.
-        builtin: name -> "module:class" of ours.
-        group: the entry-point group of installed ones.
-    """
-    from importlib.metadata import entry_points
-
-    cls = type(made)
-    target = f"{cls.__module__}:{cls.__qualname__}"
-    for name, known in builtin.items():
-        if known == target:
-            return name
-    return next((point.name for point in entry_points(group=group) if point.value == target), None)

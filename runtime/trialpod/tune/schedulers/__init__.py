@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.registry import create
+from trialpod.tune.plugins.catalogue import SCHEDULERS
 from trialpod.tune.schedulers.async_hyperband import ASHAScheduler, AsyncHyperBandScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
@@ -23,34 +23,9 @@ if TYPE_CHECKING:
     from trialpod.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
     from trialpod.tune.schedulers.resource_distribution import DistributeResources, DistributeResourcesToTopJob
 
-_HOMES = {
-    "PromotionASHAScheduler": "asha_promotion",
-    "HyperBandForBOHB": "hb_bohb",
-    "HyperBandScheduler": "hyperband",
-    "MedianStoppingRule": "median_stopping_rule",
-    "PB2": "pb2",
-    "PopulationBasedTraining": "pbt",
-    "PopulationBasedTrainingReplay": "pbt_replay",
-    "ResourceChangingScheduler": "resource_changing_scheduler",
-    "DistributeResources": "resource_distribution",
-    "DistributeResourcesToTopJob": "resource_distribution",
-}
-_CLASSES = {
-    "fifo": "fifo:FIFOScheduler",
-    "async_hyperband": "async_hyperband:AsyncHyperBandScheduler",
-    "asynchyperband": "async_hyperband:AsyncHyperBandScheduler",
-    "asha": "async_hyperband:AsyncHyperBandScheduler",
-    "asha_promotion": "asha_promotion:PromotionASHAScheduler",
-    "hyperband": "hyperband:HyperBandScheduler",
-    "hb_bohb": "hb_bohb:HyperBandForBOHB",
-    "median_stopping_rule": "median_stopping_rule:MedianStoppingRule",
-    "medianstopping": "median_stopping_rule:MedianStoppingRule",
-    "pbt": "pbt:PopulationBasedTraining",
-    "pbt_replay": "pbt_replay:PopulationBasedTrainingReplay",
-    "pb2": "pb2:PB2",
-    "resource_changing": "resource_changing_scheduler:ResourceChangingScheduler",
-}
-_SCHEDULERS = {name: f"trialpod.tune.schedulers.{home}" for name, home in _CLASSES.items()}
+_HELPERS = dict.fromkeys(
+    ("DistributeResources", "DistributeResourcesToTopJob"), "trialpod.tune.schedulers.resource_distribution"
+)
 
 
 def create_scheduler(name: str, **kw: Any) -> TrialScheduler:
@@ -59,24 +34,24 @@ def create_scheduler(name: str, **kw: Any) -> TrialScheduler:
     Raises:
         InvalidInputError: the name or an argument is unknown or cannot be used.
     """
-    scheduler: TrialScheduler = create("scheduler", "trialpod.schedulers", _SCHEDULERS, name, kw)
+    scheduler: TrialScheduler = SCHEDULERS.create(name, kw)
     return scheduler
 
 
 def scheduler_name(scheduler: TrialScheduler) -> str | None:
     """Return the name by which `create_scheduler` makes schedulers of this one's class; None when it has none."""
-    from trialpod.tune.plugins.described import name_of
-
-    return name_of(scheduler, _SCHEDULERS, "trialpod.schedulers")
+    return SCHEDULERS.name_of(scheduler)
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = _HELPERS.get(name) or (SCHEDULERS.homes().get(name) if name[0].isupper() else None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
     check_above,
@@ -36,8 +37,11 @@ from trialpod.tune.schedulers.metric_scheduler import (
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
 
+@algorithm("asha_promotion")
 class PromotionASHAScheduler(MetricScheduler):
     """Pauses trials at rungs and promotes the best when a place is free."""
+
+    ABOUT = ("paused at rungs, promoted", "many more trials than places, and checkpoints")
 
     NAME = "asha_promotion"
 

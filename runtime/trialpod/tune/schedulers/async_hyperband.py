@@ -24,12 +24,16 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.metric_scheduler import MetricScheduler, decoded, encoded, is_number
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
 
+@algorithm("async_hyperband", "asha", "asynchyperband")
 class AsyncHyperBandScheduler(MetricScheduler):
     """Stops a trial at a rung when its value is worse than most values that reached the rung before it."""
+
+    ABOUT = ("stopped at rungs", "the default choice for many trials")
 
     NAME = "asha"
 

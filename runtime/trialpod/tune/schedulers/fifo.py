@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from trialpod.protocol.messages import Horizon
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
 
 
+@algorithm("fifo")
 class FIFOScheduler(TrialScheduler):
     """Starts pending trials in their order, then paused ones, and stops none. The default."""
+
+    ABOUT = ("left alone", "every trial should run to its end")
+    needs_metric = False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **_spec: Any) -> bool:
         """Accept any metric: FIFO looks at none."""

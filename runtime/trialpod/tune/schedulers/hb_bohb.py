@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.hyperband import HyperBandScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
@@ -19,8 +20,11 @@ BUDGET_KEY = "hyperband_info/budget"
 """Where a result says which rung it belongs to."""
 
 
+@algorithm("hb_bohb")
 class HyperBandForBOHB(HyperBandScheduler):
     """Runs brackets of successive halving, the one with the most and shortest trials first."""
+
+    ABOUT = ("the same, largest bracket first", "a search algorithm that learns from budgets")
 
     NAME = "hb_bohb"
     LARGEST_FIRST = True

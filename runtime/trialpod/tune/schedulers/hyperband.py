@@ -20,6 +20,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.hyperband_bracket import LEFT, READY, RUNNING, WAITING, Bracket, Member
 from trialpod.tune.schedulers.hyperband_compatible import RUNNING as HYPERBAND_RUNNING
 from trialpod.tune.schedulers.hyperband_compatible import RayHyperBand
@@ -35,8 +36,11 @@ from trialpod.tune.schedulers.metric_scheduler import (
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
 
+@algorithm("hyperband")
 class HyperBandScheduler(MetricScheduler):
     """Runs brackets of successive halving, the one with the fewest and longest trials first."""
+
+    ABOUT = ("paused, cut down together", "short runs may mislead, and checkpoints")
 
     NAME = "hyperband"
     LARGEST_FIRST = False

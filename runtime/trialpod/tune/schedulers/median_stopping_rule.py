@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.phrases import rank_text, text, time_text
 from trialpod.tune.schedulers.median_compatible import RayMedian
 from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
@@ -34,8 +37,11 @@ from trialpod.tune.schedulers.metric_scheduler import (
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialView
 
 
+@algorithm("median_stopping_rule", "medianstopping")
 class MedianStoppingRule(MetricScheduler):
     """Stops trials that are worse than the median of the others at the same time."""
+
+    ABOUT = ("stopped below the median", "no rungs are wanted")
 
     NAME = "median_stopping_rule"
     time_slicing = True
@@ -154,6 +160,15 @@ class MedianStoppingRule(MetricScheduler):
                 return trial
             last = last or trial
         return last
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        if reason.get("rule") != "median":
+            return super().describe_reason(reason)
+        worse = "below" if reason.get("mode") == "max" else "above"
+        best = f"its best {reason.get('metric')}={text(reason.get('best'))}{time_text(reason)}"
+        cutoff = f"the median {text(reason.get('cutoff'))} of the others"
+        return f"{reason.get('scheduler')}: {best} is {worse} {cutoff}{rank_text(reason)}"
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return every result from `grace_period` on; none for a trial that was paused for good reason."""

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.values import real_number
+from trialpod.tune.plugins.phrases import rank_text, text, time_text, value_text
 from trialpod.tune.result_keys import DEFAULT_METRIC
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
 
@@ -91,6 +92,23 @@ class MetricScheduler(TrialScheduler):
     def reason(self) -> dict[str, Any]:
         """Return why the latest decision other than CONTINUE was made."""
         return dict(self._reason)
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        name, value, time = reason.get("scheduler"), value_text(reason), time_text(reason)
+        match reason.get("rule"):
+            case "max_t":
+                return f"{name}: it reached max_t={text(reason.get('max_t'))}{time}"
+            case "rung" if reason.get("cutoff") is not None:
+                worse = "below" if reason.get("mode") == "max" else "above"
+                cutoff = f"the cutoff {text(reason['cutoff'])} of that rung"
+                return f"{name}: {value}{time} is {worse} {cutoff}{rank_text(reason)}"
+            case "rung":
+                place = f"the rung at {text(reason.get('rung'))}"
+                return f"{name}: it reached {place} with {value or 'no value'}{rank_text(reason)}"
+            case "time_slice":
+                return f"{name}: its time slice was over{time}, and others wait"
+        return super().describe_reason(reason)
 
     @property
     def _sign(self) -> float:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.schedulers.metric_scheduler import decoded, encoded, is_number
 from trialpod.tune.schedulers.pb2_gaussian_process import next_point, require_numpy
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
@@ -31,8 +32,11 @@ MAX_ROWS = 1000
 Row = tuple[str, float, list[float], float]  # trial_id, time, coordinates, score
 
 
+@algorithm("pb2")
 class PB2(PopulationBasedTraining):
     """Lets poor trials copy good ones and chooses their parameters by what helped so far."""
+
+    ABOUT = ("as with `pbt`", "a small population")
 
     NAME = "pb2"
 

@@ -22,6 +22,8 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.phrases import rank_text, text, time_text, value_text
 from trialpod.tune.schedulers.metric_scheduler import (
     MetricScheduler,
     check_above,
@@ -42,8 +44,11 @@ MOST_COPIES = 4
 """So many exploits a trial may make until others, that do not exploit, take their turn."""
 
 
+@algorithm("pbt")
 class PopulationBasedTraining(MetricScheduler):
     """Lets poor trials copy good ones, asynchronously or all at once."""
+
+    ABOUT = ("set onto better ones' checkpoints", "parameters should change while training")
 
     NAME = "pbt"
     saves_at_horizon = True
@@ -234,6 +239,20 @@ class PopulationBasedTraining(MetricScheduler):
                 if best_key is None or key < best_key:
                     best, best_key = trial, key
         return best
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        name, value, time = reason.get("scheduler"), value_text(reason), time_text(reason)
+        match reason.get("rule"):
+            case "exploit":
+                better = f"{reason.get('source_trial')} with {text(reason.get('source_value'))}"
+                source = f" (rank {reason['source_rank']})" if "source_rank" in reason else ""
+                return f"{name}: {value}{time}{rank_text(reason)}; it follows {better}{source}"
+            case "missing":
+                return f"{name}: drew what the search space lacks: {reason.get('parameters')}"
+            case "synch":
+                return f"{name}: it waits until all trials have come to {text(reason.get('waits_until'))}{time}"
+        return super().describe_reason(reason)
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return the trial's next perturbation time."""

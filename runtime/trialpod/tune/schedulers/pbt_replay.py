@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.protocol.values import real_number
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.phrases import time_text
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
 from trialpod.tune.search.basic_variant import format_tag
@@ -24,8 +26,11 @@ from trialpod.tune.search.basic_variant import format_tag
 TIME_ATTR = "training_iteration"
 
 
+@algorithm("pbt_replay")
 class PopulationBasedTrainingReplay(TrialScheduler):
     """Changes the config of its only trial at the iterations that a policy file names."""
+
+    ABOUT = ("changed by a schedule", "a schedule found by PBT should train one model")
 
     NAME = "pbt_replay"
     needs_metric = False
@@ -102,6 +107,16 @@ class PopulationBasedTrainingReplay(TrialScheduler):
     def choose_trial_to_run(self, tune_controller: ControllerView) -> TrialView | None:
         """Return the trial."""
         return FIFOScheduler.choose_trial_to_run(_FIFO, tune_controller)
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        name = reason.get("scheduler")
+        match reason.get("rule"):
+            case "first config":
+                return f"{name}: it starts with the first config of the schedule"
+            case "replay":
+                return f"{name}: change {reason.get('change')} of {reason.get('changes')}{time_text(reason)}"
+        return super().describe_reason(reason)
 
     def horizons(self, trial: TrialView) -> list[Horizon]:
         """Return the next change."""

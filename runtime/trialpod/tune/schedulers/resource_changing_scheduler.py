@@ -15,6 +15,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
 from trialpod.tune.placement_groups import DEFAULT_RESOURCES, PlacementGroupFactory, to_resources
+from trialpod.tune.plugins.catalogue import SCHEDULERS, algorithm
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.resource_distribution import ALLOCATIONS, DistributeResources
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
@@ -23,8 +24,11 @@ AllocationFunction = Callable[..., Any]
 _DEFAULT = "distribute"
 
 
+@algorithm("resource_changing")
 class ResourceChangingScheduler(TrialScheduler):
     """Asks an allocation function after each result which resources the trial should have."""
+
+    ABOUT = ("given what is free", "trials can use more CPUs or GPUs than they start with")
 
     NAME = "resource_changing"
     saves_at_horizon = True
@@ -64,11 +68,11 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._base.mode
 
     @property
-    def needs_metric(self) -> bool:
+    def needs_metric(self) -> bool:  # type: ignore[override]
         """Whether the base scheduler or the allocation function cannot do without one."""
         if hasattr(self._allocate, "metric") and not self._allocate.metric:
             return True
-        return type(self._base) is not FIFOScheduler and bool(getattr(self._base, "needs_metric", True))
+        return self._base.needs_metric
 
     @property
     def base_scheduler(self) -> TrialScheduler:
@@ -189,14 +193,13 @@ class ResourceChangingScheduler(TrialScheduler):
 
 
 def _made_scheduler(given: Any) -> TrialScheduler:
-    from trialpod.tune.schedulers import create_scheduler
-
     if given is None:
         return FIFOScheduler()
     if isinstance(given, TrialScheduler):
         return given
     name, parameters = _named(given, "base_scheduler")
-    return create_scheduler(name, **parameters)
+    made: TrialScheduler = SCHEDULERS.create(name, parameters)
+    return made
 
 
 def _made_allocation(given: Any) -> Any:

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, CheckpointInfo, Horizon
+from trialpod.tune.plugins.phrases import evidence_text
 from trialpod.tune.plugins.state import PlugIn, attributes_of, is_ours, is_pickled, pickle_attributes
 
 
@@ -184,6 +185,12 @@ class TrialScheduler(PlugIn):
     pending_trials: int = 0
     """How many trials are to be made before there is a place for them, if their search algorithm takes no time."""
 
+    needs_metric: bool = True
+    """False when it compares no trials, so that an experiment needs no metric for it."""
+
+    ABOUT: tuple[str, ...] = ()
+    """For the table of the documentation: what happens to trials, and when to use it."""
+
     changes_configs: bool = False
     """True when trials go on with other parameters than the search algorithm proposed."""
 
@@ -195,6 +202,17 @@ class TrialScheduler(PlugIn):
         super().__init_subclass__(**kwargs)
         if "on_trial_result" in vars(cls) and "horizons" not in vars(cls) and not is_ours(cls):
             cls.horizons = TrialScheduler.horizons  # type: ignore[method-assign]
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:
+        """Return why it decided something, as a phrase: "asha: it reached max_t=9".
+
+        Args:
+            reason: what `reason` returned then, with the names of the scheduler and the rule, and its evidence.
+        """
+        rule = str(reason.get("rule", ""))
+        about = " by the rule " + rule.replace("_", " ") if rule else ""
+        return f"{reason.get('scheduler', 'the scheduler')}{about}{evidence_text(reason, ': ')}"
 
     @property
     def supports_buffered_results(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trialpod.tune.registry import create
+from trialpod.tune.plugins.catalogue import SEARCHERS
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.prepare import as_search_algorithm, prepare
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
@@ -26,22 +26,7 @@ if TYPE_CHECKING:
     from trialpod.tune.search.repeater import Repeater
     from trialpod.tune.search.zoopt_search import ZOOptSearch
 
-_BASIC = "trialpod.tune.search.basic_variant:BasicVariantGenerator"
-_SEARCHERS = {
-    "variant_generator": _BASIC,
-    "random": _BASIC,
-    "grid": _BASIC,
-    "optuna": "trialpod.tune.search.optuna.optuna_search:OptunaSearch",
-    "hyperopt": "trialpod.tune.search.hyperopt_search:HyperOptSearch",
-    "bayesopt": "trialpod.tune.search.bayesopt_search:BayesOptSearch",
-    "ax": "trialpod.tune.search.ax_search:AxSearch",
-    "nevergrad": "trialpod.tune.search.nevergrad_search:NevergradSearch",
-    "hebo": "trialpod.tune.search.hebo_search:HEBOSearch",
-    "bohb": "trialpod.tune.search.bohb_search:TuneBOHB",
-    "zoopt": "trialpod.tune.search.zoopt_search:ZOOptSearch",
-}
-_HOMES = {
-    **{target.partition(":")[2]: target.partition(":")[0] for target in _SEARCHERS.values()},
+_WRAPPERS = {
     "ConcurrencyLimiter": "trialpod.tune.search.concurrency_limiter",
     "Repeater": "trialpod.tune.search.repeater",
 }
@@ -58,23 +43,22 @@ def create_searcher(name: str, **kw: Any) -> SearchAlgorithm | Searcher:
     Raises:
         InvalidInputError: the name or an argument is unknown or cannot be used, or a library is not installed.
     """
-    searcher: SearchAlgorithm | Searcher = create("search algorithm", "trialpod.searchers", _SEARCHERS, name, kw)
+    searcher: SearchAlgorithm | Searcher = SEARCHERS.create(name, kw)
     return searcher
 
 
 def searcher_name(searcher: Any) -> str | None:
     """Return the name by which `create_searcher` makes search algorithms of this one's class; None if it has none."""
-    from trialpod.tune.plugins.described import name_of
-
-    return name_of(searcher, _SEARCHERS, "trialpod.searchers")
+    return SEARCHERS.name_of(searcher)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    home = _WRAPPERS.get(name) or (SEARCHERS.homes().get(name) if name[0].isupper() else None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

@@ -10,6 +10,7 @@ import logging
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.refit_searcher import RefitSearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -18,6 +19,7 @@ from trialpod.tune.search.spaces.native_spaces import converted
 _PACKAGE = ("ax.api.client", "ax-platform>=1.3", "AxSearch")
 
 
+@algorithm("ax")
 class AxSearch(RefitSearcher):
     """Searches with Ax.
 
@@ -35,6 +37,8 @@ class AxSearch(RefitSearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or Ax is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[ax]'` (brings PyTorch)", "few, very expensive trials")
 
     LIBRARY: ClassVar = (_PACKAGE[:2],)
 

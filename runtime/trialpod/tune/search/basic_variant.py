@@ -19,6 +19,7 @@ from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.readable import has_no_text, text_of
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.sample import Categorical, Domain, equal
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, script_seeded_numpy
@@ -31,12 +32,16 @@ INFINITE = -1
 """As `num_samples`: go on for ever."""
 
 
+@algorithm("variant_generator", "random", "grid")
 class BasicVariantGenerator(SearchAlgorithm):
     """Suggests grid points and random draws; the default search algorithm.
 
     A space without variables gives `num_samples` trials with the same config, an empty one with the config ``{}``:
     repeating a training is a use of its own.
     """
+
+    ABOUT = ("nothing", "a first look; grids")
+    learns = False
 
     instant = True
     """A suggestion takes microseconds."""

@@ -14,6 +14,7 @@ import math
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.refit_searcher import RefitSearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -28,6 +29,7 @@ _DEFAULTS = {"kappa": 2.576, "xi": 0.01}
 _CLASSES = {"ucb": "UpperConfidenceBound", "ei": "ExpectedImprovement", "poi": "ProbabilityOfImprovement"}
 
 
+@algorithm("bayesopt")
 class BayesOptSearch(RefitSearcher):
     """Searches with a Gaussian process.
 
@@ -47,6 +49,8 @@ class BayesOptSearch(RefitSearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or the package is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[bayesopt]'`", "few, expensive trials over real numbers")
 
     LIBRARY: ClassVar = (("bayes_opt", "bayesian-optimization>=3"),)
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -29,6 +30,7 @@ _OPTIONS = (
 )
 
 
+@algorithm("bohb")
 class TuneBOHB(LibrarySearcher):
     """Searches with the model of BOHB; use it with the scheduler HyperBandForBOHB.
 
@@ -47,6 +49,8 @@ class TuneBOHB(LibrarySearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or hpbandster or ConfigSpace is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[bohb]'`", "together with HyperBand")
 
     LIBRARY: ClassVar = (_SPACES[:2], _PACKAGE[:2])
     _OBJECTS: ClassVar = ("_model", "_live")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.refit_searcher import RefitSearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -17,6 +18,7 @@ from trialpod.tune.search.spaces.native_spaces import converted
 _PACKAGE = ("hebo.optimizers.hebo", "HEBO>=0.3.6", "HEBOSearch")
 
 
+@algorithm("hebo")
 class HEBOSearch(RefitSearcher):
     """Searches with HEBO.
 
@@ -34,6 +36,8 @@ class HEBOSearch(RefitSearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or HEBO is not installed.
     """
+
+    ABOUT = ("`pip install HEBO` (does not build on every machine)", "few, expensive trials")
 
     LIBRARY: ClassVar = (_PACKAGE[:2],)
 

@@ -11,6 +11,7 @@ import math
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.sample import Float
@@ -18,6 +19,7 @@ from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
 
+@algorithm("hyperopt")
 class HyperOptSearch(LibrarySearcher):
     """Searches with HyperOpt.
 
@@ -36,6 +38,8 @@ class HyperOptSearch(LibrarySearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or HyperOpt is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[hyperopt]'`", "experiments that used it in Ray")
 
     LIBRARY: ClassVar = (("hyperopt", "hyperopt>=0.3"),)
     NORMAL: ClassVar = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.nevergrad_library import nevergrad_library
@@ -20,6 +21,7 @@ _BUDGET = 100
 """Several of its optimisers, NGOpt above all, must be told a number of trials, and may be asked for more."""
 
 
+@algorithm("nevergrad")
 class NevergradSearch(LibrarySearcher):
     """Searches with an optimiser of Nevergrad.
 
@@ -37,6 +39,8 @@ class NevergradSearch(LibrarySearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or Nevergrad is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[nevergrad]'`", "many cheap trials; noise")
 
     _OBJECTS: ClassVar = ("_optimizer", "_candidates")
 

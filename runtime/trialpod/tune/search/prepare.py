@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import SEARCHERS
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.search.search_generator import SearchGenerator
@@ -74,8 +75,7 @@ def with_seed(parameters: dict[str, Any], name: str, seed: int) -> dict[str, Any
 
     Searchers take the seed from `prepare`; random and grid search take it when they are made.
     """
-    key = name.lower().replace("-", "").replace("_", "")
-    if key in ("random", "grid", "variantgenerator") and not any(each in parameters for each in _SEEDS):
+    if SEARCHERS.find(name) is BasicVariantGenerator and not any(each in parameters for each in _SEEDS):
         return {**parameters, "seed": seed}
     return parameters
 

@@ -44,6 +44,12 @@ class SearchAlgorithm(PlugIn):
     the same for scripts that drive one by hand, as in Ray.
     """
 
+    learns: bool = True
+    """False when results change nothing in what it proposes."""
+
+    ABOUT: tuple[str, ...] = ()
+    """For the table of the documentation: how to install it, and what it is good for."""
+
     CKPT_FILE_TMPL = "search-algorithm-state-{}.json"
     """The file that `save_to_dir` writes."""
 

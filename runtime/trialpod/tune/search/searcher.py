@@ -45,6 +45,12 @@ class Searcher(PlugIn):
         InvalidInputError: they do not go together.
     """
 
+    learns: bool = True
+    """False when results change nothing in what it proposes."""
+
+    ABOUT: tuple[str, ...] = ()
+    """For the table of the documentation: how to install it, and what it is good for."""
+
     FINISHED = "FINISHED"
     CKPT_FILE_TMPL = "searcher-state-{}.pkl"
     """The file that `save_to_dir` writes."""

@@ -13,6 +13,7 @@ import sys
 from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library import require, seeded
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.spaces.flat_space import Dimension, Values
@@ -23,6 +24,7 @@ _PRECISION = 1e-10
 _TRIES = 20
 
 
+@algorithm("zoopt")
 class ZOOptSearch(LibrarySearcher):
     """Searches with ZOOpt.
 
@@ -41,6 +43,8 @@ class ZOOptSearch(LibrarySearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or ZOOpt is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[zoopt]'`", "many cheap trials")
 
     LIBRARY: ClassVar = (_PACKAGE[:2],)
     _OBJECTS: ClassVar = ("_racos", "_solutions", "_types", "_parameter")

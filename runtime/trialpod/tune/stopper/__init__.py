@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trialpod.tune.registry import create
+from trialpod.tune.plugins.catalogue import STOPPERS
 from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.experiment_plateau import ExperimentPlateauStopper
 from trialpod.tune.stopper.function import FunctionStopper
@@ -13,13 +13,6 @@ from trialpod.tune.stopper.noop import NoopStopper
 from trialpod.tune.stopper.stopper import Stopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
 from trialpod.tune.stopper.trial_plateau import TrialPlateauStopper
-
-_STOPPERS = {
-    "maximum_iteration": "trialpod.tune.stopper.maximum_iteration:MaximumIterationStopper",
-    "trial_plateau": "trialpod.tune.stopper.trial_plateau:TrialPlateauStopper",
-    "experiment_plateau": "trialpod.tune.stopper.experiment_plateau:ExperimentPlateauStopper",
-    "timeout": "trialpod.tune.stopper.timeout:TimeoutStopper",
-}
 
 
 def create_stopper(name: str, **kw: Any) -> Stopper:
@@ -30,15 +23,13 @@ def create_stopper(name: str, **kw: Any) -> Stopper:
     Raises:
         InvalidInputError: the name or an argument is unknown or cannot be used.
     """
-    stopper: Stopper = create("stopper", "trialpod.stoppers", _STOPPERS, name, kw)
+    stopper: Stopper = STOPPERS.create(name, kw)
     return stopper
 
 
 def stopper_name(stopper: Stopper) -> str | None:
     """Return the name by which `create_stopper` makes stoppers of this one's class; None when it has none."""
-    from trialpod.tune.plugins.described import name_of
-
-    return name_of(stopper, _STOPPERS, "trialpod.stoppers")
+    return STOPPERS.name_of(stopper)
 
 
 __all__ = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trialpod.protocol.values import real_number
+from trialpod.tune.plugins.phrases import text
 
 
 def number(value: Any) -> float | None:
@@ -32,3 +33,11 @@ def encoded(values: Iterable[float | None]) -> list[float | str | None]:
 def decoded(values: Iterable[float | str | None]) -> list[float | None]:
     """Return what `encoded` was given."""
     return [None if value is None else float(value) for value in values]
+
+
+def levelled_off(reason: Mapping[str, Any]) -> str:
+    """Return why a plateau stopper ended something."""
+    return (
+        f"{reason.get('metric')} has levelled off: the standard deviation of the latest values is "
+        f"{text(reason.get('std'))}, not above {text(reason.get('threshold'))}"
+    )

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.stopper.deviation import deviation, number
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.stopper.deviation import deviation, levelled_off, number
 from trialpod.tune.stopper.stopper import Stopper
 
 
+@algorithm("experiment_plateau")
 class ExperimentPlateauStopper(Stopper):
     """Stops everything when the `top` best values of all results lie within `std`, `patience` results long.
 
     Results of all trials count, so a trial waits at every result (the inherited horizon). Results without a finite
     value of the metric are passed over.
     """
+
+    ABOUT = ("the experiment", "the best values have levelled off")
 
     def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0) -> None:
         """Make a stopper.
@@ -66,6 +71,10 @@ class ExperimentPlateauStopper(Stopper):
     def stop_all(self) -> bool:
         """Return True when the plateau has lasted long enough."""
         return self.has_plateaued() and self._iterations >= self._patience
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        return levelled_off(reason)
 
     def reason(self) -> dict[str, Any]:
         """Return the deviation of the best values, and the threshold."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.stopper.stopper import Stopper
 
 
+@algorithm("function", by_name=False)
 class FunctionStopper(Stopper):
     """Wraps ``function(trial_id, result) -> bool``. Nothing is known of it, so every result is a horizon."""
 
@@ -46,6 +48,10 @@ class FunctionStopper(Stopper):
     def stop_all(self) -> bool:
         """Return False: only trials are stopped."""
         return False
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        return f"the function {reason.get('function')} said so"
 
     def reason(self) -> dict[str, Any]:
         """Return the name of the function, after a True."""

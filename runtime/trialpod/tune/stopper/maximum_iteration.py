@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.phrases import text
 from trialpod.tune.stopper.result_count import ResultCount
 from trialpod.tune.stopper.stopper import Stopper
 
 
+@algorithm("maximum_iteration")
 class MaximumIterationStopper(Stopper):
     """Stops each trial at its `max_iter`-th result.
 
     As in Ray, results are counted, not read off ``training_iteration``: what a trial repeats after a failure counts
     again. Use ``stop={"training_iteration": n}`` where that is not wanted; it also never needs an answer.
     """
+
+    ABOUT = ("a trial", "it has reported so many results")
 
     def __init__(self, max_iter: int) -> None:
         if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
@@ -47,6 +53,10 @@ class MaximumIterationStopper(Stopper):
     def horizons(self, trial_id: str) -> list[Horizon]:
         """Return the `max_iter`-th result, as far as it can be foreseen."""
         return self._count.horizons(trial_id, self._max_iter)
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        return f"it reported {text(reason.get('max_iter'))} results, as many as the stopper allows"
 
     def reason(self) -> dict[str, Any]:
         """Return the count and the limit of the latest True."""

@@ -5,9 +5,11 @@ As schedulers, stoppers run inside the engine: deterministic, and with state tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trialpod.protocol.messages import EVERY_RESULT, Horizon
+from trialpod.tune.plugins.phrases import evidence_text
 from trialpod.tune.plugins.state import PlugIn, is_ours
 
 
@@ -17,6 +19,9 @@ class Stopper(PlugIn):
     A subclass defines ``__call__`` and `stop_all`. One that defines no `get_state` has its attributes pickled, in a
     script on the user's machine only.
     """
+
+    ABOUT: tuple[str, ...] = ()
+    """For the table of the documentation: what it ends, and when."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Have a class that judges in a way of its own be asked at every result."""
@@ -43,6 +48,16 @@ class Stopper(PlugIn):
     def reason(self) -> dict[str, Any]:
         """Return which rule was met by the latest True, as JSON data."""
         return {}
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:
+        """Return why it ended something, as a phrase: "the timeout of 60 s is used up".
+
+        Args:
+            reason: what `reason` returned then.
+        """
+        name = str(reason.get("stopper", ""))
+        return f"the stopper{' ' if name else ''}{name}{evidence_text(reason, ': ')}"
 
     def get_state(self) -> dict[str, Any]:
         """Return the state as JSON data."""

@@ -9,16 +9,22 @@ restored stopper goes on with what was used. In Ray a restored one begins anew.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.plugins.phrases import text
 from trialpod.tune.stopper.deviation import number
 from trialpod.tune.stopper.stopper import Stopper
 
 
+@algorithm("timeout")
 class TimeoutStopper(Stopper):
     """Stops everything when `timeout` has been used up."""
+
+    ABOUT = ("the experiment", "its time is used up")
 
     def __init__(self, timeout: float | dt.timedelta) -> None:
         """Make a stopper.
@@ -63,6 +69,10 @@ class TimeoutStopper(Stopper):
     def horizons(self, trial_id: str) -> list[Horizon]:
         """Return none: a timer stops the experiment, not a result."""
         return []
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        return f"the timeout of {text(reason.get('timeout_s'))} s is used up"
 
     def reason(self) -> dict[str, Any]:
         """Return the time used and the limit, once it is reached."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon
-from trialpod.tune.stopper.deviation import decoded, deviation, encoded, number
+from trialpod.tune.plugins.catalogue import algorithm
+from trialpod.tune.stopper.deviation import decoded, deviation, encoded, levelled_off, number
 from trialpod.tune.stopper.result_count import ResultCount
 from trialpod.tune.stopper.stopper import Stopper
 
 
+@algorithm("trial_plateau")
 class TrialPlateauStopper(Stopper):
     """Stops a trial when the standard deviation of its last results falls below a threshold.
 
     A result without the metric, or with NaN, is a result: while it is among the last ones the trial goes on.
     """
+
+    ABOUT = ("a trial", "its metric has levelled off")
 
     def __init__(
         self,
@@ -107,6 +112,10 @@ class TrialPlateauStopper(Stopper):
     def horizons(self, trial_id: str) -> list[Horizon]:
         """Return the first result that could stop the trial; from there on, every result."""
         return self._count.horizons(trial_id, max(self._num_results, self._grace_period))
+
+    @classmethod
+    def describe_reason(cls, reason: Mapping[str, Any]) -> str:  # noqa: D102
+        return levelled_off(reason)
 
     def reason(self) -> dict[str, Any]:
         """Return the deviation and the threshold of the latest True."""

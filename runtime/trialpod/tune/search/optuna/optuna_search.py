@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import real_number
+from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
 from trialpod.tune.search.optuna.samplers import STATELESS, make_sampler, parse_sampler, reseed
 from trialpod.tune.search.optuna.static_space import StaticSpace
@@ -38,6 +39,7 @@ _LEAST_MODEL = 250
 DefineByRun = Callable[[Any], dict[str, Any] | None]
 
 
+@algorithm("optuna")
 class OptunaSearch(LibrarySearcher):
     """Searches with a sampler of Optuna.
 
@@ -64,6 +66,8 @@ class OptunaSearch(LibrarySearcher):
     Raises:
         InvalidInputError: an argument cannot be used, or Optuna is not installed.
     """
+
+    ABOUT = ("`pip install 'trialpod[optuna]'`", "nearly everything; several objectives; constraints")
 
     LIBRARY: ClassVar = (("optuna", "optuna>=5"),)
     SEVERAL_METRICS: ClassVar = True
