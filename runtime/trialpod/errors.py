@@ -10,15 +10,8 @@
       StorageError                    the storage refused or lost an operation
       ExperimentLockedError           another live process owns the directory
       JournalError                    unreadable to this version, or damaged before its end
-      ClusterUnreachableError         the API server does not answer; try again
-      ApiError                        the API server refused a request
-        UnauthorizedError             401
-        ForbiddenError                403
-        NotFoundError                 404: the object, or its kind (`KindNotFoundError`)
-        ConflictError                 409
-          AlreadyExistsError          the name is taken
-        ExpiredError                  410: a list or watch is too old
-        InvalidObjectError            400 and 422: the API server does not accept the object
+
+The operator adds its own: `trialpod_operator.api.api_errors` has the refusals of the API server.
 
 The command line ends with the `exit_status` of the class. `nearest` builds the "did you mean" part of a message.
 """

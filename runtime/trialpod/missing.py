@@ -8,7 +8,7 @@ PLAIN = frozenset({"msgspec", "cloudpickle", "httptools", "yaml", "rich"})
 EXTRAS = {
     "cryptography": "operator",
     "kopf": "operator",
-    "kubernetes": "operator",
+    "kubernetes": "kubernetes",
     "google_crc32c": "tensorboard",
     "optuna": "optuna",
     "hyperopt": "hyperopt",

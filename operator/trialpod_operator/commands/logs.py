@@ -297,7 +297,7 @@ class LogReader:
 
     def follow(self, out: IO[bytes]) -> int:
         """Write the output of the trial's attempts as it comes, until the trial has ended."""
-        from trialpod_operator.kube_client.client import ApiError
+        from trialpod_operator.api.api_errors import BadRequestError, NotFoundError
 
         told = ""
         seen: set[str] = set()
@@ -313,10 +313,8 @@ class LogReader:
                     seen.add(pod["metadata"]["uid"])
                     told = ""
                     continue
-                except ApiError as error:
-                    if error.status not in (400, 404):
-                        raise
-                    # 400: the container has not begun; 404: the pod went in this moment.
+                except (BadRequestError, NotFoundError):
+                    pass  # the container has not started, or the pod was deleted in this moment
             self._trial = self._api.find_trial(self.name) or self._trial
             if str((self._trial.get("status") or {}).get("state")) in _ENDED and pod is None:
                 if not seen:
@@ -350,14 +348,12 @@ class LogReader:
 
     def _of_pod(self, pod: Json) -> Iterator[bytes] | None:
         """Return the output of a pod, None when it has none (any more)."""
-        from trialpod_operator.kube_client.client import ApiError
+        from trialpod_operator.api.api_errors import BadRequestError, NotFoundError
 
         try:
             return iter(list(self._lines(pod)))
-        except ApiError as error:
-            if error.status in (400, 404):
-                return None
-            raise
+        except (BadRequestError, NotFoundError):
+            return None
 
     def _lines(self, pod: Json, *, follow: bool = False) -> Iterator[bytes]:
         """Yield what the trial printed in a pod, which may have run others too."""

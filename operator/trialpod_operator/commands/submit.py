@@ -199,7 +199,8 @@ def apply_companion(api: Experiments, manifest: Json, *, force: bool) -> None:
     """Apply a ConfigMap or a Secret."""
     from urllib.parse import quote
 
-    from trialpod_operator.kube_client.api import APPLY_PATCH, ApiError
+    from trialpod_operator.api.api_errors import ApiError, ForbiddenError
+    from trialpod_operator.kube_client.api import APPLY_PATCH
 
     resource = _COMPANIONS[manifest["kind"]]
     space = manifest["metadata"].get("namespace") or api.namespace
@@ -208,12 +209,12 @@ def apply_companion(api: Experiments, manifest: Json, *, force: bool) -> None:
     path = f"/api/v1/namespaces/{quote(space)}/{resource}/{quote(name)}"
     try:
         api.client.request("PATCH", path, manifest, query=query, content_type=APPLY_PATCH)
+    except ForbiddenError as error:
+        raise InvalidInputError(
+            f"you may not write the {manifest['kind']} {name} in the namespace {space}: {error}; "
+            f"`kubectl auth can-i patch {resource} -n {space}` tests it"
+        ) from error
     except ApiError as error:
-        if error.status == 403:
-            raise InvalidInputError(
-                f"you may not write the {manifest['kind']} {name} in the namespace {space}: {error}; "
-                f"`kubectl auth can-i patch {resource} -n {space}` tests it"
-            ) from error
         raise InvalidInputError(f"the {manifest['kind']} {name} cannot be applied: {error}") from error
     print(f"{manifest['kind']} {name} applied")
 

@@ -144,7 +144,7 @@ def experiment(text: str, options: argparse.Namespace) -> Iterator[tuple[Experim
         InvalidInputError: there is none; the message has both readings.
         ClusterUnreachableError: the cluster cannot be reached.
     """
-    from trialpod_operator.kube_client.client import NotThereError
+    from trialpod_operator.kube_client.client import ExperimentNotFoundError
 
     nowhere = "" if is_in_cluster(options) else f"{text} does not exist, here or in ./{LOCAL_FOLDER}; "
     try:
@@ -156,8 +156,8 @@ def experiment(text: str, options: argparse.Namespace) -> Iterator[tuple[Experim
     with api:
         try:
             item = api.get(text)
-        except NotThereError as error:
-            raise NotThereError(f"{nowhere}{'and ' if nowhere else ''}{error}") from error
+        except ExperimentNotFoundError as error:
+            raise ExperimentNotFoundError(f"{nowhere}{'and ' if nowhere else ''}{error}") from error
         yield api, item
 
 

@@ -32,10 +32,11 @@ from trialpod.tune.callback_list import CallbackError
 from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod.tune.shipping.package import own_modules, stored_objects
 from trialpod.tune.shipping.stored_objects import FOLDER, ValueFiles
+from trialpod_operator.api.api_errors import AlreadyExistsError
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import next_retry
 from trialpod_operator.kube_client.callbacks import RemoteCallbacks
-from trialpod_operator.kube_client.client import ApiError, Experiments
+from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.manifest import ClusterSettings, build_manifest, ignored, resource_name
 from trialpod_operator.kube_client.storage import StoragePlace, default_storage, own_endpoint, reach
 from trialpod_operator.kube_client.version_skew import skew
@@ -299,9 +300,7 @@ class KubernetesBackend:
             storage.write(_TUNER_FILE, state)
         try:
             return api.create(manifest)
-        except ApiError as error:
-            if error.status != 409:
-                raise
+        except AlreadyExistsError:
             return self._attach(api, api.get(request.name), manifest)  # started elsewhere in this moment
 
     def _settings(self, namespace: str, request: ExperimentRequest) -> ClusterSettings:

@@ -15,13 +15,14 @@ from typing import Any
 from urllib.parse import quote
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.api.api_errors import ApiError, ForbiddenError, NotFoundError
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.pending import pending_reason
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.kube_client import probe_pod
-from trialpod_operator.kube_client.client import ApiError, Experiments
+from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.findings import (
     IMAGE_REMEDY,
     SKEW_S,
@@ -125,9 +126,10 @@ class Checks:
         name = self._api.namespace
         try:
             found = self._client.request("GET", f"/api/v1/namespaces/{quote(name)}")
-        except ApiError as error:
-            if error.status == 404:
-                yield Finding("namespace", "bad", f"{name} is not there", f"kubectl create namespace {name}")
+        except NotFoundError:
+            yield Finding("namespace", "bad", f"{name} is not there", f"kubectl create namespace {name}")
+            return
+        except ApiError:
             return  # Forbidden: users of one namespace may not look at namespaces; the rights will tell.
         phase = (found.get("status") or {}).get("phase")
         if phase == "Terminating":
@@ -141,9 +143,7 @@ class Checks:
         install += "--create-namespace"
         try:
             self._client.request("GET", f"/apis/{names.API_VERSION}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        except NotFoundError:
             text = f"{names.API_VERSION} is not known to the cluster"
             yield Finding("definitions", "bad", text, install)
             return
@@ -230,9 +230,8 @@ class Checks:
         query = {"labelSelector": _OPERATOR}
         try:
             return list(self._client.request("GET", "/api/v1/pods", query=query).get("items") or [])
-        except ApiError as error:
-            if error.status != 403:
-                raise
+        except ForbiddenError:
+            pass  # of its own namespace perhaps
         path = f"/api/v1/namespaces/{_OPERATOR_NAMESPACE}/pods"
         return list(self._client.request("GET", path, query=query).get("items") or [])
 
@@ -337,10 +336,11 @@ class Checks:
             try:
                 found = list(self._client.request("GET", path).get("items") or [])
                 break
+            except NotFoundError:
+                continue
             except ApiError as error:
-                if error.status != 404:
-                    yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error}")
-                    return
+                yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error}")
+                return
         yield from queue_findings(found, queue, self._api.namespace)
 
     # -- from inside --
@@ -360,10 +360,11 @@ class Checks:
         finally:
             try:
                 self._client.request("DELETE", f"{space}/{name}", {"gracePeriodSeconds": 0})
+            except NotFoundError:
+                pass
             except ApiError as error:
-                if error.status != 404:
-                    remedy = f"kubectl -n {self._api.namespace} delete pod {name}"
-                    yield Finding("pod", "bad", f"{name} stays: {error}", remedy)
+                remedy = f"kubectl -n {self._api.namespace} delete pod {name}"
+                yield Finding("pod", "bad", f"{name} stays: {error}", remedy)
 
     def _watched(self, probe: Probe, pod: Json, name: str, timeout_s: float) -> Iterator[Finding]:
         began = self._clock()

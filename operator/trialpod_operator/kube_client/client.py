@@ -14,20 +14,23 @@ from typing import Any
 from urllib.parse import quote
 
 from trialpod.errors import InvalidInputError, TrialpodError, nearest
+from trialpod_operator.api.api_errors import (
+    AlreadyExistsError,
+    ApiError,
+    BadRequestError,
+    ConflictError,
+    ExpiredError,
+    ForbiddenError,
+    InvalidObjectError,
+    KindNotFoundError,
+    NamespaceNotFoundError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
-from trialpod_operator.kube_client.api import (
-    APPLY_PATCH,
-    MERGE_PATCH,
-    ApiError,
-    ClusterUnreachableError,
-    ForbiddenError,
-    KubeClient,
-    NotThereError,
-)
+from trialpod_operator.kube_client.api import APPLY_PATCH, MERGE_PATCH, KubeClient
 from trialpod_operator.kube_client.kubeconfig import find_access
-
-__all__ = ["ApiError", "ClusterUnreachableError", "Experiments", "ForbiddenError", "NotThereError", "event_time"]
 
 CHART = "helm install trialpod charts/trialpod"
 _PAGE = 500
@@ -35,10 +38,18 @@ _PAGE = 500
 LEASE = "trialpod-operator"
 """What the chart calls the operator's Lease."""
 
-LEASE_PATIENCE_S = 10.0
-"""How far the clocks of this machine and of the operator's node may differ."""
+LEASE_CLOCK_SKEW_S = 10.0
+"""Maximum difference between the clocks of this machine and of the operator's node."""
 
 Json = dict[str, Any]
+
+
+class ExperimentNotFoundError(InvalidInputError):
+    """There is no experiment of that name; the message has the nearest ones."""
+
+
+class MissingRightError(InvalidInputError):
+    """The user may not do that; the message names the right that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +101,13 @@ class Experiments:
         """Return a TuneExperiment.
 
         Raises:
-            NotThereError: there is none; the message has the nearest names.
+            ExperimentNotFoundError: there is none; the message has the nearest names.
             InvalidInputError: trialpod is not installed there, or the user may not look.
             ClusterUnreachableError: the cluster cannot be reached.
         """
         found = self.find(name)
         if found is None:
-            raise NotThereError(self._absent(name))
+            raise ExperimentNotFoundError(self._absent(name))
         return found
 
     def find(self, name: str) -> Json | None:
@@ -179,14 +190,14 @@ class Experiments:
             return None
 
     def create(self, manifest: Json) -> Json:
-        """Create a TuneExperiment; raises as `get`, and an `ApiError` with status 409 when the name is taken."""
+        """Create a TuneExperiment; raises as `get`, and an `AlreadyExistsError` when the name is taken."""
         try:
             return self.client.request(
                 "POST", self._path(names.EXPERIMENTS), manifest, query={"fieldManager": "trialpod-client"}
             )
+        except AlreadyExistsError:
+            raise
         except ApiError as error:
-            if error.status == 409:
-                raise
             raise self._explained(error, "create", names.EXPERIMENTS) from error
 
     def apply(self, manifest: Json, *, force: bool = False) -> Json:
@@ -202,12 +213,12 @@ class Experiments:
             return self.client.request(
                 "PATCH", self._path(names.EXPERIMENTS, name), manifest, query=query, content_type=APPLY_PATCH
             )
+        except ConflictError as error:
+            raise InvalidInputError(
+                f"{name}: others have set fields that this manifest sets too: {error}; --force-conflicts takes "
+                "them over"
+            ) from error
         except ApiError as error:
-            if error.status == 409:
-                raise InvalidInputError(
-                    f"{name}: others have set fields that this manifest sets too: {error}; --force-conflicts takes "
-                    "them over"
-                ) from error
             raise self._explained(error, "patch", names.EXPERIMENTS) from error
 
     def change(self, name: str, spec: Json) -> Json:
@@ -228,38 +239,35 @@ class Experiments:
         try:
             self.client.request("DELETE", self._path(names.EXPERIMENTS, name), body)
         except ApiError as error:
-            if error.status == 404 and self._installed(error):
-                return
-            raise self._explained(error, "delete", names.EXPERIMENTS) from error
+            if not is_absent(error):
+                raise self._explained(error, "delete", names.EXPERIMENTS) from error
 
     def log(self, pod: str, *, container: str = "", follow: bool = False, previous: bool = False) -> Iterator[bytes]:
         """Yield the lines that a pod has printed; with `follow` until it ends.
 
         Raises:
             ApiError: there is no such pod, or it has not begun.
-            ForbiddenError: the user may not read logs.
+            MissingRightError: the user may not read logs.
         """
         query = {**({"container": container} if container else {}), **({"follow": "true"} if follow else {})}
         if previous:
             query["previous"] = "true"
         try:
             yield from self.client.lines(f"{self._core_path('pods', pod)}/log", query=query)
-        except ApiError as error:
-            if error.status in (401, 403):
-                raise self._explained(error, "get", "pods/log") from error
-            raise
+        except (UnauthorizedError, ForbiddenError) as error:
+            raise self._explained(error, "get", "pods/log") from error
 
     def secret(self, name: str) -> Json | None:
         """Return a Secret of the namespace, None when there is none.
 
         Raises:
-            ForbiddenError: the user may not read it.
+            MissingRightError: the user may not read it.
         """
         try:
             return self.client.request("GET", self._core_path("secrets", name))
+        except NotFoundError:
+            return None
         except ApiError as error:
-            if error.status == 404:
-                return None
             raise self._explained(error, "get", "secrets") from error
 
     def operator_facts(self) -> dict[str, str]:
@@ -285,14 +293,14 @@ class Experiments:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace)}/leases/{LEASE}"
         try:
             spec = self.client.request("GET", path).get("spec") or {}
-        except ApiError as error:
-            if error.status != 404:
-                return None
+        except NotFoundError:
             return f"no operator is at work: there is no Lease {LEASE} in the namespace {namespace}"
+        except ApiError:
+            return None
         renewed = dt.datetime.fromisoformat(str(spec["renewTime"])).timestamp() if spec.get("renewTime") else 0.0
         if not spec.get("holderIdentity"):
             return f"no operator is at work: nobody holds the Lease {LEASE} in the namespace {namespace}"
-        if now - renewed <= float(spec.get("leaseDurationSeconds") or 15) + LEASE_PATIENCE_S:
+        if now - renewed <= float(spec.get("leaseDurationSeconds") or 15) + LEASE_CLOCK_SKEW_S:
             return None
         return f"no operator is at work: the Lease {LEASE} in {namespace} was renewed {now - renewed:.0f} s ago"
 
@@ -300,15 +308,15 @@ class Experiments:
         try:
             return self.client.request("PATCH", self._path(resource, name), body, content_type=MERGE_PATCH)
         except ApiError as error:
-            if error.status == 404 and self._installed(error) and resource == names.EXPERIMENTS:
-                raise NotThereError(self._absent(name)) from error
+            if is_absent(error) and resource == names.EXPERIMENTS:
+                raise ExperimentNotFoundError(self._absent(name)) from error
             raise self._explained(error, "patch", resource) from error
 
     def _find(self, resource: str, name: str) -> Json | None:
         try:
             return self.client.request("GET", self._path(resource, name))
         except ApiError as error:
-            if error.status == 404 and self._installed(error):
+            if is_absent(error):
                 return None
             raise self._explained(error, "get", resource) from error
 
@@ -322,7 +330,7 @@ class Experiments:
             try:
                 found = self.client.request("GET", path, query=page)
             except ApiError as error:
-                if error.status == 410 and rest:
+                if isinstance(error, ExpiredError) and rest:
                     items, rest = [], ""  # the list has become too old between two pages
                     continue
                 raise self._explained(error, "list", what, everywhere=everywhere) from error
@@ -339,10 +347,6 @@ class Experiments:
         path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
         return f"{path}/{quote(name)}" if name else path
 
-    def _installed(self, error: ApiError) -> bool:
-        # Of an object that is missing the server says its name; of a kind that it does not know, nothing.
-        return "not found" in str(error) and "the server could not find" not in str(error)
-
     def _absent(self, name: str) -> str:
         known = self.names()
         guess = nearest(name, known)
@@ -353,17 +357,17 @@ class Experiments:
 
     def _explained(self, error: ApiError, verb: str, what: str, *, everywhere: bool = False) -> TrialpodError:
         ours = what in (names.EXPERIMENTS, names.TRIALS)
-        if error.status == 404 and str(error).startswith("namespaces "):
+        if isinstance(error, NamespaceNotFoundError):
             return InvalidInputError(
                 f"there is no namespace {self.namespace}; use another one (-n), or make it: "
                 f"kubectl create namespace {self.namespace}"
             )
-        if error.status == 404 and ours:
+        if isinstance(error, KindNotFoundError) and ours:
             return InvalidInputError(
                 f"trialpod is not installed in the cluster at {self.client.access.server}: it does not know "
                 f"{names.EXPERIMENT_KIND}s; who runs the cluster installs it: {CHART}"
             )
-        if error.status == 403:
+        if isinstance(error, ForbiddenError):
             group = f".{names.GROUP}" if ours else ""
             role = "view" if verb in ("get", "list") and what != "secrets" else "edit"
             place, flag = f"the namespace {self.namespace}", f"-n {self.namespace}"
@@ -374,18 +378,23 @@ class Experiments:
                     "-A",
                     "without -A one namespace is looked at, which may be allowed",
                 )
-            return ForbiddenError(
+            return MissingRightError(
                 f"you may not {verb} {what} in {place}: {error}; "
                 f"`kubectl auth can-i {verb} {what}{group} {flag}` tests it; {hint}"
             )
-        if error.status == 401:
+        if isinstance(error, UnauthorizedError):
             return InvalidInputError(
                 f"the cluster at {self.client.access.server} does not accept who you are (from "
                 f"{self.client.access.source}); log in again"
             )
-        if error.status in (400, 422):
+        if isinstance(error, (BadRequestError, InvalidObjectError)):
             return InvalidInputError(f"the cluster refuses the experiment: {error}")
         return error
+
+
+def is_absent(error: ApiError) -> bool:
+    """Return whether it is the object that is missing, and not its kind or its namespace."""
+    return isinstance(error, NotFoundError) and not isinstance(error, (KindNotFoundError, NamespaceNotFoundError))
 
 
 def event_time(event: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from trialpod.errors import TrialpodError
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.display import events
-from trialpod_operator.kube_client.client import ClusterUnreachableError, Experiments
+from trialpod_operator.kube_client.api import ClusterUnreachableError
+from trialpod_operator.kube_client.client import Experiments
 from trialpod_operator.kube_client.view import condition, finished, is_true, view_of
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.kube_client.api import ApiError
+from trialpod_operator.api.api_errors import ForbiddenError, NotFoundError, UnauthorizedError
 
 Json = dict[str, Any]
 Get = Callable[[str], Json]
-"""Asks the API server for a path; raises ApiError."""
+"""Asks the API server for a path; raises `ApiError`."""
 
 _DOMAIN = "svc"
 
@@ -87,10 +87,8 @@ def service_of_ip(get: Get, endpoint: str, namespace: str) -> ServiceAddress | N
     for path in ("/api/v1/services", _path(namespace, "services")):
         try:
             items = get(path).get("items") or ()
-        except ApiError as error:
-            if error.status in (401, 403):
-                continue
-            raise
+        except (UnauthorizedError, ForbiddenError):
+            continue
         for each in items:
             if host in ((each.get("spec") or {}).get("clusterIPs") or ()):
                 return ServiceAddress(each["metadata"]["name"], each["metadata"]["namespace"], port, False)
@@ -130,16 +128,14 @@ def find_pod(get: Get, address: ServiceAddress) -> PodPort:
 def _asked(get: Get, path: str, what: str, address: ServiceAddress, verb: str) -> Json:
     try:
         return get(path)
-    except ApiError as error:
-        if error.status == 404:
-            raise NoPodError(f"{what} is not there") from error
-        if error.status in (401, 403):
-            resource = "services" if verb == "get" else "pods"
-            raise NoPodError(
-                f"you may not {verb} {resource} in the namespace {address.namespace}: "
-                f"`kubectl auth can-i {verb} {resource} -n {address.namespace}` tests it"
-            ) from error
-        raise
+    except NotFoundError as error:
+        raise NoPodError(f"{what} is not there") from error
+    except (UnauthorizedError, ForbiddenError) as error:
+        resource = "services" if verb == "get" else "pods"
+        raise NoPodError(
+            f"you may not {verb} {resource} in the namespace {address.namespace}: "
+            f"`kubectl auth can-i {verb} {resource} -n {address.namespace}` tests it"
+        ) from error
 
 
 def _path(namespace: str, resource: str) -> str:

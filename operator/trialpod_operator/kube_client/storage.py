@@ -259,12 +259,12 @@ class SecretKeys:
 def _secret_files(api: Experiments, name: str) -> dict[str, bytes]:
     from trialpod_operator.api.models import StorageSpec
     from trialpod_operator.cluster.storage_access import StorageProblemError, secret_data
-    from trialpod_operator.kube_client.client import ForbiddenError
+    from trialpod_operator.kube_client.client import MissingRightError
 
     try:
         secret = api.secret(name)
         return secret_data(StorageSpec(uri="s3://any", credentials_secret=name), secret)
-    except ForbiddenError as error:
+    except MissingRightError as error:
         raise DeskStorageError(
             f"this process has no keys, and may not read the Secret {name}: set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY"

@@ -113,7 +113,9 @@ def test_the_module_beside_a_manifest_is_sent_when_that_is_wanted(server: ApiSer
 def test_a_namespace_that_is_not_there_is_told_from_a_missing_trialpod(server: ApiServer, trialpod: Run) -> None:
     Path("climb.yaml").write_text(MANIFEST)
     path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/climb"
-    server.routes["PATCH", path] = {"code": 404, "reason": "NotFound", "message": 'namespaces "team" not found'}
+    details = {"name": "team", "kind": "namespaces"}
+    message = 'namespaces "team" not found'
+    server.routes["PATCH", path] = {"code": 404, "reason": "NotFound", "message": message, "details": details}
     assert "kubectl create namespace team" in trialpod("submit", "climb.yaml", status=2)
 
 

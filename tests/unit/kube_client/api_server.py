@@ -32,6 +32,8 @@ class ApiServer:
         self.bodies: list[Any] = []
         self.forwards: dict[tuple[str, str], int] = {}
         """Ports of this machine by the pod's path and its port, for port-forwards."""
+        self.closes_connections = False
+        """Whether it closes each connection after an answer, without saying so."""
         self.before_get: Callable[[str, str], None] = lambda _resource, _name: None
         self._versions = 0
         outer = self
@@ -55,6 +57,7 @@ class ApiServer:
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+                self.close_connection = self.close_connection or outer.closes_connections
 
             def _forward(self) -> bool:
                 """Carry a port-forward to its end; return whether there is one for this path."""
@@ -125,7 +128,7 @@ class ApiServer:
             self.before_get(resource, name)
         if method == "DELETE":
             gone = self.objects.pop((resource, name), None)
-            return (200, {}) if gone else (404, {"message": f'{resource} "{name}" not found'})
+            return (200, {}) if gone else missing(resource, name)
         if method == "PATCH" and query.get("fieldManager") and (resource, name) not in self.objects:
             self.put(resource, body)
             return 201, body
@@ -147,7 +150,7 @@ class ApiServer:
             return 200, {"items": items[start : start + limit], "metadata": {"continue": rest}}
         found = self.objects.get((resource, name))
         if found is None:
-            return 404, {"reason": "NotFound", "message": f'{resource}.trialpod.dev "{name}" not found'}
+            return missing(resource, name)
         if method == "PATCH":
             before = json.dumps(found.get("spec"))
             for key, value in body.get("spec", {}).items():
@@ -163,9 +166,15 @@ class ApiServer:
         return 200, found
 
 
+def missing(resource: str, name: str) -> tuple[int, Json]:
+    """The answer for an object that is not there."""
+    message = f'{resource}.trialpod.dev "{name}" not found'
+    return 404, {"reason": "NotFound", "message": message, "details": {"name": name, "kind": resource}}
+
+
 def carry_port_forward(handler: BaseHTTPRequestHandler, port: int, target: int) -> None:
     """Play the kubelet: `v4.channel.k8s.io` over a WebSocket on one side, a port of this machine on the other."""
-    assert handler.headers["Sec-WebSocket-Protocol"] == "v4.channel.k8s.io"
+    assert "v4.channel.k8s.io" in handler.headers["Sec-WebSocket-Protocol"].split(",")
     digest = hashlib.sha1(f"{handler.headers['Sec-WebSocket-Key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode())
     handler.send_response(101)
     handler.send_header("Upgrade", "websocket")
