@@ -9,7 +9,7 @@ from cluster_access import ROOT, Cluster
 from experiments import Experiment, assert_history, storage_spec
 from operator_release import Operator
 
-from trialpod_operator.api.document import read_documents
+from trialpod_operator.api.yaml_reader import read_documents
 
 EXAMPLE = ROOT / "examples/digits/experiment.yaml"
 

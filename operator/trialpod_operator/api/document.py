@@ -1,34 +1,18 @@
-"""YAML and JSON manifests as plain data that remembers the line of every value.
-
-Invariants: `Document.value` holds only what JSON can carry, with string keys; every mistake becomes a `Problem` with
-its line, and nothing else is raised, whatever the text. What would silently surprise is a problem too: duplicate
-keys, unquoted y/n/on/off as keys, tags, and merges that kubectl would apply in another order.
-"""
+"""A manifest as plain data that remembers the line of every value."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trialpod_operator.api.paths import Path, format_path
+from trialpod_operator.api.paths import Path, format_path, parse_path
 from trialpod_operator.api.problems import Problem
-from trialpod_operator.api.yaml_numbers import NotFiniteError, resolve_plain
-
-MAX_DEPTH = 100
-MAX_NODES = 200_000
-"""Values in one document, with aliases written out. The API server takes no object of more than 3 MiB anyway."""
-
-_PLAIN = "plain"
-_CORE = "tag:yaml.org,2002:"
-_SURROGATES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-_NEEDED = {"int": "a whole number", "float": "a number", "bool": "a boolean", "null": "null"}
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a file."""
+    """One document of a file; `value` holds only what JSON can carry, with string keys."""
 
     value: Any
     lines: Mapping[Path, int] = field(default_factory=dict)  # 1-based, of a mapping's key or a list's item
@@ -55,192 +39,20 @@ class Document:
         """The line on which the document's content begins."""
         return self.lines.get(())
 
-
-def read_documents(text: str) -> tuple[list[Document], list[Problem]]:
-    """Read all documents of a YAML or JSON file; empty ones are left out.
-
-    Returns:
-        The documents, and all problems of their form. Nothing after a syntax error can be read.
-    """
-    import yaml
-
-    from trialpod_operator.api.yaml_parser import NodeReader
-
-    if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        text = _SURROGATES.sub(_join_surrogates, text)
-    documents: list[Document] = []
-    problems: list[Problem] = []
-    try:
-        for node in NodeReader.nodes(text):
-            builder = _Builder()
-            value = builder.build(node, (), 0)
-            problems.extend(builder.problems)
-            if value is not None or builder.problems:
-                documents.append(Document(value, builder.lines, {}, builder.words))
-    except yaml.YAMLError as error:
-        problems.append(_syntax_problem(error, text))
-    except UnicodeError:
-        problems.append(Problem("", "the text is not valid Unicode; save the file as UTF-8"))
-    except RecursionError:
-        problems.append(Problem("", f"the document is nested more than {MAX_DEPTH} levels deep"))
-    return documents, problems
-
-
-def _join_surrogates(match: re.Match[str]) -> str:
-    before = match.string[: match.start()]
-    if (len(before) - len(before.rstrip("\\"))) % 2:
-        return match[0]
-    return bytes.fromhex(match[1] + match[2]).decode("utf-16-be")
-
-
-def _syntax_problem(error: Any, text: str) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    line = mark.line + 1 if mark is not None else None
-    found = getattr(error, "problem", None) or str(getattr(error, "reason", "") or error).splitlines()[0]
-    if mark is None and isinstance(position := getattr(error, "position", None), int):
-        line = text.count("\n", 0, position) + 1
-        return Problem("", f"a character that YAML does not allow: {found}", line)
-    lines = text.splitlines()
-    if line is not None:
-        line = min(line, max(1, len(lines)))  # the end of the text is behind its last line
-    content = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
-    if "\t" in content[: len(content) - len(content.lstrip())]:
-        return Problem("", "a tab in the indentation: YAML wants spaces", line)
-    if "mapping values are not allowed" in found:
-        found += '; is the line indented as its neighbours, and is a text with ": " in quotes?'
-    return Problem("", f"not valid YAML: {found}", line)
-
-
-class _Builder:
-    """Turns one document's nodes into plain data."""
-
-    def __init__(self) -> None:
-        self.lines: dict[Path, int] = {}
-        self.words: dict[Path, str] = {}
-        self.problems: list[Problem] = []
-        self._count = 0
-        self._full = False
-        self._open: set[int] = set()
-
-    def build(self, node: Any, path: Path, depth: int, line: int | None = None) -> Any:
-        self.lines.setdefault(path, line or node.start_mark.line + 1)
-        self._count += 1
-        if self._count > MAX_NODES:
-            if not self._full:
-                self._full = True
-                self._report(path, node, f"the document has more than {MAX_NODES} values (aliases written out)")
-            return None
-        if depth > MAX_DEPTH:
-            self._report(path, node, f"nested more than {MAX_DEPTH} levels deep")
-            return None
-        if isinstance(node.value, str):
-            return self._scalar(node, path)
-        if id(node) in self._open:
-            self._report(path, node, "an alias that contains itself")
-            return None
-        if node.tag not in ("seq", "map", _CORE + "seq", _CORE + "map"):
-            self._report(path, node, f"the tag {_short(node.tag)} is not supported; leave it out")
-        self._open.add(id(node))
-        try:
-            if _is_mapping(node):
-                return self._mapping(node, path, depth)
-            return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.value) if not self._full]
-        finally:
-            self._open.discard(id(node))
-
-    def _report(self, path: Path, node: Any, message: str) -> None:
-        self.problems.append(Problem(format_path(path), message, node.start_mark.line + 1))
-
-    def _scalar(self, node: Any, path: Path) -> Any:
-        text: str = node.value
-        kind = node.tag.removeprefix(_CORE)
-        if kind == "str":
-            return text
-        try:
-            value = resolve_plain(text)
-        except NotFiniteError:
-            self._report(path, node, f"{text} cannot be sent to Kubernetes: JSON has no infinity and no NaN")
-            return None
-        if kind == _PLAIN:
-            if isinstance(value, bool):
-                self.words[path] = text
-            return value
-        fits = {
-            "int": isinstance(value, int) and not isinstance(value, bool),
-            "float": isinstance(value, int | float) and not isinstance(value, bool),
-            "bool": isinstance(value, bool),
-            "null": value is None,
-        }
-        if kind not in fits:
-            self._report(path, node, f"the tag {_short(node.tag)} is not supported; leave it out")
-        elif not fits[kind]:
-            self._report(path, node, f'"{text}" is not {_NEEDED[kind]}, as its tag !!{kind} says')
-        return value
-
-    def _mapping(self, node: Any, path: Path, depth: int) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        first_lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            if self._full:
+    def locate(self, problem: Problem) -> Problem:
+        """Give a problem that another part found its line, from its written path (keys may stand unquoted)."""
+        if problem.line is not None:
+            return problem
+        path, _ = parse_path(problem.path)
+        for known in self.lines:
+            if _unquoted(known) == problem.path:
+                path = known
                 break
-            line = key_node.start_mark.line + 1
-            if key_node.tag == _PLAIN and key_node.value == "<<":
-                self._merge(value_node, path, depth, result, first_lines)
-                continue
-            key = self._key(key_node, path)
-            if key is None:
-                continue
-            if key in first_lines:
-                message = (
-                    f"the key is there twice, on lines {first_lines[key]} and {line}; kubectl keeps only the last"
-                )
-                self.problems.append(Problem(format_path((*path, key)), message, line))
-                continue
-            first_lines[key] = line
-            result[key] = self.build(value_node, (*path, key), depth + 1, line)
-        return result
-
-    def _key(self, node: Any, path: Path) -> str | None:
-        if not isinstance(node.value, str):
-            self._report(path, node, "a list or a mapping cannot be a key")
-            return None
-        if node.tag != _PLAIN:
-            return str(node.value)
-        text: str = node.value
-        try:
-            value = resolve_plain(text)
-        except NotFiniteError:
-            value = 0.5
-        if isinstance(value, str):
-            return value
-        if isinstance(value, bool):
-            name = "true" if value else "false"
-            message = f'the key {text} means the boolean {name} to YAML 1.1 and kubectl; write "{text}" in quotes'
-            self._report((*path, text), node, message)
-        elif isinstance(value, int):
-            return str(value)
         else:
-            what = "an empty key" if value is None and not text else f"the key {text} is not a string"
-            self._report((*path, text) if text else path, node, f'{what}; write "{text}" in quotes')
-        return None
-
-    def _merge(self, node: Any, path: Path, depth: int, result: dict[str, Any], first_lines: dict[str, int]) -> None:
-        sources = node.value if not isinstance(node.value, str) and not _is_mapping(node) else [node]
-        for source in sources:
-            if not _is_mapping(source):
-                self._report(path, node, "<< merges mappings only: an alias of one, or a list of aliases")
-                continue
-            merged = self.build(source, path, depth + 1)
-            for key, value in (merged or {}).items():
-                if key in first_lines:
-                    message = f'kubectl lets << overwrite the "{key}" above it; put << first in its mapping'
-                    self._report((*path, key), node, message)
-                result.setdefault(key, value)
+            if format_path(path) != problem.path:  # a path that cannot be read back is kept as it is written
+                return Problem(problem.path, problem.message, self.line_of(path))
+        return self.problem(path, problem.message)
 
 
-def _is_mapping(node: Any) -> bool:
-    return getattr(node, "id", "") == "mapping"
-
-
-def _short(tag: str) -> str:
-    return "!!" + tag.removeprefix(_CORE) if tag.startswith(_CORE) else tag
+def _unquoted(path: Path) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod_operator.api.document import Document, read_documents
+from trialpod_operator.api.document import Document
 from trialpod_operator.api.models import API_VERSION, KIND, TuneExperiment
 from trialpod_operator.api.overrides import apply_overrides
 from trialpod_operator.api.problems import InvalidManifestError, Problem
 from trialpod_operator.api.validation import Checked, check_document, in_order
+from trialpod_operator.api.yaml_reader import read_documents
 
 MAX_BYTES = 3 * 1024 * 1024
 """The API server takes no larger object."""

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from trialpod.errors import InvalidInputError, nearest
-from trialpod_operator.api.document import Document, read_documents
+from trialpod_operator.api.document import Document
 from trialpod_operator.api.paths import Path, format_path, parse_path
+from trialpod_operator.api.yaml_reader import read_documents
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:

@@ -147,10 +147,9 @@ class _Rules:
             return
         from trialpod.tune.search.spaces.variants import VariantSpace
         from trialpod_operator.api.search_space import compile_search_space
-        from trialpod_operator.api.validation import locate
 
         compiled, problems = compile_search_space(space, "spec.searchSpace", started=self._started)
-        self.findings.problems.extend(locate(self._document, problem) for problem in problems)
+        self.findings.problems.extend(self._document.locate(problem) for problem in problems)
         if not problems:
             try:
                 self.findings.grid_size = VariantSpace(compiled).grid_count

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialpod_operator.api.document import MAX_NODES, read_documents
+from trialpod_operator.api.yaml_reader import MAX_NODES, read_documents
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod_operator.api.document import Document, read_documents
+from trialpod_operator.api.document import Document
 from trialpod_operator.api.loader import check_text, load_manifests
 from trialpod_operator.api.overrides import apply_overrides
+from trialpod_operator.api.yaml_reader import read_documents
 
 MANIFEST = """
 apiVersion: trialpod.dev/v1alpha1
