@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PLAIN = frozenset({"msgspec", "cloudpickle", "httptools", "yaml", "rich"})
+PLAIN = frozenset({"msgspec", "cloudpickle", "httptools", "minio", "yaml", "rich"})
 """Modules that the plain installation brings; an image of trials may lack the last three."""
 
 EXTRAS = {

@@ -120,10 +120,12 @@ def test_names_with_spaces_signs_and_letters_of_any_language_work(storage: S3Sto
 
 @pytest.mark.slow
 def test_more_than_one_page_is_listed_and_removed(storage: S3Storage) -> None:
-    from trialpod.storage.s3.transfer import parallel
+    from functools import partial
+
+    from trialpod.storage.parallel import run_all
 
     keys = [f"k/{index:04}" for index in range(1003)]
-    parallel(8, keys, lambda key: storage.write(key, b"x"))
+    run_all((partial(storage.write, key, b"x") for key in keys), 8)
     assert storage.sizes("k") == dict.fromkeys(keys, 1)
     storage.delete_tree("k")
     assert storage.list() == []

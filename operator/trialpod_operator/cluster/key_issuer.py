@@ -21,7 +21,7 @@ from trialpod.protocol.messages import CredentialsAnswer
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import provider_for
+from trialpod.storage.s3.providers import provider_for
 from trialpod.storage.s3.storage import parse_uri
 from trialpod.storage.s3.sts import MOST_POLICY_CHARACTERS, StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply

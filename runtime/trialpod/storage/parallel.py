@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 
 def run_all(
-    jobs: Iterable[Callable[[], None]],
+    jobs: Iterable[Callable[[], object]],
     threads: int,
     *,
     tick: Callable[[], None] | None = None,

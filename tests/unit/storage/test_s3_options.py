@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+import threading
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 import pytest
@@ -16,9 +19,9 @@ from trialpod.storage.base import (
 from trialpod.storage.checkpoints.crc32 import combine
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage
-from trialpod.storage.s3.credentials import Credentials, EnvironmentCredentials, FileCredentials, provider_for
-from trialpod.storage.s3.errors import from_answer
-from trialpod.storage.s3.http import Answer
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.errors import Answer, from_answer
+from trialpod.storage.s3.providers import EnvironmentCredentials, FileCredentials, provider_for
 from trialpod.storage.s3.storage import parse_uri
 
 
@@ -169,3 +172,60 @@ def test_the_time_that_a_server_asks_for_is_kept():
 def test_the_checksum_of_a_whole_follows_from_its_parts(cut):
     data = bytes(range(250)) * 4
     assert combine(zlib.crc32(data[:cut]), zlib.crc32(data[cut:]), len(data) - cut) == zlib.crc32(data)
+
+
+class TestIdentity:
+    """Keys of the pod itself, as ECS and the EKS agent hand them out: asked for at an address in a variable."""
+
+    @pytest.fixture
+    def agent(self, tmp_path, monkeypatch):
+        class Handler(BaseHTTPRequestHandler):
+            asked = 0
+
+            def do_GET(self):
+                Handler.asked += 1
+                keys = {"AccessKeyId": f"key-{self.asked}", "SecretAccessKey": "hidden", "Token": "token"}
+                body = json.dumps({**keys, "Expiration": "2999-01-01T00:00:00Z"}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            address = f"http://127.0.0.1:{server.server_address[1]}/keys"
+            monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", address)
+            thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+            thread.start()
+            yield Handler
+            server.shutdown()
+            thread.join()
+
+    def test_keys_are_asked_for_once_and_again_when_refused(self, agent):
+        keys = provider_for(StorageOptions().resolved({}))
+        first = keys.get()
+        assert keys.get() == first == Credentials("key-1", "hidden", "token")
+        assert keys.refused(first)
+        assert keys.get().access_key == "key-2"
+
+    def test_no_answer_says_where_keys_were_looked_for(self, agent, monkeypatch):
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/keys")
+        with pytest.raises(StorageUnavailableError, match="no S3 credentials from the identity of this pod"):
+            provider_for(StorageOptions().resolved({})).get()
+
+    def test_keys_in_the_environment_go_first(self, agent, monkeypatch):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        assert provider_for(StorageOptions().resolved({})).get().access_key == "a"
+        assert agent.asked == 0
+
+
+def test_a_secret_may_hold_any_character(tmp_path):
+    path = tmp_path / "credentials"
+    path.write_text("[default]\naws_access_key_id=a\naws_secret_access_key=b%c%(d)s=e\n")
+    assert FileCredentials(str(path), "default").get().secret_key == "b%c%(d)s=e"

@@ -6,13 +6,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+import urllib3
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3 import sts
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.http import Answer
+from trialpod.storage.s3.errors import Answer
 from trialpod.storage.s3.sts import StsRefusedError, assume_role
 from trialpod.storage.s3.supplied import Supply
 
@@ -24,27 +24,21 @@ MADE = (
 )
 
 
-class Server:
+class Server(urllib3.PoolManager):
     """Takes the place of connections: keeps what was sent, and answers as it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.answer: Answer | OSError = made()
         self.endpoint = ""
         self.sent: dict[str, list[str]] = {}
         self.headers: dict[str, str] = {}
 
-    def __call__(self, endpoint: str, **_options: Any) -> Server:
-        self.endpoint = endpoint
-        return self
-
-    def exchange(self, _method: str, _host: str, _target: str, headers: dict[str, str], body: bytes) -> Answer:
-        self.headers, self.sent = headers, parse_qs(body.decode())
+    def urlopen(self, method: str, url: str, redirect: bool = True, **kw: Any) -> urllib3.HTTPResponse:  # type: ignore[override]
+        self.endpoint, self.headers, self.sent = url.removesuffix("/"), kw["headers"], parse_qs(kw["body"].decode())
         if isinstance(self.answer, OSError):
             raise self.answer
-        return self.answer
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return urllib3.HTTPResponse(self.answer.body, self.answer.headers, self.answer.status)
 
 
 def made(expiration: str = "2026-11-21T13:00:00Z", date: str = DATE) -> Answer:
@@ -52,19 +46,17 @@ def made(expiration: str = "2026-11-21T13:00:00Z", date: str = DATE) -> Answer:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    found = Server()
-    monkeypatch.setattr(sts, "HttpPool", found)
-    return found
+def server() -> Server:
+    return Server()
 
 
-def asked(options: StorageOptions | None = None, **more: Any) -> Supply:
+def asked(server: Server, options: StorageOptions | None = None, **more: Any) -> Supply:
     resolved = (options or StorageOptions(endpoint="http://minio:9000")).resolved({})
-    return assume_role(resolved, Credentials("AKIA", "strong"), '{"Version":""}', duration_s=900, **more)
+    return assume_role(resolved, Credentials("AKIA", "strong"), '{"Version":""}', duration_s=900, pool=server, **more)
 
 
 def test_minio_is_asked_at_its_own_address(server: Server) -> None:
-    assert asked() == Supply(Credentials("ASIA", "s3cret/+", "token"), 3600.0)
+    assert asked(server) == Supply(Credentials("ASIA", "s3cret/+", "token"), 3600.0)
     assert server.endpoint == "http://minio:9000"
     assert server.headers["Host"] == "minio:9000"
     assert "/us-east-1/sts/aws4_request" in server.headers["Authorization"]
@@ -74,23 +66,23 @@ def test_minio_is_asked_at_its_own_address(server: Server) -> None:
 
 
 def test_amazon_is_asked_at_the_token_service_of_the_region_with_a_role(server: Server) -> None:
-    asked(StorageOptions(region="eu-west-1"), role_arn="arn:aws:iam::1:role/t", session="trialpod-team.digits")
+    asked(server, StorageOptions(region="eu-west-1"), role_arn="arn:aws:iam::1:role/t", session="trialpod-team.x")
     assert server.endpoint == "https://sts.eu-west-1.amazonaws.com"
     assert server.sent["RoleArn"] == ["arn:aws:iam::1:role/t"]
-    assert server.sent["RoleSessionName"] == ["trialpod-team.digits"]
+    assert server.sent["RoleSessionName"] == ["trialpod-team.x"]
 
 
 def test_a_token_service_can_be_elsewhere(server: Server) -> None:
-    asked(endpoint="https://sts.example")
+    asked(server, endpoint="https://sts.example")
     assert server.endpoint == "https://sts.example"
 
 
 @pytest.mark.parametrize("expiration", ["2026-11-21T12:30:00Z", "2026-11-21T12:30:00.123Z"])
 def test_the_lifetime_is_the_servers(server: Server, expiration: str) -> None:
     server.answer = made(expiration)
-    assert asked().lifetime_s == 1800.0
+    assert asked(server).lifetime_s == 1800.0
     server.answer = made(expiration, date="")
-    assert asked().lifetime_s == 900.0
+    assert asked(server).lifetime_s == 900.0
 
 
 @pytest.mark.parametrize(
@@ -119,6 +111,6 @@ def test_what_time_heals_is_told_from_what_it_does_not(
 ) -> None:
     server.answer = answer
     with pytest.raises(kind) as caught:
-        asked()
+        asked(server)
     assert getattr(caught.value, "code", None) == code
     assert "strong" not in str(caught.value)

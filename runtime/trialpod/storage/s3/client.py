@@ -2,42 +2,45 @@
 
 Invariants:
 
-* At most `parallelism` requests are under way at a time, whoever makes them.
 * A request that failed for a moment is sent again after a delay that doubles (full speed never hits a server that
   asks to slow down); the budget counts from the first failure.
 * Keys that the server refuses are read again before anything is said to have failed.
-* A body of bytes is signed; the body of a file is guarded by its CRC-32, which the server verifies.
+* A connection made before a fork is never used after it.
+* minio is imported with the first request of a process.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import logging
-import threading
+import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from trialpod.errors import StorageError
 from trialpod.protocol.backoff import Backoff
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.s3.credentials import Credentials, CredentialsProvider, provider_for
-from trialpod.storage.s3.errors import Failure, error_code, from_answer, from_exception
-from trialpod.storage.s3.http import Answer, FilePart, HttpPool, ShortFileError, Sink, StaleConnectionError
-from trialpod.storage.s3.signing import UNSIGNED, Signer, query_string, quoted
+from trialpod.storage.s3.credentials import CredentialsProvider
+from trialpod.storage.s3.errors import Answer, ErrorAnswerError, Failure, error_code, from_answer, from_exception
+from trialpod.storage.s3.files import FilePart, ShortFileError
+from trialpod.storage.s3.providers import provider_for
 
 if TYPE_CHECKING:
+    from minio import Minio
+
     from trialpod.storage.s3.routes import Dial
+    from trialpod.storage.s3.transport import Transport
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _DENIED_PATIENCE_S = 5.0
 _LONG_S = 10.0
 _BASE_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
-_STALE_TRIES = 100
 
 
 class Rejection(Exception):  # noqa: N818 - not an error yet: the caller decides
@@ -49,8 +52,16 @@ class Rejection(Exception):  # noqa: N818 - not an error yet: the caller decides
         self.uncertain = uncertain
 
 
+@dataclass(frozen=True)
+class _Session:
+    """The connections of one process."""
+
+    transport: Transport
+    minio: Minio
+
+
 class S3Client:
-    """The requests of one process to one bucket. Safe for use by many threads.
+    """The requests to one bucket. Safe for use by many threads, and after a fork.
 
     Args:
         bucket: its name.
@@ -78,33 +89,79 @@ class S3Client:
         self.bucket = bucket
         self.options = options
         self.credentials = credentials or provider_for(options)
+        self._dial = dial
         self._clock = clock
         self._wall_clock = wall_clock
         self._sleep = sleep
-        self._uniform = uniform
+        self._jitter = {} if uniform is None else {"uniform": uniform}
         self._skew_s = 0.0
-        self._signer = Signer(options.region)
-        self._slots = threading.BoundedSemaphore(options.parallelism)
-        self._pool = HttpPool(
-            options.endpoint,
-            ca_file=options.ca_file,
-            timeout_s=options.timeout_s,
-            connect_timeout_s=options.connect_timeout_s,
-            ca_pem=options.ca_pem,
-            dial=dial,
-        )
-        parts = urlsplit(options.endpoint)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-        shown = f"[{host}]" if ":" in host else host
-        if options.addressing == "virtual":
-            self._host, self._host_header, self._base = f"{bucket}.{host}", f"{bucket}.{shown}{port}", ""
-        else:
-            self._host, self._host_header, self._base = host, f"{shown}{port}", f"/{quoted(bucket)}"
+        self._sessions: dict[int, _Session] = {}
 
     def close(self) -> None:
         """Close the idle connections; the client may be used again."""
-        self._pool.close()
+        if (session := self._sessions.get(os.getpid())) is not None:
+            session.transport.clear()
+
+    def run(
+        self,
+        doing: str,
+        operation: Callable[[Minio], T],
+        *,
+        writes: bool = True,
+        patience_s: float | None = None,
+        refusal_patience_s: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Run one request of minio's client until it succeeds.
+
+        Args:
+            doing: what is attempted, for messages, e.g. "cannot write s3://bucket/key".
+            operation: makes the request; called for each try.
+            writes: a try whose answer is lost may have changed something.
+            patience_s: seconds from the first failure in which it is tried again; None for the options' `retry_s`.
+            refusal_patience_s: the same for refused keys and clocks.
+            cancelled: tells that nobody waits for the answer any more.
+
+        Raises:
+            Rejection: it failed for good.
+        """
+        self._session()
+        from urllib3.exceptions import HTTPError
+
+        patience = self.options.retry_s if patience_s is None else patience_s
+        refusal_patience = patience if refusal_patience_s is None else refusal_patience_s
+        backoff = Backoff(base_s=_BASE_DELAY_S, cap_s=_MAX_DELAY_S, **self._jitter)
+        started: float | None = None
+        uncertain = False
+        while True:
+            credentials = self.credentials.get()
+            answer = None
+            try:
+                return operation(self._session().minio)
+            except ErrorAnswerError as error:
+                answer = error.answer
+                failure = from_answer(answer, doing, self.options.endpoint, self.credentials.source)
+            except (HTTPError, OSError, ShortFileError) as error:
+                failure = from_exception(error, doing, self.options.endpoint)
+            uncertain = uncertain or (failure.ambiguous and writes)
+            now = self._clock()
+            started = now if started is None else started
+            limit = patience
+            if failure.kind == "refused":
+                if failure.code == "RequestTimeTooSkewed" and answer is not None and self._adjust_clock(answer):
+                    continue
+                if self.credentials.refused(credentials):
+                    continue
+                denied = failure.code == "AccessDenied"
+                limit = min(refusal_patience, _DENIED_PATIENCE_S) if denied else refusal_patience
+            delay = max(backoff.failed(), failure.retry_after_s)
+            if failure.kind == "permanent" or now + delay > started + limit or cancelled():
+                raise Rejection(failure, uncertain) from None
+            if backoff.failures == 1:
+                # A caller with little patience reports by itself; a log line might disturb its output.
+                level = logging.WARNING if limit >= _LONG_S else logging.INFO
+                logger.log(level, "%s; trying again for up to %.0f s", failure.error, limit)
+            self._sleep(delay)
 
     def call(
         self,
@@ -115,112 +172,64 @@ class S3Client:
         query: dict[str, str] | None = None,
         headers: dict[str, str] | None = None,
         body: bytes | FilePart = b"",
-        sink: Callable[[], Sink] | None = None,
         patience_s: float | None = None,
         refusal_patience_s: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """Make a request until it succeeds.
+        """Make a request that minio's client has no method for; the rest is as of `run`.
 
         Args:
             method: of HTTP.
             key: the object's full key; "" for the bucket.
-            doing: what is attempted, for messages, e.g. "cannot write s3://bucket/key".
+            doing: as of `run`.
             query: unquoted.
             headers: besides those that every request has.
             body: of the request.
-            sink: makes what takes the answer's body, once for every try.
-            patience_s: seconds from the first failure in which it is tried again; None for the options' `retry_s`.
-            refusal_patience_s: the same for refused keys and clocks.
-            cancelled: tells that nobody waits for the answer any more.
-
-        Raises:
-            Rejection: it failed for good.
+            patience_s: as of `run`.
+            refusal_patience_s: as of `run`.
+            cancelled: as of `run`.
         """
-        patience = self.options.retry_s if patience_s is None else patience_s
-        refusal_patience = patience if refusal_patience_s is None else refusal_patience_s
-        backoff = (
-            Backoff(base_s=_BASE_DELAY_S, cap_s=_MAX_DELAY_S)
-            if self._uniform is None
-            else Backoff(base_s=_BASE_DELAY_S, cap_s=_MAX_DELAY_S, uniform=self._uniform)
+
+        def operation(_minio: Minio) -> Answer:
+            transport = self._session().transport
+            url = transport.url(method, self.bucket, key, query or {})
+            response = transport.urlopen(method, url, headers=headers, body=body)
+            answer = Answer.of(response.status, response.headers, response.data)
+            # CompleteMultipartUpload may announce a failure after it has sent status 200.
+            if method == "POST" and b"<Error>" in answer.body[:1024] and error_code(answer)[0]:
+                raise ErrorAnswerError(answer)
+            return answer
+
+        return self.run(
+            doing,
+            operation,
+            writes=method != "GET",
+            patience_s=patience_s,
+            refusal_patience_s=refusal_patience_s,
+            cancelled=cancelled,
         )
-        started: float | None = None
-        uncertain = False
-        stale = 0
-        while True:
-            credentials = self.credentials.get()
+
+    def _session(self) -> _Session:
+        """Return this process's connections; those of a parent stay open and unused."""
+        session = self._sessions.get(os.getpid())
+        if session is None:
             try:
-                with self._slots:
-                    answer = self._once(method, key, query or {}, headers or {}, body, sink, credentials)
-                if 200 <= answer.status < 300 and not self._is_error(answer):
-                    return answer
-                failure = from_answer(answer, doing, self.options.endpoint, self.credentials.source)
-            except StaleConnectionError as error:
-                uncertain = uncertain or method != "GET"
-                stale += 1
-                if stale < _STALE_TRIES:
-                    continue
-                failure = from_exception(error, doing, self.options.endpoint)
-            except (OSError, ShortFileError) as error:
-                failure = from_exception(error, doing, self.options.endpoint)
-            uncertain = uncertain or failure.ambiguous
-            now = self._clock()
-            started = now if started is None else started
-            if failure.kind == "refused":
-                if failure.code == "RequestTimeTooSkewed" and self._adjust_clock(answer):
-                    continue
-                if self.credentials.refused(credentials):
-                    continue
-                limit = (
-                    min(refusal_patience, _DENIED_PATIENCE_S) if failure.code == "AccessDenied" else refusal_patience
-                )
-            else:
-                limit = patience
-            delay = max(backoff.failed(), failure.retry_after_s)
-            if failure.kind == "permanent" or now + delay > started + limit or cancelled():
-                raise Rejection(failure, uncertain) from None
-            if backoff.failures == 1:
-                # Who has little patience says by itself what that means, and maybe where a log line would disturb.
-                level = logging.WARNING if limit >= _LONG_S else logging.INFO
-                logger.log(level, "%s; trying again for up to %.0f s", failure.error, limit)
-            self._sleep(delay)
-
-    def _once(
-        self,
-        method: str,
-        key: str,
-        query: dict[str, str],
-        headers: dict[str, str],
-        body: bytes | FilePart,
-        sink: Callable[[], Sink] | None,
-        credentials: Credentials,
-    ) -> Answer:
-        path = f"{self._base}/{quoted(key, '/')}" if key else self._base or "/"
-        encoded = query_string(query)
-        digest = hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else UNSIGNED
-        signed = self._signer.sign(
-            method,
-            path,
-            encoded,
-            {"Host": self._host_header, **headers},
-            digest,
-            credentials,
-            self._wall_clock() + self._skew_s,
-        )
-        target = f"{path}?{encoded}" if encoded else path
-        return self._pool.exchange(method, self._host, target, signed, body, sink() if sink is not None else None)
-
-    def _is_error(self, answer: Answer) -> bool:
-        # CompleteMultipartUpload may announce a failure after it has sent status 200.
-        return b"<Error>" in answer.body[:1024] and bool(error_code(answer)[0])
+                from trialpod.storage.s3.transport import Transport, connect
+            except ModuleNotFoundError as error:
+                raise StorageError(
+                    f"s3:// needs {error.name}, which is not installed; install it with: pip install minio"
+                ) from error
+            transport = Transport(
+                self.options, self.credentials.get, lambda: self._wall_clock() + self._skew_s, self._dial
+            )
+            # Without a lock, which a fork may leave locked for ever: of two threads one makes its session in vain.
+            session = self._sessions.setdefault(os.getpid(), _Session(transport, connect(self.options, transport)))
+        return session
 
     def _adjust_clock(self, answer: Answer) -> bool:
         """Take over the server's time; tell whether that changes anything."""
-        from calendar import timegm
-
-        try:
-            server = float(timegm(time.strptime(answer.headers.get("date", ""), "%a, %d %b %Y %H:%M:%S GMT")))
-        except ValueError:
+        server = answer.date()
+        if server is None:
             return False
         skew = server - self._wall_clock()
         if abs(skew - self._skew_s) < 60.0:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
+import time
+from calendar import timegm
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
 from typing import Literal
@@ -20,7 +23,7 @@ from trialpod.storage.base import (
     StorageDeniedError,
     StorageUnavailableError,
 )
-from trialpod.storage.s3.http import Answer, ProtocolError, ShortFileError
+from trialpod.storage.s3.files import ShortFileError
 
 Kind = Literal["transient", "refused", "permanent"]
 
@@ -46,6 +49,35 @@ _KEYS_CODES = frozenset(
 EXISTS_CODES = frozenset(("PreconditionFailed",))
 
 CONSOLE_HINT = "check the endpoint; for MinIO it is the API's port (9000), not the console's (9001)"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said. Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @classmethod
+    def of(cls, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Return an answer with the names of its headers in lower case."""
+        return cls(status, {name.lower(): value for name, value in headers.items()}, body or b"")
+
+    def date(self) -> float | None:
+        """Return the server's time, seconds since the epoch."""
+        try:
+            return float(timegm(time.strptime(self.headers.get("date", ""), "%a, %d %b %Y %H:%M:%S GMT")))
+        except ValueError:
+            return None
+
+
+class ErrorAnswerError(Exception):
+    """The server answered with another status than 2xx."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f"HTTP status {answer.status}")
+        self.answer = answer
 
 
 @dataclass(frozen=True)
@@ -163,13 +195,16 @@ def not_s3(doing: str, endpoint: str, said: str) -> StorageError:
 
 
 def from_exception(error: Exception, doing: str, endpoint: str) -> Failure:
-    """Classify an exception of `HttpPool.exchange`.
+    """Classify an exception of a request that has no complete answer.
 
     Args:
-        error: an OSError or a ShortFileError.
+        error: of urllib3, an OSError, or a ShortFileError.
         doing: what was attempted.
         endpoint: of the server.
     """
+    from http.client import HTTPException  # which imports ssl
+
+    error = _root_cause(error)
     if isinstance(error, ShortFileError):
         return Failure("permanent", StorageError(f"{doing}: the local file became shorter meanwhile"))
     name = type(error).__name__
@@ -190,13 +225,22 @@ def from_exception(error: Exception, doing: str, endpoint: str) -> Failure:
         why = f"its host name cannot be resolved ({error.strerror}); check the endpoint"
     elif isinstance(error, ConnectionRefusedError):
         why = "nothing listens there; check the endpoint, and that the server runs"
-    elif isinstance(error, ProtocolError):
-        why = f"{error}; {CONSOLE_HINT}"
-    elif isinstance(error, TimeoutError):
+    elif isinstance(error, TimeoutError) or name.endswith("TimeoutError"):
         why = "it did not answer in time"
+    elif isinstance(error, HTTPException) and not isinstance(error, OSError):
+        why = f"the answer is not HTTP ({error!r:.100}); {CONSOLE_HINT}"
     else:
         why = str(error) or name
     refused = isinstance(error, (ConnectionRefusedError, socket.gaierror))
     return Failure(
         "transient", StorageUnavailableError(f"{doing}: {endpoint} cannot be reached: {why}"), ambiguous=not refused
     )
+
+
+def _root_cause(error: Exception) -> Exception:
+    """Return what urllib3 wrapped."""
+    while True:
+        inner = error.__cause__ or next((each for each in error.args if isinstance(each, Exception)), None)
+        if not isinstance(inner, Exception):
+            return error
+        error = inner

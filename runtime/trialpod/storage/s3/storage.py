@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from html import unescape
 from pathlib import Path
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, unquote_plus
 
 import msgspec
 
@@ -26,12 +28,19 @@ from trialpod.storage.base import (
     storage_error,
 )
 from trialpod.storage.options import StorageOptions
+from trialpod.storage.parallel import run_all
 from trialpod.storage.s3.client import Rejection, S3Client, settled
+from trialpod.storage.s3.conditional import etag_of, put, replace
 from trialpod.storage.s3.endpoints import endpoint_of, plain, region_of
-from trialpod.storage.s3.errors import not_s3
+from trialpod.storage.s3.errors import Answer, not_s3
+from trialpod.storage.s3.multipart import download, upload
 from trialpod.storage.s3.routes import route_to
-from trialpod.storage.s3.signing import quoted
-from trialpod.storage.s3.transfer import download, etag_of, parallel, put, replace, upload
+
+if TYPE_CHECKING:
+    from minio import Minio
+    from minio.deleteobjects import DeleteError, DeleteObject
+
+T = TypeVar("T")
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _OPEN_PATIENCE_S = 5.0
@@ -96,15 +105,11 @@ class S3Storage(Storage):
 
     def read(self, key: str) -> bytes:
         """Return the object's content."""
-        return self._call("GET", key, "cannot read")
+        return self._get(key).body
 
     def read_version(self, key: str) -> tuple[bytes, str]:
         """Return the object's content and its ETag."""
-        checked_key(key)
-        try:
-            answer = self._client.call("GET", self._full(key), f"cannot read {self._uri(key)}")
-        except Rejection as rejection:
-            raise settled(rejection) from rejection
+        answer = self._get(key)
         return answer.body, etag_of(answer)
 
     def write_if(self, key: str, data: bytes, version: str | None) -> str:
@@ -117,21 +122,7 @@ class S3Storage(Storage):
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Return that part of the object."""
-        if length <= 0:
-            return b""
-        checked_key(key)
-        try:
-            answer = self._client.call(
-                "GET",
-                self._full(key),
-                f"cannot read {self._uri(key)}",
-                headers={"Range": f"bytes={start}-{start + length - 1}"},
-            )
-        except Rejection as rejection:
-            if rejection.failure.code == "InvalidRange":
-                return b""
-            raise settled(rejection) from rejection
-        return answer.body
+        return self._get(key, {"Range": f"bytes={start}-{start + length - 1}"}).body if length > 0 else b""
 
     def write(self, key: str, data: bytes) -> None:
         """Replace the object as a whole."""
@@ -144,14 +135,14 @@ class S3Storage(Storage):
     def put_file(self, local: Path, key: str) -> int:
         """Send a file, in parts if it is large."""
         checked_key(key)
-        return upload(self._client, local, self._full(key), self._uri(key), if_absent=False, crc32=None)
+        return upload(self._client, local, self._full(key), self._uri(key))
 
     def copy(self, source: str, key: str) -> None:
         """Have the server copy an object; Amazon's does up to 5 GB so."""
         checked_key(key)
         checked_key(source)
         doing = f"cannot copy {self._uri(source)} to {self._uri(key)}"
-        headers = {"x-amz-copy-source": quoted(f"/{self._client.bucket}/{self._full(source)}", "/")}
+        headers = {"x-amz-copy-source": quote(f"/{self._client.bucket}/{self._full(source)}", safe="/-_.~")}
         try:
             self._client.call("PUT", self._full(key), doing, headers=headers)
         except Rejection as rejection:
@@ -193,31 +184,35 @@ class S3Storage(Storage):
         token = ""
         while True:
             page, token = self._page(f"{full}/" if full else "", token, limit=limit)
-            found = [key[cut:] for key, _ in page if not key.endswith("/")]
+            found = [key[cut:] for key, _ in page]
             if found or not token:
                 return found
 
     def delete(self, key: str) -> None:
         """Remove the object, if it is there."""
+        checked_key(key)
         try:
-            self._call("DELETE", key, "cannot remove")
+            self._run(
+                f"cannot remove {self._uri(key)}",
+                lambda minio: minio.remove_object(self._client.bucket, self._full(key)),
+            )
         except KeyMissingError:
             return
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects, a thousand with each request."""
-        batch: list[str] = []
-        for key in keys:
-            checked_key(key)
-            if _NOT_XML.search(key):
-                self.delete(key)  # such a name cannot be written in a list
-                continue
-            batch.append(key)
-            if len(batch) == _DELETE_BATCH:
-                self._delete_batch(batch)
-                batch = []
-        if batch:
-            self._delete_batch(batch)
+        from minio.deleteobjects import DeleteObject
+
+        checked = [checked_key(key) for key in keys]
+        for key in filter(_NOT_XML.search, checked):
+            self.delete(key)  # such a name cannot be written in a list
+        named = [DeleteObject(self._full(key)) for key in checked if not _NOT_XML.search(key)]
+        doing = f"cannot remove objects of {self.uri}"
+        for start in range(0, len(named), _DELETE_BATCH):
+            send = partial(_remove, bucket=self._client.bucket, objects=named[start : start + _DELETE_BATCH])
+            errors = self._run(doing, send)
+            if codes := sorted({error.code for error in errors} - {"NoSuchKey"}):
+                raise StorageError(f"{doing}: the server answers {', '.join(codes)} for some; try again")
 
     def delete_tree(self, prefix: str) -> None:
         """Remove all objects below the folder."""
@@ -231,10 +226,9 @@ class S3Storage(Storage):
         checked_key(prefix, root_allowed=True)
         tree = survey(os.fspath(local))
         below = f"{prefix}/" if prefix else ""
-        parallel(
-            min(self._client.options.parallelism, max(len(tree.files), 1)),
-            tree.files,
-            lambda path: _nothing(self.put_file(Path(local, path), below + path)),
+        run_all(
+            (partial(self.put_file, Path(local, path), below + path) for path in tree.files),
+            self._client.options.parallelism,
         )
 
     def get_directory(self, prefix: str, local: Path) -> None:
@@ -251,10 +245,9 @@ class S3Storage(Storage):
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise storage_error(error, "cannot make the folder", folder) from error
-        parallel(
-            min(self._client.options.parallelism, len(found)),
-            found,
-            lambda key: _nothing(self.get_file(key, targets[key], size=found[key])),
+        run_all(
+            (partial(self.get_file, key, targets[key], size=found[key]) for key in found),
+            self._client.options.parallelism,
         )
 
     def abort_uploads(self, prefixes: Iterable[str]) -> int:
@@ -309,17 +302,25 @@ class S3Storage(Storage):
         full = self._full(key)
         return f"s3://{self._client.bucket}/{full}" if full else f"s3://{self._client.bucket}"
 
-    def _call(self, method: str, key: str, doing: str) -> bytes:
+    def _run(self, doing: str, operation: Callable[[Minio], T]) -> T:
+        try:
+            return self._client.run(doing, operation)
+        except Rejection as rejection:
+            raise settled(rejection) from rejection
+
+    def _get(self, key: str, headers: dict[str, str] | None = None) -> Answer:
         checked_key(key)
         try:
-            return self._client.call(method, self._full(key), f"{doing} {self._uri(key)}").body
+            return self._client.call("GET", self._full(key), f"cannot read {self._uri(key)}", headers=headers)
         except Rejection as rejection:
+            if headers and rejection.failure.code == "InvalidRange":
+                return Answer(416, {}, b"")
             raise settled(rejection) from rejection
 
     def _put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         checked_key(key)
         doing = f"cannot write {self._uri(key)}"
-        put(self._client, self._full(key), doing, bytes(data), if_absent=if_absent, crc32=zlib.crc32(data))
+        put(self._client, self._full(key), doing, bytes(data), zlib.crc32(data), if_absent=if_absent)
 
     def _check_bucket(self) -> None:
         doing = f"cannot open {self.uri}"
@@ -337,16 +338,14 @@ class S3Storage(Storage):
             raise not_s3(doing, self._client.options.endpoint, "the list of objects is none")
 
     def _make_bucket(self, patience: float) -> None:
-        region = self._client.options.region
-        body = b""
-        if region != "us-east-1":
-            body = (
-                '<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-                f"<LocationConstraint>{region}</LocationConstraint></CreateBucketConfiguration>"
-            ).encode()
         doing = f"cannot make the bucket {self._client.bucket}"
         try:
-            self._client.call("PUT", "", doing, body=body, patience_s=patience, refusal_patience_s=0.0)
+            self._client.run(
+                doing,
+                lambda minio: minio.make_bucket(self._client.bucket),
+                patience_s=patience,
+                refusal_patience_s=0.0,
+            )
         except Rejection as rejection:
             if rejection.failure.code != "BucketAlreadyOwnedByYou":  # somebody else was faster
                 raise settled(rejection) from rejection
@@ -355,12 +354,12 @@ class S3Storage(Storage):
         token = ""
         while True:
             page, token = self._page(prefix, token)
-            # A name that ends in "/" is what graphical tools make for an empty folder.
-            yield from ((key, size) for key, size in page if not key.endswith("/"))
+            yield from page
             if not token:
                 return
 
     def _page(self, prefix: str, token: str, *, limit: int = 1000) -> tuple[Sequence[tuple[str, int]], str]:
+        """Return one page of keys and sizes, and the token of the next; `Minio.list_objects` has no limit."""
         from xml.etree import ElementTree as ET
 
         query = {"list-type": "2", "max-keys": str(limit), "prefix": prefix, "encoding-type": "url"}
@@ -368,42 +367,23 @@ class S3Storage(Storage):
             query["continuation-token"] = token
         doing = f"cannot list s3://{self._client.bucket}/{prefix}"
         try:
-            answer = self._client.call("GET", "", doing, query=query)
+            root = ET.fromstring(self._client.call("GET", "", doing, query=query).body)
+            page = [
+                (unquote_plus(item.findtext("{*}Key") or ""), int(item.findtext("{*}Size") or 0))
+                for item in root.iterfind("{*}Contents")
+            ]
         except Rejection as rejection:
             raise settled(rejection) from rejection
-        try:
-            root = ET.fromstring(answer.body)
-            space = root.tag.rpartition("}")[0] + "}" if root.tag.startswith("{") else ""
-            page = [
-                (
-                    unquote((item.findtext(f"{space}Key") or "").replace("+", " ")),
-                    int(item.findtext(f"{space}Size") or 0),
-                )
-                for item in root.iter(f"{space}Contents")
-            ]
         except (ET.ParseError, ValueError) as error:
             raise not_s3(doing, self._client.options.endpoint, f"the list cannot be read: {error}") from error
-        more = root.findtext(f"{space}IsTruncated") == "true"
-        return page, (root.findtext(f"{space}NextContinuationToken") or "") if more else ""
+        more = root.findtext("{*}IsTruncated") == "true"
+        # A name that ends in "/" is what graphical tools make for an empty folder.
+        named = [(key, size) for key, size in page if not key.endswith("/")]
+        return named, (root.findtext("{*}NextContinuationToken") or "") if more else ""
 
-    def _delete_batch(self, keys: Sequence[str]) -> None:
-        import base64
-        import hashlib
-        from html import escape
 
-        objects = "".join(f"<Object><Key>{escape(self._full(key), quote=False)}</Key></Object>" for key in keys)
-        body = f"<Delete><Quiet>true</Quiet>{objects}</Delete>".encode()
-        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        doing = f"cannot remove {len(keys)} objects of {self.uri}"
-        try:
-            answer = self._client.call(
-                "POST", "", doing, query={"delete": ""}, headers={"Content-MD5": digest}, body=body
-            )
-        except Rejection as rejection:
-            raise settled(rejection) from rejection
-        for code in re.findall(r"<Error>.*?<Code>([^<]*)</Code>", answer.body.decode("utf-8", "replace"), re.DOTALL):
-            if code != "NoSuchKey":
-                raise StorageError(f"{doing}: the server answers {code} for some; try again")
+def _remove(minio: Minio, bucket: str, objects: Iterable[DeleteObject]) -> Sequence[DeleteError]:
+    return tuple(minio.remove_objects(bucket, objects))
 
 
 def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:
@@ -434,7 +414,3 @@ def parse_uri(uri: str) -> tuple[str, str]:
         except StorageError as error:
             raise InvalidInputError(f"storage {uri!r}: {error}") from None
     return bucket, prefix
-
-
-def _nothing(value: object) -> None:
-    """Turn an expression into a statement of a lambda."""

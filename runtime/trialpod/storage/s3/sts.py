@@ -4,6 +4,9 @@ MinIO has it at its own address and gives a user keys that may do what both the 
 at an address of its own, and wants a role. Source: "AssumeRole", AWS Security Token Service API Reference, and
 "AssumeRole", MinIO documentation.
 
+minio's `AssumeRoleProvider` is not used: it raises every lifetime below an hour to an hour, signs without a session
+token, and tells the server's refusals apart only by the text of a message. Its signature is.
+
 Invariants: secrets never appear in messages or representations; the keys' lifetime is reckoned by the server's clock
 alone.
 """
@@ -15,16 +18,19 @@ import re
 import time
 from calendar import timegm
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
 
 from trialpod.errors import StorageError
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.credentials import Credentials
-from trialpod.storage.s3.errors import error_code
-from trialpod.storage.s3.http import Answer, HttpPool
-from trialpod.storage.s3.signing import Signer, query_string
+from trialpod.storage.s3.errors import Answer, error_code
 from trialpod.storage.s3.supplied import Supply
+
+if TYPE_CHECKING:
+    import urllib3
 
 LEAST_S, MOST_S = 900, 43_200
 """Bounds of the lifetime of keys, in seconds, on both servers."""
@@ -60,6 +66,7 @@ def assume_role(
     session: str = "trialpod",
     wall_clock: Callable[[], float] = time.time,
     timeout_s: float = 10.0,
+    pool: urllib3.PoolManager | None = None,
 ) -> Supply:
     """Return short-lived keys. Blocks; for a thread.
 
@@ -73,36 +80,51 @@ def assume_role(
         session: name of the session in the server's records: letters, digits and ``_=,.@-``.
         wall_clock: seconds since the epoch.
         timeout_s: for each step of the exchange, in seconds.
+        pool: sends the request; None makes one.
 
     Raises:
         StsRefusedError: the server refuses.
         StorageUnavailableError: it cannot be reached, or cannot now.
     """
+    import urllib3
+    from minio.credentials import Credentials as MinioCredentials
+    from minio.signer import sign_v4_sts
+
+    from trialpod.storage.s3.transport import tls_context
+
     url = endpoint or _endpoint(options)
-    parts = urlsplit(url)
-    host = parts.hostname or ""
+    parts = urlsplit(f"{url.rstrip('/')}/")
     form = {"Action": "AssumeRole", "Version": _API_VERSION, "DurationSeconds": str(duration_s), "Policy": policy}
     form["RoleSessionName"] = session
     if role_arn:
         form["RoleArn"] = role_arn
-    body = query_string(form).encode()
-    named = f"[{host}]" if ":" in host else host
+    body = urlencode(form).encode()
+    date = datetime.fromtimestamp(wall_clock(), UTC)
     headers = {
-        "Host": f"{named}:{parts.port}" if parts.port else named,
+        "Host": parts.netloc,
         "Content-Type": "application/x-www-form-urlencoded; charset=utf-8",
+        "x-amz-date": f"{date:%Y%m%dT%H%M%SZ}",
+        **({"x-amz-security-token": credentials.token} if credentials.token else {}),
     }
-    signer = Signer(options.region, "sts")
-    digest = hashlib.sha256(body).hexdigest()
-    signed = signer.sign("POST", "/", "", headers, digest, credentials, wall_clock())
-    pool = HttpPool(
-        url, ca_file=options.ca_file, timeout_s=timeout_s, connect_timeout_s=timeout_s, ca_pem=options.ca_pem
+    signed = sign_v4_sts(
+        method="POST",
+        url=parts,
+        region=options.region,
+        headers=headers,
+        credentials=MinioCredentials(credentials.access_key, credentials.secret_key),
+        content_sha256=hashlib.sha256(body).hexdigest(),
+        date=date,
     )
+    if pool is None:
+        tls = {"ssl_context": tls_context(options)} if parts.scheme == "https" else {}
+        pool = urllib3.PoolManager(timeout=timeout_s, retries=False, **tls)
     try:
-        answer = pool.exchange("POST", host, "/", signed, body)
-    except OSError as error:
+        response = pool.urlopen("POST", parts.geturl(), body=body, headers=signed, redirect=False)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
         raise StorageUnavailableError(f"the token service of {url} cannot be reached: {error}") from error
     finally:
-        pool.close()
+        pool.clear()
+    answer = Answer.of(response.status, response.headers, response.data)
     if answer.status != 200:
         raise _refusal(answer, url)
     return _supply(answer, url, duration_s)
@@ -125,12 +147,12 @@ def _supply(answer: Answer, url: str, duration_s: int) -> Supply:
     if len(found) < 4:
         raise StsRefusedError(f"{url} does not answer like a token service", "")
     lifetime_s = float(duration_s)
-    try:
-        now = timegm(time.strptime(answer.headers.get("date", ""), "%a, %d %b %Y %H:%M:%S GMT"))
-        until = timegm(time.strptime(found["Expiration"].partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S"))
-        lifetime_s = float(until - now)
-    except ValueError:
-        pass  # an answer without a date: what was asked for is the best guess
+    if (now := answer.date()) is not None:  # without a date what was asked for is the best guess
+        try:
+            until = time.strptime(found["Expiration"].partition(".")[0].rstrip("Z"), "%Y-%m-%dT%H:%M:%S")
+        except ValueError:
+            raise StsRefusedError(f"{url} does not answer like a token service", "") from None
+        lifetime_s = timegm(until) - now
     keys = Credentials(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
     return Supply(keys, lifetime_s)
 

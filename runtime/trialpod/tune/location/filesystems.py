@@ -125,8 +125,8 @@ def arrow_filesystem(place: str) -> Any:
     if "://" not in place or place.startswith("file://"):
         return fs.LocalFileSystem()
     from trialpod.storage.options import StorageOptions
-    from trialpod.storage.s3.credentials import provider_for
     from trialpod.storage.s3.endpoints import endpoint_of, region_of
+    from trialpod.storage.s3.providers import provider_for
 
     options = StorageOptions(endpoint=endpoint_of(place), region=region_of(place)).resolved()
     keys = provider_for(options).get()

@@ -1,0 +1,218 @@
+"""The connections of one process to one S3 server: urllib3's pool, with minio's signature on every request.
+
+minio's client sends its requests through a urllib3 pool that it is given. This one is given to a client without
+credentials and signs by itself, because the client could not: each try with the keys that are valid now, for the
+server's clock, with any header (a presigned URL signs none, and Amazon refuses unsigned ``x-amz-*`` headers), and
+without a second pass over a body that a checksum header protects.
+
+Invariants: at most `parallelism` requests are in flight; a body of bytes is signed, the body of a file is protected
+by its CRC-32, which the server verifies; names below ``.localhost`` are this machine (RFC 6761).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from minio import Minio
+from minio.credentials import Credentials as MinioCredentials
+from minio.helpers import BaseURL
+from minio.signer import sign_v4_s3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.response import BaseHTTPResponse
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.errors import Answer, ErrorAnswerError
+from trialpod.storage.s3.files import FilePart
+from trialpod.storage.s3.routes import Dial
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+SEND_BYTES = 256 * 1024
+
+_UNACKNOWLEDGED_MS = 20_000
+"""Maximum time that sent data stays unacknowledged; TCP by itself retries for a quarter of an hour."""
+_KEEPALIVE_S = 10
+"""Interval of the probes that must be acknowledged while an answer is awaited."""
+
+
+class Transport(urllib3.PoolManager):
+    """Sends and signs requests. Safe for use by many threads of one process.
+
+    Args:
+        options: resolved.
+        keys: returns the credentials that are valid now.
+        now: seconds since the epoch on the server's clock.
+        dial: connects to the server; None = by its address.
+
+    Raises:
+        InvalidInputError: the certificates cannot be used.
+    """
+
+    def __init__(
+        self,
+        options: StorageOptions,
+        keys: Callable[[], Credentials],
+        now: Callable[[], float],
+        dial: Dial | None,
+    ) -> None:
+        tls = {"ssl_context": tls_context(options)} if options.endpoint.startswith("https:") else {}
+        super().__init__(
+            num_pools=4,
+            maxsize=options.parallelism,
+            block=True,
+            blocksize=SEND_BYTES,
+            retries=False,
+            timeout=urllib3.Timeout(connect=options.connect_timeout_s, read=options.timeout_s),
+            **tls,
+        )
+        self.pool_classes_by_scheme = _pool_classes(dial)
+        self._address = BaseURL(options.endpoint, options.region)
+        self._address.virtual_style_flag = options.addressing == "virtual"
+        self._region = options.region
+        self._keys = keys
+        self._now = now
+
+    def urlopen(  # type: ignore[override]
+        self,
+        method: str,
+        url: str,
+        redirect: bool = True,
+        *,
+        body: bytes | FilePart | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> BaseHTTPResponse:
+        """Send a signed request, and return an answer with a 2xx status.
+
+        Raises:
+            ErrorAnswerError: the server gave another answer.
+            HTTPError: of urllib3: there is no complete answer.
+        """
+        signed = self._signed(method, url, dict(headers or {}), body)
+        sent = body.reader() if isinstance(body, FilePart) else body
+        options |= {"decode_content": False}
+        response = super().urlopen(method, url, redirect=False, body=sent, headers=signed, **options)
+        if 200 <= response.status < 300:
+            return response
+        data = response.data
+        response.release_conn()
+        raise ErrorAnswerError(Answer.of(response.status, response.headers, data))
+
+    def url(self, method: str, bucket: str, key: str, query: Mapping[str, str]) -> str:
+        """Return the address of an object, or of the bucket for the key ""."""
+        return str(
+            self._address.build(
+                method=method,
+                region=self._region,
+                bucket_name=bucket,
+                object_name=key or None,
+                query_params=dict(query),
+            ).geturl()
+        )
+
+    def _signed(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | FilePart | None
+    ) -> dict[str, str]:
+        keys, address = self._keys(), urlsplit(url)
+        digest = UNSIGNED if isinstance(body, FilePart) else hashlib.sha256(body or b"").hexdigest()
+        date = datetime.fromtimestamp(self._now(), UTC)
+        headers |= {"Host": address.netloc, "x-amz-date": f"{date:%Y%m%dT%H%M%SZ}", "x-amz-content-sha256": digest}
+        if keys.token:
+            headers["x-amz-security-token"] = keys.token
+        if method in ("PUT", "POST"):
+            headers["Content-Length"] = str(body.length if isinstance(body, FilePart) else len(body or b""))
+        signed: dict[str, str] = sign_v4_s3(
+            method=method,
+            url=address,
+            region=self._region,
+            headers=headers,
+            credentials=MinioCredentials(keys.access_key, keys.secret_key, keys.token or None),
+            content_sha256=digest,
+            date=date,
+        )
+        return signed
+
+
+def connect(options: StorageOptions, transport: Transport) -> Minio:
+    """Return minio's client on a transport."""
+    parts = urlsplit(options.endpoint)
+    client = Minio(parts.netloc, region=options.region, secure=parts.scheme == "https", http_client=transport)
+    if options.addressing == "virtual":
+        client.enable_virtual_style_endpoint()
+    else:
+        client.disable_virtual_style_endpoint()
+    return client
+
+
+def tls_context(options: StorageOptions) -> Any:
+    """Return the certificates to trust.
+
+    Raises:
+        InvalidInputError: they cannot be used.
+    """
+    import ssl
+
+    try:
+        if options.ca_pem:
+            return ssl.create_default_context(cadata=options.ca_pem)
+        return ssl.create_default_context(cafile=options.ca_file or None)
+    except OSError as error:  # ssl.SSLError is one
+        raise InvalidInputError(
+            f"cannot use the certificates in {'ca_pem' if options.ca_pem else options.ca_file}: "
+            f"{error.strerror or error}; it must be a PEM file"
+        ) from error
+
+
+def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
+    """Return urllib3's pools with connections that are made here."""
+
+    def connected(connection: HTTPConnection) -> socket.socket:
+        timeout_s = connection.timeout if isinstance(connection.timeout, int | float) else None
+        if dial is not None:
+            made = dial(timeout_s or 0.0)
+        else:
+            host = connection.host.rstrip(".").strip("[]")
+            address = "localhost" if host.endswith(".localhost") else host
+            made = socket.create_connection((address, connection.port), timeout=timeout_s)
+        try:
+            _tune(made)
+            made.settimeout(timeout_s)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    class Plain(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            return connected(self)
+
+    class Tls(HTTPSConnection):
+        def _new_conn(self) -> socket.socket:
+            return connected(self)
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class TlsPool(HTTPSConnectionPool):
+        ConnectionCls = Tls
+
+    return {"http": PlainPool, "https": TlsPool}
+
+
+def _tune(connection: socket.socket) -> None:
+    if connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)

@@ -1,0 +1,74 @@
+"""minio and its connections: there only where a bucket is used, closed when nobody uses them any more."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trialpod.errors import StorageError
+from trialpod.storage.options import StorageOptions
+from trialpod.storage.s3.client import S3Client
+from trialpod.storage.s3.credentials import Credentials
+from trialpod.storage.s3.storage import S3Storage
+
+
+class Keys:
+    source = "the test"
+
+    def get(self) -> Credentials:
+        return Credentials("key", "secret")
+
+    def refused(self, credentials: Credentials) -> bool:
+        return False
+
+
+class TestImports:
+    def test_minio_is_not_imported_without_a_request(self) -> None:
+        code = """
+import sys
+from trialpod.storage.registry import storage_class, open_storage
+from trialpod.storage.s3.supplied import SuppliedCredentials
+open_storage("s3://bucket/prefix", check=False).sub("trial")
+print([name for name in ("minio", "urllib3", "ssl") if name in sys.modules])
+"""
+        printed = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
+        assert printed.strip() == "[]"
+
+    def test_missing_package_is_named_with_the_remedy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "minio", None)
+        monkeypatch.delitem(sys.modules, "trialpod.storage.s3.transport", raising=False)
+        options = StorageOptions(endpoint="http://127.0.0.1:1").resolved({})
+        with pytest.raises(StorageError, match=r"s3:// needs minio, .* pip install minio"):
+            S3Storage(S3Client("bucket", options, credentials=Keys())).read("key")
+
+
+class TestConnections:
+    def test_client_in_a_cycle_closes_them(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+            served = pool.submit(answer_once, listener)
+            options = StorageOptions(endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}").resolved({})
+            storage = S3Storage(S3Client("bucket", options, credentials=Keys()))
+            assert storage.read("key") == b"value"
+            cycle: list[object] = [storage]
+            cycle.append(cycle)
+            del storage, cycle
+            gc.collect()
+            assert served.result(10) == b""
+
+
+def answer_once(listener: socket.socket) -> bytes:
+    """Answer a request, keep the connection, and return what comes next on it."""
+    listener.settimeout(5.0)
+    connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(5.0)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nvalue")
+        return connection.recv(1)
