@@ -10,18 +10,15 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import AlreadyExistsError, ApiError, NotFoundError
+from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
-from trialpod_operator.cluster.kube import Kube, gather_all
+from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.metrics.account import Account
 from trialpod_operator.cluster.metrics.instruments import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
-from trialpod_operator.cluster.storage_access import NAMESPACE
+from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.work_queue import WorkQueue
 from trialpod_operator.reports.service import Caller, NotReadyError
 
@@ -36,89 +33,6 @@ and what happens meanwhile takes one look together."""
 
 CHANGE_S = 1.0
 """A change that only the status shows may wait so long for its reconcile."""
-
-
-@dataclass
-class Services:
-    """What the controllers of all experiments share.
-
-    Attributes:
-        kube: the API server.
-        options: the operator's settings.
-        seen: what the watches have shown.
-        add: asks for a reconcile of a key.
-        add_soon: asks for one within about a second.
-        clock: seconds since the epoch.
-        authority: returns the certificates that pods have to trust, as PEM text.
-    """
-
-    kube: Kube
-    options: OperatorOptions
-    cache: ObjectCache
-    add: Callable[[str], None]
-    enqueue_soon: Callable[[str], None]
-    clock: Callable[[], float] = time.time
-    authority: Callable[[], str] = lambda: ""
-    _published: set[str] = field(default_factory=set)  # namespaces
-
-    async def list_children(self, key: str) -> None:
-        """Ask the server for an experiment's trials and pods, because the watches may not have shown them yet."""
-        namespace, name = key.split("/")
-        selector = f"{names.MANAGED_BY_LABEL}={names.MANAGER},{names.EXPERIMENT_LABEL}={name}"
-        before = self.cache.uids(key)  # what comes while the list is made may be newer than it
-        found = await gather_all(
-            self.kube.list(paths.trials(namespace), selector), self.kube.list(paths.pods(namespace), selector)
-        )
-        self.cache.drop(key, before - {str(item["metadata"]["uid"]) for items in found for item in items})
-        for trial in found[0]:
-            self.cache.update_trial(trial, deleted=False)
-        for pod in found[1]:
-            self.cache.update_pod(pod, deleted=False)
-
-    async def publish_authority(self, namespace: str) -> None:
-        """Put the certificates that pods trust into the namespace, where their volumes take them from."""
-        bundle = self.authority()
-        collection = paths.config_maps(namespace)
-        facts = {name: fact.replace(NAMESPACE, namespace) for name, fact in self.options.facts.items()}
-        metadata = {
-            "name": names.CA_CONFIG_MAP,
-            "labels": {names.MANAGED_BY_LABEL: names.MANAGER},
-            "annotations": facts,
-        }
-        data = {names.CA_KEY: bundle}
-        body = {"data": data, "metadata": {"annotations": facts}}
-        patched = await self.kube.patch(collection, names.CA_CONFIG_MAP, body)
-        if patched is None:
-            try:
-                await self.kube.create(
-                    collection, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-                )
-            except AlreadyExistsError:
-                await self.kube.patch(collection, names.CA_CONFIG_MAP, body)
-        self._published.add(namespace)
-
-    async def publish_everywhere(self) -> None:
-        """Bring the certificates up to date in all namespaces that have them."""
-        for namespace in list(self._published):
-            try:
-                await self.publish_authority(namespace)
-            except ApiError as error:
-                if isinstance(error, NotFoundError):  # the namespace is gone
-                    self._published.discard(namespace)
-                logger.warning("the certificates in namespace %s are not up to date: %s", namespace, error)
-
-    def delete_soon(self, key: str, uid: str) -> None:
-        """Delete an experiment whose time to live is over."""
-        namespace, name = key.split("/")
-
-        async def delete() -> None:
-            try:
-                await self.kube.delete(paths.experiments(namespace), name, uid=uid)
-            except ApiError as error:
-                logger.warning("%s could not be deleted after its time to live: %s", key, error)
-
-        task = asyncio.ensure_future(delete())
-        task.add_done_callback(lambda done: done.exception())
 
 
 class Controller:

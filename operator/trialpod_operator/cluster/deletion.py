@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -23,11 +23,9 @@ from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.registry import open_storage
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
+from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.experiment.stored import stored_namespace
-
-if TYPE_CHECKING:
-    from trialpod_operator.cluster.controller import Services
 
 logger = logging.getLogger(__name__)
 

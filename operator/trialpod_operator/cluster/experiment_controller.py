@@ -14,7 +14,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -37,6 +37,7 @@ from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
+from trialpod_operator.cluster.deletion import delete_stored
 from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import gather_all
@@ -46,6 +47,7 @@ from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, module_file
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
@@ -68,9 +70,6 @@ from trialpod_operator.experiment.plans import plan_from_manifest
 from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.experiment.stored import fixed_changes, replace_stored
 from trialpod_operator.reports.service import Caller, NotReadyError
-
-if TYPE_CHECKING:
-    from trialpod_operator.cluster.controller import Services
 
 logger = logging.getLogger(__name__)
 
@@ -726,8 +725,6 @@ class ExperimentController:
         await self.close()
         if names.STORAGE_FINALIZER not in (item["metadata"].get("finalizers") or []):
             return None
-        from trialpod_operator.cluster.deletion import delete_stored
-
         now = asyncio.get_running_loop().time()
         if self._deleting_since is None:
             await self._services.list_children(self.key)  # an operator that has just begun has not seen all pods

@@ -11,7 +11,7 @@ import datetime as dt
 import heapq
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
@@ -26,14 +26,12 @@ from trialpod_operator.cluster.pods.pending import PendingReason, summarize
 from trialpod_operator.cluster.pods.pod_work import node_of
 from trialpod_operator.cluster.pods.reading import condition, seconds
 from trialpod_operator.cluster.pods.terminated import Termination
+from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.build import experiment_status, same_status, trial_status
 from trialpod_operator.cluster.status.conditions import Problem, cut, is_starting
 from trialpod_operator.cluster.status.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
 from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.trial import ERROR, Trial
-
-if TYPE_CHECKING:
-    from trialpod_operator.cluster.controller import Services
 
 logger = logging.getLogger(__name__)
 
