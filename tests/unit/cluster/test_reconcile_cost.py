@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cluster_world import KEY, Play, World
-from virtual_time import until
+from virtual_time import run, until
 
 from trialpod_operator.cluster import controller
 from trialpod_operator.cluster.cache import ObjectCache
@@ -15,7 +15,7 @@ from trialpod_operator.cluster.pods import diagnostics, pending
 from trialpod_operator.cluster.pods.assignments import Assignments
 from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
-from trialpod_operator.cluster.pods.pod_work import FORGET_FROM, PodWork
+from trialpod_operator.cluster.pods.logs import MAX_DELETED_PODS, PodLogs
 
 
 def test_the_first_pods_of_an_experiment_are_made_before_anything_is_written_about_it(play: Play) -> None:
@@ -110,25 +110,39 @@ def test_the_name_of_an_attempts_pod_follows_the_pod_that_it_is_in() -> None:
     assert name() == "digits-d75de-00001-3"
 
 
-def test_what_was_kept_of_pods_that_are_gone_is_forgotten() -> None:
-    seen, made = ObjectCache(), 10 * FORGET_FROM
-    nothing: Any = None
-    owner: Any = SimpleNamespace(namespace="team", name="digits")
-    work = PodWork(owner, nothing, nothing, seen, nothing, lambda: 0.0, nothing)
-    for number in range(made):
-        metadata = {
-            "name": f"p{number}",
-            "namespace": "team",
-            "uid": f"uid-{number}",
-            "labels": {"trialpod.dev/experiment": "digits"},
-        }
-        seen.update_pod({"metadata": metadata}, deleted=False)
-        work._kept.add(f"uid-{number}")
-        work._printed[f"uid-{number}"] = {}
-        if number >= 3:
-            seen.update_pod(
-                {"metadata": {**metadata, "name": f"p{number - 3}", "uid": f"uid-{number - 3}"}}, deleted=True
-            )
-        work.forget_gone()
-        assert {f"uid-{each}" for each in range(max(0, number - 2), number + 1)} <= work._kept & work._printed.keys()
-    assert max(len(work._kept), len(work._printed)) <= FORGET_FROM + 7
+def test_the_output_of_deleted_pods_is_forgotten() -> None:
+    async def test() -> None:
+        cache, kept = ObjectCache(), [0]
+        trials: Any = SimpleNamespace(get=lambda _trial_id: object())
+
+        class Files:
+            def keep_log(self, _trial: Any, _text: str, *, once: bool = False) -> None:
+                kept[0] += 1
+
+            def log_stored(self, _trial: Any) -> bool:
+                return True
+
+        async def pod_log(*_: Any) -> str:
+            return "printed"
+
+        kube: Any = SimpleNamespace(pod_log=pod_log)
+        logs = PodLogs("team", "team/digits", kube, cache, lambda: 0.0, Files())
+
+        def pod(number: int) -> dict[str, Any]:
+            labels = {"trialpod.dev/experiment": "digits", "trialpod.dev/trial-id": "d75de_00000"}
+            metadata = {"name": f"p{number}", "namespace": "team", "uid": f"uid-{number}", "labels": labels}
+            return {"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}
+
+        made = 10 * MAX_DELETED_PODS
+        for number in range(made):
+            cache.update_pod(pod(number), deleted=False)
+            assert await logs.keep(pod(number), trials)
+            if number >= 3:
+                cache.update_pod(pod(number - 3), deleted=True)
+            logs.forget_deleted()
+            assert logs.remembered <= MAX_DELETED_PODS + 7
+            for there in range(max(0, number - 2), number + 1):  # nothing is kept twice
+                assert await logs.keep(pod(there), trials)
+        assert kept == [made]
+
+    run(test)

@@ -43,8 +43,9 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.garbage_collector import PodGarbageCollector
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pending import PendingReason
-from trialpod_operator.cluster.pods.pod_work import PodWork, Rejections, node_of
+from trialpod_operator.cluster.pods.pod_work import PodWork, Rejections
 from trialpod_operator.cluster.pods.queues import slots
+from trialpod_operator.cluster.pods.reading import node_of
 from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse, spare
 from trialpod_operator.cluster.pods.terminated import Termination
 from trialpod_operator.engine.actions import (
@@ -120,7 +121,7 @@ class PodBindings:
                 pods.work,
                 pods.clock,
                 pods.enqueue,
-                lambda name: self._collector.part(name, pods.clock()),
+                lambda name: self._collector.expect_exit(name, pods.clock()),
             )
             pods.reuse.adopt(pods.bindings.values())
             for binding in pods.bindings.values():
@@ -236,7 +237,9 @@ class PodBindings:
         self._pods.changed.add(trial.trial_id)
         binding = self._pods.bindings.pop(trial.trial_id, None)
         if binding is not None:
-            self._collector.part(self._pods.pod_name(binding), self._pods.clock(), self._pods.groups.names(binding))
+            self._collector.expect_exit(
+                self._pods.pod_name(binding), self._pods.clock(), self._pods.groups.names(binding)
+            )
             if binding.group is not None:
                 binding.group.release()
         if trial.ended:
@@ -359,7 +362,7 @@ class PodBindings:
                 labels.get(names.TRIAL_ID_LABEL, ""), int(labels.get(names.ATTEMPT_LABEL) or "0")
             )
 
-        await self._collector.clear(now, current, stopped, stays, self._pods.hosted.host.engine.state.trials)
+        await self._collector.collect(now, current, stopped, stays, self._pods.hosted.host.engine.state.trials)
 
     # -- small parts --
 

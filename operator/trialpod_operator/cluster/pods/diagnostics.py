@@ -14,9 +14,8 @@ from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
 from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason
-from trialpod_operator.cluster.pods.pod_work import node_of
 from trialpod_operator.cluster.pods.queues import WAITS_AFTER_S
-from trialpod_operator.cluster.pods.reading import seconds
+from trialpod_operator.cluster.pods.reading import node_of, seconds
 from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
 from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial

@@ -1,7 +1,7 @@
 """Takes away the pods that no attempt needs any more: finished ones with their log kept first, others in due time.
 
 Invariant: a pod's deletion is asked for until the server has taken it. A pod whose log cannot be had is deleted
-without, after a while (`pod_work.LOG_PATIENCE_S`). Owned by the event loop.
+without, after a while (`logs.LOG_TIMEOUT_S`). Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PodGarbageCollector:
         self._look_at = 0.0  # when logs are asked for again
         self._gather_until = 0.0  # when finished pods are put away however few there are; 0 = there are none
 
-    def part(self, name: str, now: float, workers: Collection[str] = ()) -> None:
+    def expect_exit(self, name: str, now: float, workers: Collection[str] = ()) -> None:
         """The attempt of a pod and its workers has ended; they are to exit by themselves, else are made to."""
         self._leave_by[name] = now + LEAVE_S
         self._leave_by |= dict.fromkeys(workers, now + WORKER_LEAVE_S)
@@ -64,7 +64,7 @@ class PodGarbageCollector:
             for pod in self._cache.pods(self._key)
         )
 
-    async def clear(
+    async def collect(
         self,
         now: float,
         current: Collection[str],
@@ -81,7 +81,7 @@ class PodGarbageCollector:
             stays: whether a pod is kept for another attempt.
             trials: the engine's, by id.
         """
-        self._work.forget_gone()
+        self._work.logs.forget_deleted()
         finished: list[Object] = []
         present = set()
         for pod in self._cache.pods(self._key):

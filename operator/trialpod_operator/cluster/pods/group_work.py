@@ -31,8 +31,8 @@ from trialpod_operator.cluster.pods.group import (
     pause_s,
 )
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL, pending_reason
-from trialpod_operator.cluster.pods.pod_work import PodWork, node_of
-from trialpod_operator.cluster.pods.reading import PendingReason, condition
+from trialpod_operator.cluster.pods.pod_work import PodWork
+from trialpod_operator.cluster.pods.reading import PendingReason, condition, node_of
 from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
 
 QUIET_S = 60.0

@@ -8,14 +8,10 @@ Owned by the event loop.
 
 from __future__ import annotations
 
-import asyncio
-import datetime as dt
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from trialpod.protocol.output import Section, sections
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
@@ -25,15 +21,14 @@ from trialpod_operator.cluster.api_errors import (
     ApiError,
     ConflictError,
     NotFoundError,
-    UnreachableError,
 )
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import Kube, gather_all
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.build import ObjectRef, PodOptions, build_pod
+from trialpod_operator.cluster.pods.logs import Logs, PodLogs
 from trialpod_operator.cluster.pods.pending import PendingReason
-from trialpod_operator.cluster.pods.reading import container_state, failed_beside, last_end, trial_container
 from trialpod_operator.cluster.pods.rejected import rejection_reason
 from trialpod_operator.cluster.pods.resources import build_trial
 from trialpod_operator.cluster.pods.template import TemplateError
@@ -44,22 +39,7 @@ logger = logging.getLogger(__name__)
 REFUSED_BASE_S = 1.0
 REFUSED_MOST_S = 30.0
 
-LOG_BYTES = 4 * 1024 * 1024
-"""Of a pod's output, at most so much of the beginning is kept."""
-
-LOG_PATIENCE_S = 60.0
-"""So long a log that cannot be had is asked for. A node that is gone never gives it."""
-
-LOG_WAIT_S = 1.0
-"""So long a look waits for a log; what takes longer is read beside it, and taken in by a later look."""
-
-CLOCKS_DIFFER_S = 30.0
-"""The output of an attempt is asked for from so long before its start on: a node's clock may be behind."""
-
 DELETE_BATCH = 50
-
-FORGET_FROM = 64
-"""So many pods that are gone are remembered beside those that are there."""
 
 NO_QUEUES_S = 300.0
 """So long Kueue's objects are not asked for again where there are none, or where they may not be read."""
@@ -82,26 +62,6 @@ class Rejections:
     def clear(self) -> None:
         """Creating works."""
         self.why, self.until, self.count = None, 0.0, 0
-
-
-class Logs(Protocol):
-    """Keeps what pods printed."""
-
-    def keep_log(self, trial: Trial, text: str, *, once: bool = False) -> None:
-        """Keep what one of the trial's pods printed; `once`: what of it is not kept already."""
-        ...
-
-    def log_stored(self, trial: Trial) -> bool:
-        """Return whether all that was kept of this trial is where it cannot be lost."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """A log that is on its way, of a pod in that phase."""
-
-    phase: str
-    task: asyncio.Task[str]
 
 
 class PodWork:
@@ -134,17 +94,10 @@ class PodWork:
         self._cache = cache
         self._options = options
         self._clock = clock
-        self._logs = logs
-        self._from_before = {pod["metadata"].get("uid") for pod in cache.pods(self._key)}
-        self._kept: set[str] = set()  # uids of the pods whose log is kept, in the storage or on its way there
+        self.logs = PodLogs(owner.namespace, self._key, kube, cache, clock, logs)
         self.rejections = Rejections()
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here."""
-        self._missed: set[str] = set()  # uids of the pods some of whose output could not be had in time
-        self._printed: dict[str, dict[str, dict[int, int]]] = {}  # by pod's uid, trial, attempt: characters kept
-        self._no_log_since: dict[str, float] = {}  # by the pod's uid
-        self._reading: dict[str, dict[tuple[str, str], _Reading]] = {}
-        """By the same, then by container and from when on; "" = all of it."""
         self._no_queues_until = 0.0
 
     async def create_trial(self, trial: Trial) -> bool:
@@ -303,7 +256,7 @@ class PodWork:
             pods: that have ended.
             trials: the engine's, by id.
         """
-        kept = await gather_all(*(self._keep(pod, trials) for pod in pods))
+        kept = await gather_all(*(self.logs.keep(pod, trials) for pod in pods))
         done = [pod for pod, is_kept in zip(pods, kept, strict=True) if is_kept]
         ready = [pod for pod in done if not self.stays(pod)]
         for pod in done:
@@ -322,20 +275,6 @@ class PodWork:
             else:
                 await self._delete_together(batch)
         return done
-
-    def forget_gone(self) -> None:
-        """Drop what is known of the output of pods that are gone: of each that there ever was, it would add up."""
-        known = (self._kept, self._missed, self._printed.keys(), self._no_log_since.keys(), self._reading.keys())
-        pods = self._cache.pods(self._key)
-        if max(map(len, known)) <= 2 * len(pods) + FORGET_FROM:
-            return
-        present = {pod["metadata"].get("uid", "") for pod in pods}
-        self._kept &= present
-        self._missed &= present
-        self._printed = {uid: each for uid, each in self._printed.items() if uid in present}
-        self._no_log_since = {uid: each for uid, each in self._no_log_since.items() if uid in present}
-        for uid in self._reading.keys() - present:
-            self._stop_reading(uid, lambda _since, known: known.task.done())
 
     def stays(self, pod: Object) -> bool:
         """Return whether the manifest wants a finished pod to stay."""
@@ -377,155 +316,3 @@ class PodWork:
             except BaseException:
                 self.deleted -= uids
                 raise
-
-    async def keep_latest_log(self, pod: Object, trials: Mapping[str, Trial]) -> None:
-        """Put what a pod's latest attempt printed into its trial's files; what cannot be had is had at its end."""
-        try:
-            text, whole = await self._latest_log(pod, trials)
-        except ApiError as error:
-            logger.info("the log of %s cannot be kept yet: %s", pod["metadata"]["name"], error)
-            self._missed.add(pod["metadata"].get("uid", ""))
-            return
-        self._keep_sections(pod, trials, sections(text, whole=whole))
-
-    async def _keep_reused(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
-        """Keep what is left of the output of a pod that ran several trials."""
-        metadata = pod["metadata"]
-        uid = metadata.get("uid", "")
-        if uid not in self._kept:
-            try:
-                if _never_began(pod):
-                    text, whole = await self._whole_log(pod), True
-                else:
-                    text, whole = await self._latest_log(pod, trials)
-                if not whole and (uid in self._from_before or uid in self._missed):
-                    self._keep_sections(pod, trials, sections(await self._log(pod)))
-            except ApiError as error:
-                return self._gives_up(pod, error)
-            found = sections(text, whole=whole)
-            trial_id = _label(pod, names.TRIAL_ID_LABEL)
-            if not found and text:
-                found = [Section(trial_id, 0, text)]  # it ended before it had work
-            self._keep_sections(pod, trials, found)
-            self._kept.add(uid)
-            self._stop_reading(uid, lambda _since, _known: True)
-        concerned = [trials[each] for each in self._printed.get(uid, ()) if each in trials]
-        return all(self._logs.log_stored(trial) for trial in concerned)
-
-    def _keep_sections(self, pod: Object, trials: Mapping[str, Trial], found: list[Section]) -> None:
-        uid = pod["metadata"].get("uid", "")
-        lengths = self._printed.setdefault(uid, {})
-        for section in found:
-            trial = trials.get(section.trial_id)
-            attempts = lengths.setdefault(section.trial_id, {})
-            known = attempts.get(section.attempt, 0)
-            if trial is None or len(section.text) <= known:
-                continue
-            attempts[section.attempt] = len(section.text)
-            self._logs.keep_log(trial, section.text[known:], once=not known and uid in self._from_before)
-
-    async def _latest_log(self, pod: Object, trials: Mapping[str, Trial]) -> tuple[str, bool]:
-        """Return the output of a pod from its latest attempt on, and whether it is all that there is."""
-        trial_id, attempt = _label(pod, names.TRIAL_ID_LABEL), _label(pod, names.ATTEMPT_LABEL)
-        trial = trials.get(trial_id)
-        if trial is not None and str(trial.attempt) == attempt and pod_key(pod) != (trial_id, trial.attempt):
-            since = dt.datetime.fromtimestamp(trial.started_at - CLOCKS_DIFFER_S, dt.UTC)
-            text = await self._log(pod, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
-            if any((each.trial_id, str(each.attempt)) == (trial_id, attempt) for each in sections(text)):
-                return text, False
-        return await self._log(pod), True
-
-    async def _whole_log(self, pod: Object) -> str:
-        """Return the output of the containers that explain a pod's end, and then of the trial's own."""
-        parts = []
-        for each in failed_beside(pod):
-            name = str(each.get("name"))
-            text = await self._log(pod, container=name)
-            end = "" if text.endswith("\n") or not text else "\n"
-            status = last_end(each).get("exitCode")
-            parts.append(f"trialpod: container {name} exited with status {status}; it printed:\n{text}{end}")
-        if parts and _never_began(pod):
-            return "".join(parts)
-        text = await self._log(pod)
-        if parts and text:
-            parts.append("trialpod: the trial printed:\n")
-        return "".join([*parts, text])
-
-    async def _log(self, pod: Object, since: str = "", *, container: str = "") -> str:
-        if not container:
-            containers = [each["name"] for each in pod["spec"].get("containers") or []]
-            container = names.CONTAINER if names.CONTAINER in containers else next(iter(containers), names.CONTAINER)
-        name, uid = pod["metadata"]["name"], pod["metadata"].get("uid", "")
-        phase = str((pod.get("status") or {}).get("phase"))  # a pod that has ended prints no more
-        # Its latest part may be asked for, and then all of it: both stay at hand until they are there.
-        self._stop_reading(
-            uid, lambda each, known: known.phase != phase or (each[0] == container and each[1] not in ("", since))
-        )
-        readings = self._reading.setdefault(uid, {})
-        known = readings.get((container, since))
-        if known is None:
-            asked = self._kube.pod_log(self._owner.namespace, name, container, LOG_BYTES, since)
-            known = readings[container, since] = _Reading(phase, asyncio.ensure_future(asked))
-            # Nobody may ask any more.
-            known.task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait({known.task}, timeout=LOG_WAIT_S)
-        if not known.task.done():
-            raise UnreachableError(
-                "GET", f"{paths.pods(self._owner.namespace)}/{name}/log", 0, {"message": "it takes long"}
-            )
-        self._stop_reading(uid, lambda _since, each: each is known)
-        return known.task.result()
-
-    def _gives_up(self, pod: Object, error: ApiError) -> bool:
-        """Return whether a log that cannot be had is asked for no more."""
-        metadata = pod["metadata"]
-        since = self._no_log_since.setdefault(metadata.get("uid", ""), self._clock())
-        if error.temporary and self._clock() - since < LOG_PATIENCE_S:
-            return False
-        logger.info("the log of %s cannot be kept: %s", metadata["name"], error)
-        self._stop_reading(metadata.get("uid", ""), lambda _since, _known: True)
-        return True
-
-    def _stop_reading(self, uid: str, which: Callable[[tuple[str, str], _Reading], bool]) -> None:
-        readings = self._reading.get(uid, {})
-        for key in [key for key, known in readings.items() if which(key, known)]:
-            readings.pop(key).task.cancel()
-        if not readings:
-            self._reading.pop(uid, None)
-
-    async def _keep(self, pod: Object, trials: Mapping[str, Trial]) -> bool:
-        """Put what a pod printed into its trial's files; return False when that has to be tried again."""
-        if pod_key(pod) is not None:
-            return await self._keep_reused(pod, trials)
-        trial = trials.get(_label(pod, names.TRIAL_ID_LABEL))
-        if trial is None:
-            return True
-        metadata = pod["metadata"]
-        uid = metadata.get("uid", "")
-        if uid in self._kept:
-            return self._logs.log_stored(trial)
-        try:
-            text = await self._whole_log(pod)
-        except ApiError as error:
-            return self._gives_up(pod, error)
-        if not text:
-            return True
-        self._logs.keep_log(trial, text, once=uid in self._from_before)
-        self._kept.add(uid)
-        return self._logs.log_stored(trial)
-
-
-def _never_began(pod: Object) -> bool:
-    """Return whether the trial's container never ran, because another one failed before it."""
-    own = container_state(pod, str(trial_container(pod).get("name", "")))
-    return "terminated" not in own and "running" not in own and bool(failed_beside(pod))
-
-
-def _label(pod: Object, name: str) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(name, ""))
-
-
-def node_of(pod: Object | None) -> str:
-    """Return the node that a pod is on, or ""."""
-    spec: dict[str, Any] = (pod or {}).get("spec") or {}
-    return str(spec.get("nodeName") or "")

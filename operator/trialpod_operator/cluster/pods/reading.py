@@ -21,6 +21,12 @@ def status_of(pod: Pod) -> Mapping[str, Any]:
     return status
 
 
+def node_of(pod: Pod | None) -> str:
+    """Return the node that a pod is on, or ""."""
+    spec: Mapping[str, Any] = (pod or {}).get("spec") or {}
+    return str(spec.get("nodeName") or "")
+
+
 def condition(pod: Pod, kind: str) -> Mapping[str, Any] | None:
     """Return one of the pod's conditions."""
     for each in status_of(pod).get("conditions") or ():

@@ -223,7 +223,7 @@ class Reuse:
         pod = self._pod(idle)
         if pod is not None:
             idle.log_kept = True
-            await self._work.keep_latest_log(pod, trials)
+            await self._work.logs.keep_latest(pod, trials)
 
     async def _bind(self, idle: _Idle, bindings: Mapping[str, PodBinding]) -> None:
         binding, pod = idle.binding, self._pod(idle)

@@ -23,8 +23,7 @@ from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.pending import PendingReason, summarize
-from trialpod_operator.cluster.pods.pod_work import node_of
-from trialpod_operator.cluster.pods.reading import condition, seconds
+from trialpod_operator.cluster.pods.reading import condition, node_of, seconds
 from trialpod_operator.cluster.pods.terminated import Termination
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.status.build import experiment_status, same_status, trial_status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 from trialpod_operator.cluster.cache import ObjectCache
@@ -18,14 +19,12 @@ class Work:
     def __init__(self) -> None:
         self.deleted: set[str] = set()
         self.batches: list[list[str]] = []
+        self.logs = SimpleNamespace(forget_deleted=lambda: None)
 
     async def collect_finished(self, pods: list[dict[str, Any]], _trials: object) -> list[dict[str, Any]]:
         self.batches.append([pod["metadata"]["name"] for pod in pods])
         self.deleted |= {pod["metadata"]["uid"] for pod in pods}
         return pods
-
-    def forget_gone(self) -> None:
-        pass
 
     def stays(self, _pod: dict[str, Any]) -> bool:
         return False
@@ -33,8 +32,8 @@ class Work:
 
 class World:
     def __init__(self) -> None:
-        self.work, self.seen = Work(), ObjectCache()
-        self.clearing = PodGarbageCollector(KEY, cast(PodWork, self.work), self.seen)
+        self.work, self.cache = Work(), ObjectCache()
+        self.collector = PodGarbageCollector(KEY, cast(PodWork, self.work), self.cache)
 
     def finish(self, *names: str) -> None:
         for name in names:
@@ -44,10 +43,10 @@ class World:
                 "uid": name,
                 "labels": {"trialpod.dev/experiment": "digits"},
             }
-            self.seen.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
+            self.cache.update_pod({"metadata": metadata, "spec": {}, "status": {"phase": "Succeeded"}}, deleted=False)
 
     def look(self, now: float, *current: str) -> list[list[str]]:
-        asyncio.run(self.clearing.clear(now, current, (), lambda _: False, {}))
+        asyncio.run(self.collector.collect(now, current, (), lambda _: False, {}))
         return self.work.batches
 
 
@@ -55,7 +54,7 @@ def test_pods_that_finish_one_after_the_other_are_put_away_together() -> None:
     world = World()
     world.finish("one")
     assert world.look(100.0, "other") == []
-    assert 100.0 + GATHER_S in world.clearing.times()
+    assert 100.0 + GATHER_S in world.collector.times()
     world.finish("two")
     assert world.look(100.0 + GATHER_S / 2, "other") == []
     assert world.look(100.0 + GATHER_S, "other") == [["one", "two"]]
@@ -72,5 +71,5 @@ def test_many_are_put_away_at_once_and_not_all_in_one_look() -> None:
     world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST + 3)))
     (first,) = world.look(100.0, "other")
     assert len(first) == GATHER_MOST
-    assert min(world.clearing.times()) < 100.1  # and the rest very soon
+    assert min(world.collector.times()) < 100.1  # and the rest very soon
     assert world.look(100.1) == [first, ["pod-16", "pod-17", "pod-18"]]
