@@ -34,7 +34,7 @@ from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.reports.service import Caller, ReportService
+from trialpod_operator.reports.service import Caller, ReportService, Served
 
 FATES = (
     "delivered",
@@ -66,24 +66,33 @@ class Operator:
     def trial(self) -> Trial:
         return next(iter(self.host.engine.state.trials.values()))
 
-    def find(self, name: str) -> Operator | None:
-        return self if name == "contract" else None
+    def find(self, name: str) -> Served | None:
+        return Served(self, self) if name == "contract" else None
 
     def apply(self, event: AnyEvent) -> None:
         self.host.apply(event)
 
+    def received(self, trial_id: str, attempt: int) -> int | None:
+        return self.host.engine.received(trial_id, attempt)
+
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        return self.host.answer(trial_id, attempt)
+        return self.host.engine.answer(trial_id, attempt)
+
+    def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        return end
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer:
         trial = self.trial
         self.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=request.pid))
         return AssignmentAnswer(assignment=self.host.assignment(trial))
 
-    def permits(self, caller: Caller, trial_id: str) -> str:
-        return ""
+    def permits(self, caller: Caller, trial_id: str) -> str | None:
+        return None
 
     def committed(self) -> None:
+        return None
+
+    def require_fencing_check(self) -> None:
         return None
 
     def _open(self) -> JournaledEngine:

@@ -44,9 +44,10 @@ from trialpod_operator.cluster.certificates import (
 )
 from trialpod_operator.cluster.identity import Gate, TokenReviewer
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, ResultsReceived
+from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.rate import Rate, RateLimiter
 from trialpod_operator.reports.server import Limits, ReportServer
-from trialpod_operator.reports.service import Caller, NotReadyError, ReportService
+from trialpod_operator.reports.service import Caller, ReportService, Served
 
 _T = TypeVar("_T")
 NAMES = ["127.0.0.1", "localhost"]
@@ -116,9 +117,14 @@ class Experiment:
         elif isinstance(event, AttemptEnded):
             self.ended.append(event.trial_id)
 
+    def received(self, trial_id: str, attempt: int) -> int:
+        return len(self.results[trial_id])
+
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        received = len(self.results[trial_id])
-        return ReportAnswer(received=received, durable=0 if self.commits or self.committing else received)
+        return ReportAnswer(received=len(self.results[trial_id]))
+
+    def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        return end
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         return self._work(request) if self.while_it_waits is None else self._wait(self.while_it_waits, request)
@@ -149,6 +155,9 @@ class Experiment:
             raise NotReadyError("the experiment is being loaded")
         owner = self.pods.get(trial_id)
         return "" if owner == caller.pod_uid else f"pod {caller.pod_name} does not run trial {trial_id}"
+
+    def require_fencing_check(self) -> None:
+        """Only this process knows the experiment."""
 
     def committed(self) -> Awaitable[None] | None:
         return self._commit(self.commits.pop(0)) if self.commits else None
@@ -184,8 +193,8 @@ class World:
         self.gate = Gate(ReportService(self), TokenReviewer(self.api.review), limiter)
         self.server, self.port = self.call(self._start(limits))
 
-    def find(self, name: str) -> Experiment | None:
-        return self.experiment if name == f"team/{self.name}" else None
+    def find(self, name: str) -> Served | None:
+        return Served(self.experiment, self.experiment) if name == f"team/{self.name}" else None
 
     async def _start(self, limits: Limits | None) -> tuple[ReportServer, int]:
         server = ReportServer(self.gate, limits)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, ReportAnswer, TrainableRef
+from trialpod.protocol.messages import AssignmentAnswer, AssignmentRequest, AttemptEnd, ReportAnswer, TrainableRef
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
@@ -22,6 +22,7 @@ from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.reports.server import Limits, ReportServer
 from trialpod_operator.reports.service import Caller, ReportService
+from trialpod_operator.reports.service import Served as Service
 
 NAME = "fuzzed"
 
@@ -54,23 +55,32 @@ class Served:
         """Open the experiment from what is stored, as a new process does."""
         self.host = JournaledEngine(make_plan(), self.directory, lambda: self.now, lambda action: None)
 
-    def find(self, name: str) -> Served | None:
-        return self if name == NAME else None
+    def find(self, name: str) -> Service | None:
+        return Service(self, self) if name == NAME else None
 
     def apply(self, event: AnyEvent) -> None:
         self.now += 1.0
         self.host.apply(event)
 
+    def received(self, trial_id: str, attempt: int) -> int | None:
+        return self.host.engine.received(trial_id, attempt)
+
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        return self.host.answer(trial_id, attempt)
+        return self.host.engine.answer(trial_id, attempt)
+
+    def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        return end
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer:
         return AssignmentAnswer(reason="no work")
 
-    def permits(self, caller: Caller, trial_id: str) -> str:
-        return ""
+    def permits(self, caller: Caller, trial_id: str) -> str | None:
+        return None
 
     def committed(self) -> None:
+        return None
+
+    def require_fencing_check(self) -> None:
         return None
 
 

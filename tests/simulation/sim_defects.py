@@ -21,7 +21,6 @@ from trialpod.tune.session import Session
 from trialpod_operator.cluster import deletion
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
-from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
@@ -29,6 +28,7 @@ from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.engine import attempts
 from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
 from trialpod_operator.experiment.replica.replica import Replica
@@ -41,7 +41,7 @@ Put = Callable[[Any, str, Any], None]
 
 def answer_before_commit(put: Put) -> None:
     """Answers call durable what the storage does not have."""
-    put(HostedExperiment, "committed", lambda _self: None)
+    put(DurableExperiment, "committed", lambda _self: None)
 
 
 def no_fencing(put: Put) -> None:
@@ -71,10 +71,11 @@ def anothers_write_taken_for_ones_own(put: Put) -> None:
 def duplicate_not_recognised(put: Put) -> None:
     """A report that comes twice counts twice."""
 
-    def apply(experiment: Any, request: Any, answer: Any) -> Any:
-        if request.results and request.first <= answer.received and not answer.superseded:
-            request = msgspec.structs.replace(request, first=answer.received + 1)
-        return right(experiment, request, answer)
+    def apply(served: Any, request: Any) -> Any:
+        received = served.experiment.received(request.trial_id, request.attempt)
+        if request.results and received is not None and request.first <= received:
+            request = msgspec.structs.replace(request, first=received + 1)
+        return right(served, request)
 
     right = service._apply
     put(service, "_apply", apply)
@@ -82,7 +83,7 @@ def duplicate_not_recognised(put: Put) -> None:
 
 def no_proof(put: Put) -> None:
     """An operator ends processes on what it knows, which may not be the latest."""
-    put(HostedExperiment, "require_fencing_check", lambda _self: None)
+    put(DurableExperiment, "require_fencing_check", lambda _self: None)
 
 
 def no_mark_of_removal(put: Put) -> None:
@@ -127,12 +128,11 @@ def attempt_not_checked(put: Put) -> None:
         trial = self.state.trials.get(trial_id)
         return right(self, trial_id, trial.attempt if trial is not None else attempt)
 
-    def apply(experiment: Any, request: Any, known: Any) -> Any:
-        host = experiment._ready()[0].host
-        trial = host.engine.state.trials.get(request.trial_id)
+    def apply(served: Any, request: Any) -> Any:
+        trial = served.experiment.engine.state.trials.get(request.trial_id)
         if trial is not None:
             request = msgspec.structs.replace(request, attempt=trial.attempt)
-        return right_apply(experiment, request, known)
+        return right_apply(served, request)
 
     right, right_apply = Engine.answer, service._apply
     put(Engine, "answer", answer)
@@ -230,7 +230,7 @@ def experiments_mixed_up(put: Put) -> None:
     """Who asks for one experiment gets any, and nobody looks who asks."""
 
     def find(self: Controller, _name: str) -> Any:
-        return next((each for each in self._controllers.values() if each.open), None)
+        return next((each.served() for each in self._controllers.values() if each.open), None)
 
     put(Controller, "find", find)
     put(ExperimentController, "permits", lambda _self, _caller, _trial_id: "")
@@ -248,7 +248,7 @@ def namespaces_overlooked(put: Put) -> None:
     def find(self: Controller, name: str) -> Any:
         plain = name.rpartition("/")[2]
         found = (each for key, each in self._controllers.items() if key.rpartition("/")[2] == plain)
-        return next((each for each in found if each.open), None)
+        return next((each.served() for each in found if each.open), None)
 
     put(Controller, "find", find)
     put(ExperimentController, "permits", lambda _self, _caller, _trial_id: "")

@@ -18,6 +18,7 @@ from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints.local import DirectoryCheckpoints
 from trialpod.storage.journal import journal
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.replica import Replica
@@ -62,7 +63,7 @@ def files_under_the_journals_lock(put: Put) -> None:
 
 def removed_before_it_is_known(put: Put) -> None:
     """An attempt removes checkpoints while the bucket's journal still counts on them."""
-    put(LocalShell, "_not_needed_elsewhere", lambda _self, _trial, names: names)
+    put(DurableExperiment, "_known_as_released", lambda _self, _trial, names: names)
 
 
 def nobody_is_fenced(put: Put) -> None:

@@ -70,9 +70,10 @@ from trialpod_operator.cluster.lease import Lease
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.experiment import background_search
 from trialpod_operator.experiment import journaled_engine as host_module
+from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.experiment.replica import files, replica, upload_queue
 from trialpod_operator.experiment.replica import journal as journal_copy
-from trialpod_operator.reports.service import NotReadyError, ReportService
+from trialpod_operator.reports.service import ReportService
 
 WITHIN_S = 3_000.0
 """So long after the last fault the experiment has to be over."""

@@ -20,7 +20,8 @@ from trialpod_operator.cluster.metrics.instruments import timed_reconcile
 from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.services import Services
 from trialpod_operator.cluster.work_queue import WorkQueue
-from trialpod_operator.reports.service import Caller, NotReadyError
+from trialpod_operator.experiment.durable import NotReadyError
+from trialpod_operator.reports.service import Caller, Served
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Controller:
         found = (controller.account(now) for _, controller in sorted(self._controllers.items()))
         return [account for account in found if account is not None]
 
-    def find(self, name: str) -> ExperimentController | None:
+    def find(self, name: str) -> Served | None:
         """Return the experiment "namespace/name" for the report service.
 
         Raises:
@@ -85,7 +86,7 @@ class Controller:
         """
         found = self._controllers.get(name)
         if found is not None and found.open:
-            return found
+            return found.served()
         # Not by a clock that may be set: a trial that is told that its experiment is gone fails.
         new_here = asyncio.get_running_loop().time() - self._started_at < FIRST_LOOK_S
         if found is not None or name in self.cache.experiments or new_here:

@@ -22,8 +22,8 @@ from trialpod.errors import InvalidInputError, StorageError, TrialpodError
 from trialpod.protocol.messages import (
     AssignmentAnswer,
     AssignmentRequest,
+    AttemptEnd,
     CredentialsAnswer,
-    ReportAnswer,
     TrainableRef,
 )
 from trialpod.storage.base import StorageCredentialsError, StorageDeniedError, StorageUnavailableError
@@ -38,7 +38,6 @@ from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.deletion import delete_stored
-from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.metrics.account import Account, AccountView
@@ -48,14 +47,13 @@ from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, 
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.services import Services
+from trialpod_operator.cluster.shell import ClusterShell
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
-    AnyEvent,
-    AttemptEnded,
     Recovered,
     ResumeRequested,
     RetryRequested,
@@ -65,11 +63,12 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.definition import differences
+from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.plans import plan_from_manifest
 from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.experiment.stored import fixed_changes, replace_stored
-from trialpod_operator.reports.service import Caller, NotReadyError
+from trialpod_operator.reports.service import Caller, Served
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +80,9 @@ SECRET_EVERY_S = 60.0
 
 SETTLE_WITHIN_S = 5.0
 """So long a look at an experiment waits for the storage to take what was decided."""
+
+FINISH_TIMEOUT_S = 10.0
+"""Maximum time to wait for a storage to take the last snapshot of an experiment that has finished."""
 
 
 RETRY_S = 10.0
@@ -118,7 +120,8 @@ class ExperimentController:
         self._held_back: Problem | None = None  # why they do not
         self._corrected = False  # the Trainable, and failed trials were not tried again yet
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
-        self._hosted: HostedExperiment | None = None
+        self._durable: DurableExperiment | None = None
+        self._shell: ClusterShell  # of the experiment while it is open
         self._bindings: PodBindings | None = None
         self._tried = False  # to open it
         self._fenced_openings = 0  # in a row
@@ -135,7 +138,7 @@ class ExperimentController:
     @property
     def open(self) -> bool:
         """True while the engine is in memory."""
-        return self._hosted is not None
+        return self._durable is not None
 
     @property
     def size(self) -> int:
@@ -149,12 +152,12 @@ class ExperimentController:
             now: seconds since the epoch.
         """
         experiment = self._experiment
-        if self._hosted is None or self._bindings is None or experiment is None:
+        if self._durable is None or self._bindings is None or experiment is None:
             return self._account.last(now)
         options = self._services.options.pod_options
         asked = [options.gpu_resource if name == GPU else name for name in experiment.spec.resource_amounts]
         return self._account.observe(
-            self._hosted.host.engine,
+            self._durable.engine,
             now,
             queue=queue_of(experiment),
             asked=asked,
@@ -163,37 +166,26 @@ class ExperimentController:
 
     # -- for the report service --
 
-    def apply(self, event: AnyEvent) -> None:
-        """Apply an event of an attempt."""
-        hosted, bindings = self._ready()
-        if isinstance(event, AttemptEnded):
-            end = bindings.note_reported_end(event.trial_id, event.attempt, event.end)
-            event = msgspec.structs.replace(event, end=end)
-            hosted.meter.ended(event.trial_id, event.attempt, event.end.cause)
-        hosted.apply(event)
+    def served(self) -> Served:
+        """Return the open experiment, for the reports of its attempts."""
+        return Served(self._ready()[0], self)
 
-    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        """Return what an attempt is to know."""
-        hosted, _ = self._ready()
-        answer = hosted.answer(trial_id, attempt)
-        if answer.superseded:
-            hosted.require_fencing_check()
-        return answer
+    def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        """Note how an attempt says that it ended; return how it did."""
+        end = self._ready()[1].note_reported_end(trial_id, attempt, end)
+        self._shell.meter.ended(trial_id, attempt, end.cause)
+        return end
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Return the work of a pod."""
-        hosted, bindings = self._ready()
-        answer = bindings.assignments.assign(request)
-        if isinstance(answer, AssignmentAnswer) and answer.assignment is None:
-            hosted.require_fencing_check()
-        return answer
+        return self._ready()[1].assignments.assign(request)
 
     async def credentials(self, trial_id: str, attempt: int) -> CredentialsAnswer:
         """Return keys to what the attempt needs of the storage."""
-        hosted, _ = self._ready()
+        durable, _ = self._ready()
         if self._issuer is None:
             return CredentialsAnswer(problem="the trial's pod has the storage's keys from a Secret")
-        return await self._issuer.answer(hosted.host, trial_id, attempt)
+        return await self._issuer.answer(durable.journaled, trial_id, attempt)
 
     def permits(self, caller: Caller, trial_id: str) -> str:
         """Return "" if that pod may speak for the trial."""
@@ -203,25 +195,17 @@ class ExperimentController:
         """Return "" if that pod is the runner that was made for the attempt."""
         return self._ready()[1].assignments.admits(caller, trial_id, attempt)
 
-    def committed(self) -> Awaitable[None] | None:
-        """Return what to await until everything applied so far is durable."""
-        return self._ready()[0].committed()
-
-    def require_fencing_check(self) -> None:
-        """Have the next answer wait for a proof that no other operator has gone on."""
-        self._ready()[0].require_fencing_check()
-
-    def _ready(self) -> tuple[HostedExperiment, PodBindings]:
-        if self._hosted is None or self._bindings is None:
+    def _ready(self) -> tuple[DurableExperiment, PodBindings]:
+        if self._durable is None or self._bindings is None:
             raise NotReadyError(f"experiment {self.key} is not open at the moment")
-        return self._hosted, self._bindings
+        return self._durable, self._bindings
 
     def contradicts(self, trial_id: str, shown: str) -> bool:
         """Return whether a trial has ended in another state than the one that its TuneTrial shows.
 
         An operator that has just been replaced may have had the last word.
         """
-        trial = self._hosted.host.engine.state.trials.get(trial_id) if self._hosted is not None else None
+        trial = self._durable.engine.state.trials.get(trial_id) if self._durable is not None else None
         return trial is not None and trial.ended and trial.status != shown
 
     def trial_changed(self, trial_id: str) -> None:
@@ -282,18 +266,18 @@ class ExperimentController:
             problem = self._held_back
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(
-            self._experiment, self._hosted, self._bindings, problem, refused=refused
+            self._experiment, self._durable, self._bindings, problem, refused=refused
         )
         return _soonest(again, next_write, self._time_to_live(item))
 
     async def close(self) -> None:
         """Let go of the experiment; everything committed stays, and so do its pods."""
-        if self._hosted is not None:
+        if self._durable is not None:
             self.account(self._services.clock())  # the last that is shown of it
             if self._bindings is not None:
                 self._bindings.assignments.close()
-            await self._hosted.close(complete=False)
-        self._hosted = self._bindings = None
+            self._durable.close()
+        self._durable = self._bindings = None
 
     def _check(self, item: Mapping[str, Any]) -> None:
         generation = int(item["metadata"].get("generation", 0))
@@ -320,7 +304,7 @@ class ExperimentController:
         experiment = self._experiment
         if experiment is None or self._refused is not None:
             return None
-        if self._hosted is None:
+        if self._durable is None:
             if self._writer.finished_as_observed(item):
                 if not self._pods_of_before():
                     return None
@@ -335,36 +319,37 @@ class ExperimentController:
         await self._refresh_secret(experiment)
         experiment = await self._follow_trainable(experiment)
         await self._look_at_code(experiment)
-        hosted, bindings = self._ready()
+        durable, bindings = self._ready()
         begins = self._applied == -1
         if self._applied != self._generation:
-            self._apply_spec(item, experiment, hosted)
+            self._apply_spec(item, experiment, durable)
         if self._corrected:
             self._corrected = False
             if not stop_is_asked(item["metadata"]):
-                hosted.apply(RetryRequested(from_scratch=True, cut_short=True))
-        self._retry_on_request(item, hosted)
-        self._stop_on_request(item, hosted)
+                durable.apply(RetryRequested(from_scratch=True, cut_short=True))
+        self._retry_on_request(item, durable)
+        self._stop_on_request(item, durable)
         if begins:
-            await hosted.wait_committed(
+            await durable.wait_committed(
                 SETTLE_WITHIN_S
             )  # so that the first pods are made in this look, before any status
         again = await bindings.reconcile()
-        if hosted.host.engine.finished and not bindings.under_way:
+        if durable.engine.finished and not bindings.under_way:
             if self._held_back is not None:
                 return 0.0  # nothing runs now: the next look decides on the Trainable
             # Whatever ends the experiment is committed and written down before its memory is given up.
-            if not await hosted.wait_committed(SETTLE_WITHIN_S):
+            if not await durable.wait_committed(SETTLE_WITHIN_S):
                 return 1.0
             # Once it says that it is over, nobody opens it again: its files have to be in the storage by then.
-            if not hosted.files_stored:
+            if not durable.files_stored:
                 return 0.5
-            if await self._writer.write_final(experiment, hosted, bindings) and not bindings.pods_left:
+            if await self._writer.write_final(experiment, durable, bindings) and not bindings.pods_left:
                 bindings.assignments.close()
-                if problem := await hosted.close(complete=True):
+                if problem := await durable.finish(FINISH_TIMEOUT_S):
                     logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
+                durable.close()
                 self.account(self._services.clock())  # the last that is shown of it
-                self._hosted = self._bindings = None
+                self._durable = self._bindings = None
                 logger.info("%s has finished", self.key)
                 return None
             return 1.0
@@ -384,24 +369,24 @@ class ExperimentController:
         Raises:
             InvalidInputError: the experiment is over, and has results of the other Trainable.
         """
-        hosted, _ = self._ready()
+        durable, _ = self._ready()
         wanted = self._wanted or experiment
-        running = _pinned(wanted, hosted.plan.document)
+        running = _pinned(wanted, durable.plan.document)
         self._held_back, self._writer.trainable_differs = None, running is not wanted
         if running is wanted:
             return wanted
         self._experiment = running
-        self._refuse_other(running, hosted.plan.document)
-        if not await hosted.wait_committed(SETTLE_WITHIN_S):
+        self._refuse_other(running, durable.plan.document)
+        if not await durable.wait_committed(SETTLE_WITHIN_S):
             self._held_back = Problem(
                 reason=Reason.CHANGE_PENDING, message="spec.trainable was changed; waiting for the storage"
             )
             return running
-        state = hosted.host.engine.state
+        state = durable.engine.state
         if state.reported:
             message = _refused_change(running, wanted)
             self._held_back = Problem(reason=Reason.REFUSED, message=message, stalled=True)
-            if hosted.host.engine.finished:
+            if durable.engine.finished:
                 raise InvalidInputError(message)
             return running
         if state.running:
@@ -411,17 +396,17 @@ class ExperimentController:
                 f"without a result. To end them: trialpod suspend {self._name} -n {self._namespace}; then resume it",
             )
             return running
-        await self._correct_trainable(wanted, hosted)
+        await self._correct_trainable(wanted, durable)
         return wanted
 
-    async def _correct_trainable(self, wanted: TuneExperiment, hosted: HostedExperiment) -> None:
+    async def _correct_trainable(self, wanted: TuneExperiment, durable: DurableExperiment) -> None:
         """Put the Trainable into the stored document, and open the experiment with it.
 
         The storage has it before any trial can start with it.
         """
-        known = {key: value for key, value in hosted.plan.document.items() if key != CODE}
+        known = {key: value for key, value in durable.plan.document.items() if key != CODE}
         known["manifest"] = msgspec.to_builtins(wanted)
-        known.setdefault(TRAINABLE_NAME, hosted.plan.settings.trainable_name)
+        known.setdefault(TRAINABLE_NAME, durable.plan.settings.trainable_name)
         await self._code.read(self._services.kube, self._namespace, wanted.spec.trainable)
         place = self._place(wanted)
         document = self._plan(wanted, place, known).document
@@ -497,25 +482,26 @@ class ExperimentController:
             # What an object that was deleted has left is continued only by one that is the same.
             return self._plan(_pinned(experiment, stored or {}) if begun else experiment, place, stored)
 
-        def opening() -> HostedExperiment:
+        def opening() -> DurableExperiment:
             remove_in_background(directory)  # the storage has all that counts
             storage = open_storage(place.uri, patient)
-            return HostedExperiment.open(plan, directory, storage, services.clock)
+            return DurableExperiment.open(plan, directory, storage, services.clock)
 
-        hosted = await asyncio.get_running_loop().run_in_executor(None, opening)
+        durable = await asyncio.get_running_loop().run_in_executor(None, opening)
         try:
-            if begun and hosted.host.engine.state.settings is None:
+            if begun and durable.engine.state.settings is None:
                 raise self._emptied(place.uri)
             if again:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
         except BaseException:
-            await hosted.close(complete=False)
+            durable.close()
             raise
         wanted = self._wanted or experiment
-        self._experiment = experiment = _pinned(wanted, hosted.plan.document)
+        self._experiment = experiment = _pinned(wanted, durable.plan.document)
         self._writer.trainable_differs = experiment is not wanted
-        hosted.start(self._perform, self._on_broken, lambda: services.enqueue_soon(self.key))
+        self._shell = ClusterShell(self._perform, self._on_broken, lambda: services.enqueue_soon(self.key))
+        durable.start(self._shell)
         owner = ObjectRef(namespace=self._namespace, name=self._name, uid=self.uid)
 
         def manifest() -> TuneExperiment:
@@ -528,19 +514,27 @@ class ExperimentController:
             services.cache,
             services.options.pod_options,
             services.clock,
-            hosted,
+            durable,
         )
 
         def enqueue() -> None:
             services.add(self.key)
 
         bindings = PodBindings(
-            self.key, manifest, hosted, work, services.cache, services.clock, enqueue, self._writer.note_ending
+            self.key,
+            manifest,
+            durable,
+            self._shell.meter,
+            work,
+            services.cache,
+            services.clock,
+            enqueue,
+            self._writer.note_ending,
         )
-        self._hosted, self._bindings, self._applied, self._issuer = hosted, bindings, -1, issuer
-        if hosted.host.engine.state.settings is not None:
-            hosted.apply(Recovered(live=bindings.live_attempts()))
-            logger.info("%s goes on: %d records replayed", self.key, hosted.host.replayed)
+        self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
+        if durable.engine.state.settings is not None:
+            durable.apply(Recovered(live=bindings.live_attempts()))
+            logger.info("%s goes on: %d records replayed", self.key, durable.journaled.replayed)
 
     def _emptied(self, uri: str) -> StorageEmptiedError:
         return StorageEmptiedError(
@@ -612,7 +606,7 @@ class ExperimentController:
         storage = experiment.spec.storage
         assert storage is not None
         now = self._services.clock()
-        refused = self._hosted is not None and self._hosted.keys_refused
+        refused = self._durable is not None and self._durable.keys_refused
         interval = RETRY_S if refused else SECRET_EVERY_S
         if not storage.credentials_secret or (self._secret_files and now - self._secret_read_at < interval):
             return
@@ -623,40 +617,40 @@ class ExperimentController:
 
     async def _look_at_code(self, experiment: TuneExperiment) -> None:
         """Tell when the code in a ConfigMap is not what trials run any more."""
-        hosted = self._hosted
-        if hosted is None or experiment.spec.trainable.config_map_ref is None:
+        durable = self._durable
+        if durable is None or experiment.spec.trainable.config_map_ref is None:
             return
         kube, now = self._services.kube, self._services.clock()
-        known = hosted.plan.document.get(CODE)
+        known = durable.plan.document.get(CODE)
         if message := await self._code.changed(kube, self._namespace, experiment.spec.trainable, known, now):
             self._writer.note_code(message)
 
     # -- while it is open --
 
-    def _apply_spec(self, item: Mapping[str, Any], experiment: TuneExperiment, hosted: HostedExperiment) -> None:
-        plan = hosted.plan
+    def _apply_spec(self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment) -> None:
+        plan = durable.plan
         if plan.settings.name:
             place = self._place(experiment)
-            plan = self._plan(experiment, place, hosted.plan.document)
-        flags, before = hosted.host.engine.state.flags, hosted.host.engine.state.settings
+            plan = self._plan(experiment, place, durable.plan.document)
+        flags, before = durable.engine.state.flags, durable.engine.state.settings
         if before is not None:
             self._writer.note_change(changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend))
         if experiment.spec.suspend and not flags.suspended:
-            hosted.apply(SuspendRequested())
+            durable.apply(SuspendRequested())
         if self._bindings is not None:
             self._bindings.observe_capacity(plan.settings)  # before: else all that the settings allow start at once
-        hosted.apply(SettingsObserved(settings=plan.settings))
-        if not experiment.spec.suspend and hosted.host.engine.state.flags.suspended:
-            hosted.apply(ResumeRequested())
+        durable.apply(SettingsObserved(settings=plan.settings))
+        if not experiment.spec.suspend and durable.engine.state.flags.suspended:
+            durable.apply(ResumeRequested())
         self._applied = self._generation
 
-    def _retry_on_request(self, item: Mapping[str, Any], hosted: HostedExperiment) -> None:
+    def _retry_on_request(self, item: Mapping[str, Any], durable: DurableExperiment) -> None:
         """Queue failed trials once more, if the experiment's annotation has a value that was not acted on yet."""
-        retry, flags = retry_of(item["metadata"]), hosted.host.engine.state.flags
+        retry, flags = retry_of(item["metadata"]), durable.engine.state.flags
         if retry is None or retry.value == flags.retried:
             return
-        before = {trial.trial_id for trial in hosted.host.engine.state.get_trials() if trial.ended}
-        hosted.apply(
+        before = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
+        durable.apply(
             RetryRequested(
                 from_scratch=retry.from_scratch,
                 cut_short=not retry.trial_ids,
@@ -664,19 +658,19 @@ class ExperimentController:
                 token=retry.value,
             )
         )
-        after = {trial.trial_id for trial in hosted.host.engine.state.get_trials() if trial.ended}
-        self._writer.note_retry(len(before - after), has_failed=hosted.host.engine.state.counts.get(ERROR, 0) > 0)
+        after = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
+        self._writer.note_retry(len(before - after), has_failed=durable.engine.state.counts.get(ERROR, 0) > 0)
 
-    def _stop_on_request(self, item: Mapping[str, Any], hosted: HostedExperiment) -> None:
+    def _stop_on_request(self, item: Mapping[str, Any], durable: DurableExperiment) -> None:
         """Stop the trials whose TuneTrial says `stop: true`, or all when the experiment's annotation says so."""
-        engine = hosted.host.engine
+        engine = durable.engine
         if stop_is_asked(item["metadata"]) and not (engine.finished or engine.state.flags.stopping):
-            hosted.apply(StopRequested())
+            durable.apply(StopRequested())
             return
         for trial_id in self._services.cache.stops(self.key):
-            trial = hosted.host.engine.state.trials.get(trial_id)
+            trial = durable.engine.state.trials.get(trial_id)
             if trial is not None and not trial.ended and trial.decision != "stop":
-                hosted.apply(StopRequested(trial_id=trial.trial_id))
+                durable.apply(StopRequested(trial_id=trial.trial_id))
 
     def _perform(self, action: Action) -> None:
         if self._bindings is not None:

@@ -180,6 +180,11 @@ class Engine:
             return deadline if due is None else due
         return min(due, deadline)
 
+    def received(self, trial_id: str, attempt: int) -> int | None:
+        """Return how many results of the attempt are known; None when the attempt is superseded."""
+        trial = self.state.trials.get(trial_id)
+        return None if trial is None or trial.attempt != attempt or trial.lost else trial.received
+
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what the attempt is to know now; the caller fills in `durable`."""
         trial = self.state.trials.get(trial_id)

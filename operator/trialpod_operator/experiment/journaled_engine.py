@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import StorageError
-from trialpod.protocol.messages import Assignment, ReportAnswer
+from trialpod.protocol.messages import Assignment
 from trialpod.protocol.values import open_leniently
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR, named_dirname
@@ -155,12 +155,6 @@ class JournaledEngine:
     def position(self) -> int:
         """Number of the journal's latest record."""
         return self._written
-
-    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        """Return what an attempt is to know. All that is journaled survives the death of this process: durable."""
-        answer = self.engine.answer(trial_id, attempt)
-        answer.durable = answer.received
-        return answer
 
     def assignment(self, trial: Trial) -> Assignment:
         """Return the assignment for the trial's current attempt."""

@@ -20,15 +20,11 @@ import signal
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, ReportAnswer
+from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentRequest, AttemptEnd
 from trialpod.storage.layout import LOG_FILE
 from trialpod.storage.scratch import RUN_PREFIX, Scratch, remove_left_behind
 from trialpod.tune.callback_list import CallbackError
@@ -49,7 +45,6 @@ from trialpod_operator.engine.actions import (
 )
 from trialpod_operator.engine.events import (
     AnyEvent,
-    AttemptEnded,
     AttemptStarted,
     CapacityObserved,
     CheckpointsChanged,
@@ -60,14 +55,13 @@ from trialpod_operator.engine.events import (
     SettingsObserved,
     StopRequested,
     SuspendRequested,
-    TimerFired,
 )
 from trialpod_operator.engine.outcome import FAILED
 from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.journaled_engine import JournaledEngine
+from trialpod_operator.experiment.durable import DurableExperiment, Shell
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.replica.replica import FencedError, Replica
+from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.loading import Loading
@@ -76,20 +70,18 @@ from trialpod_operator.local.slots import Slots
 from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
 from trialpod_operator.local.workers import Workers
 from trialpod_operator.reports.server import Peer, ReportServer
-from trialpod_operator.reports.service import Caller, Reply, ReportService, refuse
+from trialpod_operator.reports.service import Caller, Reply, ReportService, Served, refuse
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_S = 2.0
-FLUSH_S = 1.0
-TICK_S = 60.0
-"""While trials run, the engine hears of the time at least this often, so that a crash loses little of the account."""
+HEARTBEAT_INTERVAL_S = 2.0
+SHOW_INTERVAL_S = 1.0
 _SERVICE_NAME = "experiment"
 """What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
 WAITING_S = 1.0
 """How long an experiment that is being ended waits for its trials before it says so."""
 REPLICATION_TIMEOUT_S = 300.0
-"""How long the end of a run waits for the copy in the storage to be complete."""
+"""Maximum time that the end of a run waits for the replica in the storage to be complete."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,7 @@ class RunOutcome:
     """What the storage does not have of what is in the directory, and what to do."""
 
 
-class LocalShell:
+class LocalShell(Shell):
     """Runs one experiment to its end, or until it is interrupted.
 
     Args:
@@ -159,15 +151,10 @@ class LocalShell:
         self._interrupts = 0
         self._early_interrupts = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # where `interrupt` may be called from other threads
-        self._failure: BaseException | None = None
         self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
-        self._host: JournaledEngine
+        self._experiment: DurableExperiment
         self._workers: Workers
-        self._stored_to = 0  # position of the journal in the storage
-        self._released: dict[str, dict[str, int]] = {}  # trial -> checkpoint -> position when it was let go
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # for a position to be there
         self._changed: asyncio.Event
-        self._wakeup: asyncio.TimerHandle | None = None
         self._loading: Loading | None = None
 
     def run(self) -> RunOutcome:
@@ -221,43 +208,9 @@ class LocalShell:
 
     # -- for the report service --
 
-    def find(self, name: str) -> LocalShell | None:
+    def find(self, name: str) -> Served | None:
         """Return this experiment: there is only one here."""
-        return self if name == _SERVICE_NAME else None
-
-    def apply(self, event: AnyEvent) -> None:
-        """Apply an event of an attempt."""
-        if self._failure is not None:
-            raise self._failure
-        if isinstance(event, AttemptEnded) and event.end.asks:
-            self._workers.stays(event.trial_id, event.attempt)
-        try:
-            with self._callbacks.step(event) if self._callbacks is not None else contextlib.nullcontext():
-                self._host.apply(event)
-        except msgspec.MsgspecError:
-            raise  # the sender's mistake, which it is told; nothing was changed
-        except Exception as error:
-            self._fail(error)
-            raise
-        self._show_event(event)
-        self._after_event()
-
-    def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
-        """Return what an attempt is to know."""
-        answer = self._host.answer(trial_id, attempt)
-        if self._replica is not None and answer.deletable:
-            answer.deletable = self._not_needed_elsewhere(trial_id, answer.deletable)
-        return answer
-
-    def _not_needed_elsewhere(self, trial_id: str, names: list[str]) -> list[str]:
-        """Return which of these checkpoints nobody needs who goes on from the storage: it knows that they are let go.
-
-        The attempt asks for the others again after its next checkpoint.
-        """
-        known = self._released.setdefault(trial_id, {})
-        for name in names:
-            known.setdefault(name, self._host.position)
-        return [name for name in names if known[name] <= self._stored_to]
+        return Served(self._experiment, self) if name == _SERVICE_NAME else None
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Give a process its attempt; one that has done its own gets another, when there is one."""
@@ -265,7 +218,7 @@ class LocalShell:
         return reply if self._replica is None else self._once_stored(reply)
 
     async def _once_stored(self, reply: AssignmentAnswer | Awaitable[AssignmentAnswer]) -> AssignmentAnswer:
-        """Give an attempt that goes on from an earlier one only when the storage knows that it has begun.
+        """Give an attempt that resumes an earlier one only when the storage knows that it has begun.
 
         It removes checkpoints that this journal does not know. Had another machine taken over while this one stood
         still, these would be the other's; that is found out by then.
@@ -273,44 +226,54 @@ class LocalShell:
         answer = reply if isinstance(reply, AssignmentAnswer) else await reply
         work = answer.assignment
         if work is not None and (work.attempt > 1 or work.checkpoint is not None):
-            await self._stored()
+            await self._experiment.commit()
         return answer
 
-    async def _stored(self) -> None:
-        """Wait until the storage has the journal as it is now."""
-        assert self._replica is not None
-        position = self._host.position
-        if position > self._stored_to:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((position, waiting))
-            self._replica.request(position, urgent=True)
-            await waiting
+    def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        """Note that a process asks for its trial's next attempt."""
+        if end.asks:
+            self._workers.stays(trial_id, attempt)
+        return end
 
-    def _tell_stored(self, position: int) -> None:
-        self._stored_to = max(self._stored_to, position)
-        while self._waiting and self._waiting[0][0] <= self._stored_to:
-            waiting = self._waiting.popleft()[1]
-            if not waiting.done():
-                waiting.set_result(None)
+    def permits(self, caller: Caller, trial_id: str) -> str | None:
+        """Permit everyone: who can open the socket is this user, and callers have no identity here."""
+        return None
 
-    def permits(self, caller: Caller, trial_id: str) -> str:
-        """Everyone who can open the socket is this user; callers have no identity here."""
-        return ""
+    # -- for the experiment --
 
-    def committed(self) -> None:
-        """What is in the journal survives the death of this process: there is nothing to wait for."""
+    def step(self, event: AnyEvent) -> contextlib.AbstractContextManager[None]:
+        """Tell the script's callbacks of an event."""
+        return self._callbacks.step(event) if self._callbacks is not None else contextlib.nullcontext()
+
+    def applied(self, event: AnyEvent, position: int, *, blocks: bool) -> None:
+        """Show an event, and see whether it is the last."""
+        self._show_event(event)
+        if self._over():
+            self._changed.set()
+
+    def replica_changed(self, status: ReplicaStatus) -> None:
+        """Show it."""
+        self._display.event(events.warning(status.message))
+
+    def broken(self, error: BaseException) -> None:
+        """End the run: `_drive` raises the error."""
+        self._changed.set()
+
+    def apply(self, event: AnyEvent) -> None:
+        """Apply an event of this shell."""
+        self._experiment.apply(event)
 
     # -- for the processes' keeper --
 
     @property
     def finished(self) -> bool:
         """True when the experiment has no more work."""
-        return self._host.engine.finished
+        return self._experiment.engine.finished
 
     @property
     def failing(self) -> bool:
         """True when nothing can be recorded any more."""
-        return self._failure is not None
+        return self._experiment.broken is not None
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call in the loop's next round; an exception ends the run."""
@@ -318,11 +281,11 @@ class LocalShell:
 
     def assignment(self, trial: Trial) -> Assignment:
         """Return the assignment of the trial's current attempt."""
-        return self._host.assignment(trial)
+        return self._experiment.assignment(trial)
 
     def log_path(self, trial: Trial) -> str:
         """Return the file for what the trial prints."""
-        return str(self._host.files.path(trial) / LOG_FILE)
+        return str(self._experiment.files.path(trial) / LOG_FILE)
 
     def process_ended(self) -> None:
         """A process is gone."""
@@ -349,19 +312,12 @@ class LocalShell:
                 self._loading = Loading(self._plan.trainable, self._display.event)
                 following = asyncio.ensure_future(self._loading.follow(preload))
                 stack.callback(following.cancel)
-                self._host = JournaledEngine(
-                    self._plan,
-                    self._directory,
-                    self._clock,
-                    self._perform,
-                    heartbeat_s=HEARTBEAT_S,
-                    deliver=self._deliver_into(asyncio.get_running_loop()),
+                self._experiment = DurableExperiment(
+                    self._plan, self._directory, self._clock, replica=self._replica, heartbeat_s=HEARTBEAT_INTERVAL_S
                 )
-                if self._replica is not None and self._replica.sealed:
-                    self._host.write_snapshot()
-                self._start_replica()
+                self._experiment.start(self)
                 if self._callbacks is not None:
-                    self._callbacks.begin(self._host)
+                    self._callbacks.begin(self._experiment.journaled)
                 with self._signals():
                     try:
                         self._loop = asyncio.get_running_loop()
@@ -374,10 +330,8 @@ class LocalShell:
                 await pool.close()
                 remove_left_behind(tempfile.gettempdir())  # of trials that were killed
                 await server.close()
-                if self._replica is not None:
-                    self._replica.abandon()  # the lock is let go next
-                if hasattr(self, "_host"):
-                    self._host.close()
+                if hasattr(self, "_experiment"):
+                    self._experiment.close()  # before the lock is released
                 self._display.close()
 
     async def _drive(self) -> RunOutcome:
@@ -385,23 +339,16 @@ class LocalShell:
         self._give_hints()
         try:
             self._begin()
-            last_flush = last_tick = last_shown = last_poll = time.monotonic()
-            poll_s = FLUSH_S if self._output is None else POLL_INTERVAL_S
+            last_shown = last_poll = time.monotonic()
+            poll_s = SHOW_INTERVAL_S if self._output is None else POLL_INTERVAL_S
             while not self._over():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), min(self._display.interval_s, FLUSH_S, poll_s))
+                    await asyncio.wait_for(self._changed.wait(), min(self._display.interval_s, poll_s))
                 now = time.monotonic()
                 if now - last_poll >= poll_s:
                     last_poll = now
                     self._show_more()
-                if now - last_flush >= FLUSH_S:
-                    last_flush = now
-                    self._host.flush()
-                    self._host.sync()
-                if now - last_tick >= TICK_S and self._workers.any:
-                    last_tick = now
-                    self.apply(TimerFired())
                 if now - last_shown >= self._display.interval_s:
                     last_shown = now
                     self._display.update(self._view(self._display.rows))
@@ -411,22 +358,33 @@ class LocalShell:
             await self._workers.kill_all()
             self._show_more(last=True)
             raise self._failure
-        self._host.flush()
+        self._experiment.journaled.flush()
         await self._wait_for_exits()
         self._show_more(last=True)
-        self._end_callbacks()  # before the rest is copied to the storage, with what they want to remember
+        self._end_callbacks()  # before the rest is replicated, with what they want to remember
         if self._interrupts < 2:
-            self._host.write_snapshot()
-            await self._finish_replica()
-            if isinstance(self._failure, FencedError):
-                raise self._failure  # what was shown is not what the storage has
-        uncopied = self._replica.problem() if self._replica is not None else ""
+            await self._finish()
+        uncopied = self._experiment.replication_problem or ""
         if uncopied:
             self._display.event(events.warning(uncopied))
-        cut_short = bool(uncopied) or not self._host.engine.finished
+        cut_short = bool(uncopied) or not self._experiment.engine.finished
         view = self._view(rows=None)
         self._display.finish(view)
         return RunOutcome(view, cut_short and self._interrupts > 0, uncopied)
+
+    async def _finish(self) -> None:
+        """Have the storage take what is left; a second Ctrl-C ends the wait."""
+        finishing = asyncio.ensure_future(self._experiment.finish(REPLICATION_TIMEOUT_S))
+        finishing.add_done_callback(lambda _: self._changed.set())
+        while not finishing.done() and self._interrupts < 2:
+            self._changed.clear()
+            await self._changed.wait()
+        finishing.cancel()
+        await asyncio.wait([finishing])
+        if not finishing.cancelled():
+            finishing.result()
+        if isinstance(self._failure, FencedError):
+            raise self._failure  # what was shown is not what the storage has
 
     def _end_callbacks(self) -> None:
         if self._callbacks is None:
@@ -438,51 +396,13 @@ class LocalShell:
                 raise
             logger.error("%s", error)  # beside the one that ended the run
 
-    def _deliver_into(self, loop: asyncio.AbstractEventLoop) -> Callable[[AnyEvent], None]:
-        """Return what applies events of other threads, as long as the loop runs."""
-        return lambda event: _tell(loop, self.guarded, lambda: self.apply(event))
-
-    def _start_replica(self) -> None:
-        if self._replica is None:
-            return
-        tell = partial(_tell, asyncio.get_running_loop())
-
-        # Of trials that ended, or paused, in the last second before a kill the storage may have less than is here.
-        # That is known before the first snapshot is sent, which brings their files along.
-        trials = self._host.engine.state.get_trials()
-        for trial in trials:
-            if not trial.ended and trial.attempt:
-                self._replica.trial_started(self._host.files.path(trial).name)
-        behind = self._host.ended_lately if self._replica.snapshot_stored else trials
-        self._replica.compare_soon(self._host.files.path(trial).name for trial in behind if trial.ended)
-        for trial in trials:
-            if trial.ended and trial.released:
-                self._replica.remove_soon(self._host.files.path(trial).name, trial.released)
-        self._replica.start(
-            lambda message: tell(self._display.event, events.warning(message)),
-            partial(tell, self._fail),
-            partial(tell, self._tell_stored),
-        )
-        self._replica.request(self._host.position, urgent=True)
-
-    async def _finish_replica(self) -> None:
-        """Copy the rest to the storage; a second Ctrl-C ends the wait."""
-        if self._replica is None:
-            return
-        self._replica.finish(partial(_tell, asyncio.get_running_loop(), self._changed.set))
-        deadline = time.monotonic() + REPLICATION_TIMEOUT_S
-        while not self._replica.done and time.monotonic() < deadline and self._interrupts < 2:
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.5)
-
     def _begin(self) -> None:
-        before, flags = self._host.engine.state.settings, self._host.engine.state.flags
+        before, flags = self._experiment.engine.state.settings, self._experiment.engine.state.flags
         had_failed = before is not None and flags.finished and flags.state == FAILED
         if before is not None:
             self._recover()
             if self._drop_unfinished:
-                left = [trial.trial_id for trial in self._host.engine.state.get_trials() if not trial.ended]
+                left = [trial.trial_id for trial in self._experiment.engine.state.get_trials() if not trial.ended]
                 for trial_id in left:
                     self.apply(StopRequested(trial_id=trial_id))
         machine = self._slots.machine
@@ -497,14 +417,14 @@ class LocalShell:
             self._display.event(events.Event("retried", message="the run before failed: its failed trials run again"))
             unmeasured = before is not None and before.metric is not None and not flags.measured
             self.apply(RetryRequested(from_scratch=unmeasured, cut_short=True))
-        if not self._plan.suspend and self._host.engine.state.flags.suspended:
+        if not self._plan.suspend and self._experiment.engine.state.flags.suspended:
             self.apply(ResumeRequested())
         if before is not None:
             self._compare_budget(before.num_samples)
 
     def _compare_budget(self, before: int) -> None:
         """Say that more trials follow, or what a budget that was not raised leaves undone."""
-        engine, now = self._host.engine, self._plan.settings.num_samples
+        engine, now = self._experiment.engine, self._plan.settings.num_samples
         count = len(engine.state.trials)
         name = self._plan.settings.vocabulary.field("numSamples")
         if 0 < before < now or now == -1 != before:
@@ -548,7 +468,7 @@ class LocalShell:
         return self._slots.concurrency(self._plan.resources)
 
     def _over(self) -> bool:
-        engine = self._host.engine
+        engine = self._experiment.engine
         if self._failure is not None or engine.finished or self._interrupts > 1:
             return True
         return engine.state.flags.suspended and not engine.state.running
@@ -565,7 +485,8 @@ class LocalShell:
 
     # -- carrying out actions --
 
-    def _perform(self, action: Action) -> None:
+    def perform(self, action: Action) -> None:
+        """Carry out an action, and tell the callbacks."""
         self._carry_out(action)
         if self._callbacks is not None:
             self._callbacks.action(action)
@@ -576,11 +497,6 @@ class LocalShell:
                 if self._output is not None:
                     self._output.trial_started(trial.trial_id, self._trial_name(trial), self.log_path(trial))
                 self._workers.start(trial, attempt)
-                if self._replica is not None:
-                    self._replica.trial_started(self._host.files.path(trial).name)
-            case TrialEnded(trial=trial) if self._replica is not None:
-                self._released.pop(trial.trial_id, None)
-                self._replica.trial_ended(self._host.files.path(trial).name, trial.released)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)
             case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
@@ -613,7 +529,7 @@ class LocalShell:
             case AttemptStarted() if self._output is not None:
                 self._output.trial_running(event.trial_id, event.pid)
             case ResultsReceived() | CheckpointsChanged() if event.committed and self._details is not None:
-                trial = self._host.engine.state.trials.get(event.trial_id)
+                trial = self._experiment.engine.state.trials.get(event.trial_id)
                 if trial is not None:
                     self._details.committed(trial, event.committed)
 
@@ -631,7 +547,7 @@ class LocalShell:
 
     def _tell_waiting(self) -> None:
         """Say what is waited for when the experiment is being ended and trials do not hear of it."""
-        engine = self._host.engine
+        engine = self._experiment.engine
         stopping = engine.state.flags.stopping
         if not stopping or engine.finished:
             self._stopping_since = None
@@ -647,7 +563,7 @@ class LocalShell:
             self._display.event(events.warning(message, remedy))
 
     def _trial_name(self, trial: Trial) -> str:
-        return self._host.trial_name(trial)
+        return self._experiment.journaled.trial_name(trial)
 
     # -- small parts --
 
@@ -659,21 +575,6 @@ class LocalShell:
                 raise
             return refuse(503, "the experiment is being ended by an error")  # which `run` raises
 
-    def _after_event(self) -> None:
-        if self._replica is not None:
-            self._replica.request(self._host.position, urgent=False)
-        if self._over():
-            self._changed.set()
-        if self._wakeup is not None:
-            self._wakeup.cancel()
-            self._wakeup = None
-        at = self._host.engine.next_wakeup()
-        if at is not None:
-            delay = max(0.0, at - self._host.now())
-            self._wakeup = asyncio.get_running_loop().call_later(
-                delay, self.guarded, lambda: self.apply(TimerFired())
-            )
-
     def guarded(self, call: Callable[[], None]) -> None:
         """Call now; an exception ends the run."""
         try:
@@ -681,13 +582,16 @@ class LocalShell:
         except Exception as error:  # noqa: BLE001 - `_drive` raises it
             self._fail(error)
 
+    @property
+    def _failure(self) -> BaseException | None:
+        """What ends the run, once no process is left."""
+        return self._experiment.broken
+
     def _fail(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._changed.set()
+        self._experiment.fail(error)
 
     def _row(self, trial: Trial) -> TrialRow:
-        host = self._host
+        host = self._experiment.journaled
         return build_row(
             trial,
             path=str(host.files.path(trial)),
@@ -697,7 +601,7 @@ class LocalShell:
         )
 
     def _view(self, rows: int | None = 0) -> ExperimentView:
-        host = self._host
+        host = self._experiment.journaled
         engine = host.engine
         settings = engine.state.settings or self._plan.settings
         view = build_view(engine, settings, path=str(self._directory), now=host.now(), rows=rows, row=self._row)
@@ -725,7 +629,7 @@ class LocalShell:
         self._interrupts += 1
         self._changed.set()
         if self._interrupts == 1:
-            if self._replica is not None and self._host.engine.finished:
+            if self._replica is not None and self._experiment.engine.finished:
                 what = f"all trials are over; what is left of them is being copied to {self._replica.uri}"
             else:
                 what = "stopping: running trials finish their step and checkpoint"

@@ -17,12 +17,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import unquote
 
 import msgspec
 
-from trialpod.errors import StorageError, TrialpodError
+from trialpod.errors import StorageError
 from trialpod.protocol.messages import (
     MAX_RESULT_BYTES,
     PROTOCOL_VERSION,
@@ -36,6 +36,7 @@ from trialpod.protocol.messages import (
     ReportRequest,
 )
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, CheckpointsChanged, ResultsReceived
+from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.decode_request import MAX_COUNT, BadRequestError, decode_request
 from trialpod_operator.reports.protocol_mismatch import protocol_mismatch
 
@@ -47,10 +48,6 @@ _encoder = msgspec.msgpack.Encoder()
 _report_decoder = msgspec.msgpack.Decoder(ReportRequest)
 _assignment_decoder = msgspec.msgpack.Decoder(AssignmentRequest)
 _credentials_decoder = msgspec.msgpack.Decoder(CredentialsRequest)
-
-
-class NotReadyError(TrialpodError):
-    """What was asked for is not known yet, or not for the moment (503): the caller is to try again."""
 
 
 class Caller(Protocol):
@@ -72,34 +69,57 @@ class Caller(Protocol):
         ...
 
 
-class Experiment(Protocol):
-    """What the service needs of one experiment. Each method may raise `NotReadyError`."""
+class OpenExperiment(Protocol):
+    """What the service needs of an experiment: `DurableExperiment`. Each method may raise `NotReadyError`."""
 
     def apply(self, event: AnyEvent) -> None:
         """Apply and journal an event."""
+        ...
+
+    def received(self, trial_id: str, attempt: int) -> int | None:
+        """Return how many results of the attempt are known; None when it is superseded."""
         ...
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what the attempt is to know."""
         ...
 
+    def committed(self) -> Awaitable[None] | None:
+        """Return None when everything applied so far is durable, else what to await until that is so."""
+        ...
+
+    def require_fencing_check(self) -> None:
+        """Have `committed` wait for a check that no other process has taken the experiment over."""
+        ...
+
+
+class Runners(Protocol):
+    """The processes or pods in which an experiment's attempts run. Each method may raise `NotReadyError`."""
+
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
         """Return the work of a runner, at once or when there is some."""
         ...
 
-    def permits(self, caller: Caller, trial_id: str) -> str:
-        """Return "" if the caller may speak for the trial, else why not; asked only when the caller is known."""
+    def attempt_ended(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
+        """Note how an attempt says that it ended; return how it did."""
         ...
 
-    def committed(self) -> Awaitable[None] | None:
-        """Return None when everything applied so far is durable, else what to await until that is so."""
+    def permits(self, caller: Caller, trial_id: str) -> str | None:
+        """Return why the caller may not speak for the trial; asked only when the caller is known."""
         ...
+
+
+class Served(NamedTuple):
+    """An open experiment and its runners."""
+
+    experiment: OpenExperiment
+    runners: Runners
 
 
 class Experiments(Protocol):
     """Where the service finds experiments."""
 
-    def find(self, name: str) -> Experiment | None:
+    def find(self, name: str) -> Served | None:
         """Return the experiment of that name ("name", or "namespace/name" in a cluster).
 
         None refuses the caller for good; for one that is only not loaded yet, raise `NotReadyError`.
@@ -117,26 +137,17 @@ class SupportsCallerLookup(Protocol):
 
 
 @runtime_checkable
-class SupportsFencing(Protocol):
-    """An experiment that another process may have gone on with."""
-
-    def require_fencing_check(self) -> None:
-        """Have `committed` wait for a proof that none has."""
-        ...
-
-
-@runtime_checkable
 class SupportsRunnerAuthorization(Protocol):
-    """An experiment whose runners may not all ask for the work of the trial that their name says."""
+    """Runners of which not every one may ask for the work of the trial that its name says."""
 
-    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
-        """Return "" if the caller is the runner of that name, else why not."""
+    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str | None:
+        """Return why the caller is not the runner of that name."""
         ...
 
 
 @runtime_checkable
 class SupportsCredentials(Protocol):
-    """An experiment whose storage its attempts need keys for."""
+    """Runners that need keys for the experiment's storage."""
 
     def credentials(self, trial_id: str, attempt: int) -> Awaitable[CredentialsAnswer]:
         """Return keys to what the attempt needs, or why there are none now."""
@@ -188,20 +199,14 @@ class ReportService:
             return refuse(403, f"pod {caller.pod_name} is in namespace {caller.namespace} and may report only there")
         name = "/".join(parts[1:-1])
         try:
-            experiment = self._experiments.find(name)
-            if experiment is None:
+            served = self._experiments.find(name)
+            if served is None:
                 return refuse(404, f"there is no experiment '{name}' here")
             if parts[-1] == "report":
-                request = decode_request(_report_decoder, body)
-                if len(body) > MAX_RESULT_BYTES and (size := max(map(_size, request.results), default=0)) > (
-                    MAX_RESULT_BYTES
-                ):
-                    large = f"a result of {size} bytes is over the limit of {MAX_RESULT_BYTES} bytes"
-                    return refuse(413, f"{large}; put large data into a checkpoint")
-                return self._report(experiment, request, caller)
+                return self._report(served, body, caller)
             if parts[-1] == "credentials":
-                return self._credentials(experiment, decode_request(_credentials_decoder, body), caller)
-            return self._assign(experiment, decode_request(_assignment_decoder, body), caller)
+                return self._credentials(served, decode_request(_credentials_decoder, body), caller)
+            return self._assign(served, decode_request(_assignment_decoder, body), caller)
         except BadRequestError as error:
             return refuse(400, str(error))
         except msgspec.ValidationError as error:
@@ -214,37 +219,38 @@ class ReportService:
                     return refuse(403, f"pod {caller.pod_name} belongs to {belongs_to} and may not report to {name}")
             return refuse(503, str(error))
 
-    def _report(
-        self, experiment: Experiment, request: ReportRequest, caller: Caller | None
-    ) -> Reply | Awaitable[Reply]:
-        trial_id, attempt = request.trial_id, request.attempt
-        if caller is not None and (why := experiment.permits(caller, trial_id)):
+    def _report(self, served: Served, body: bytes, caller: Caller | None) -> Reply | Awaitable[Reply]:
+        request = decode_request(_report_decoder, body)
+        if len(body) > MAX_RESULT_BYTES and (size := max(map(_size, request.results), default=0)) > MAX_RESULT_BYTES:
+            large = f"a result of {size} bytes is over the limit of {MAX_RESULT_BYTES} bytes"
+            return refuse(413, f"{large}; put large data into a checkpoint")
+        experiment = served.experiment
+        if caller is not None and (why := served.runners.permits(caller, request.trial_id)):
             return _send_away(experiment, why)
         began = self._timer()
-        answer = _apply(experiment, request, experiment.answer(trial_id, attempt))
+        answer = _apply(served, request)
+        answer.durable = answer.received  # it leaves when it is
+        encoded = _encoder.encode(answer)  # as it is now: what is decided until it leaves may not be durable then
         committed = experiment.committed()
         if committed is None:
             if self._observe is not None:
                 self._observe(self._timer() - began)
-            return 200, _encoder.encode(answer)
-        return self._report_later(answer, committed, began)
+            return 200, encoded
+        return self._report_later(encoded, committed, began)
 
-    async def _report_later(self, answer: ReportAnswer, committed: Awaitable[None], began: float) -> Reply:
-        # The answer as it was when it was called committed: what has been decided since may not be.
+    async def _report_later(self, encoded: bytes, committed: Awaitable[None], began: float) -> Reply:
         refusal = await _outcome(committed)
         if self._observe is not None:
             self._observe(self._timer() - began)
-        if refusal is not None:
-            return refusal
-        answer.durable = max(answer.durable, answer.received)
-        return 200, _encoder.encode(answer)
+        return refusal or (200, encoded)
 
     def _credentials(
-        self, experiment: Experiment, request: CredentialsRequest, caller: Caller | None
+        self, served: Served, request: CredentialsRequest, caller: Caller | None
     ) -> Reply | Awaitable[Reply]:
-        if caller is not None and (why := experiment.permits(caller, request.trial_id)):
+        runners = served.runners
+        if caller is not None and (why := runners.permits(caller, request.trial_id)):
             return refuse(403, why)
-        if caller is None or not isinstance(experiment, SupportsCredentials):
+        if caller is None or not isinstance(runners, SupportsCredentials):
             return refuse(404, "no keys are handed out here")
 
         async def answer(keys: Awaitable[CredentialsAnswer]) -> Reply:
@@ -253,32 +259,30 @@ class ReportService:
             except NotReadyError as error:
                 return refuse(503, str(error))
 
-        return answer(experiment.credentials(request.trial_id, request.attempt))
+        return answer(runners.credentials(request.trial_id, request.attempt))
 
-    def _assign(
-        self, experiment: Experiment, request: AssignmentRequest, caller: Caller | None
-    ) -> Reply | Awaitable[Reply]:
-        why_not: Callable[[], str] = str
+    def _assign(self, served: Served, request: AssignmentRequest, caller: Caller | None) -> Reply | Awaitable[Reply]:
+        experiment, runners = served
+        why_not: Callable[[], str | None] | None = None
         if caller is not None:
             trial_id, slash, attempt = request.runner.rpartition("/")
             numbered = attempt.isascii() and attempt.isdigit() and len(attempt) <= len(str(MAX_COUNT))
             if not (slash and trial_id and numbered):
                 return refuse(400, f"the runner {request.runner[:100]!r} is not of the form trial/attempt")
             why_not = (
-                partial(experiment.admits, caller, trial_id, int(attempt))
-                if isinstance(experiment, SupportsRunnerAuthorization)
-                else partial(experiment.permits, caller, trial_id)
+                partial(runners.admits, caller, trial_id, int(attempt))
+                if isinstance(runners, SupportsRunnerAuthorization)
+                else partial(runners.permits, caller, trial_id)
             )
             if why := why_not():
                 return _send_away(experiment, why)
             if why := protocol_mismatch(request):
                 # Said as the end of the attempt, it is where users look: in the trial's status and the events.
-                end = AttemptEnd(cause="failed", error=why, retry=False)
-                experiment.apply(AttemptEnded(trial_id=trial_id, attempt=int(attempt), end=end))
+                _end(served, trial_id, int(attempt), AttemptEnd(cause="failed", error=why, retry=False))
                 return _refuse_when(426, why, experiment.committed())
         elif why := protocol_mismatch(request):
             return refuse(426, why)
-        answer = experiment.assign(request)
+        answer = runners.assign(request)
         if isinstance(answer, AssignmentAnswer):
             committed = _committed(experiment, answer)
             if committed is None:
@@ -287,11 +291,14 @@ class ReportService:
         return self._assign_later(experiment, answer, why_not)
 
     async def _assign_later(
-        self, experiment: Experiment, answer: Awaitable[AssignmentAnswer], why_not: Callable[[], str]
+        self,
+        experiment: OpenExperiment,
+        answer: Awaitable[AssignmentAnswer],
+        why_not: Callable[[], str | None] | None,
     ) -> Reply:
         try:
             found = await answer
-            if why := why_not():
+            if why_not is not None and (why := why_not()):
                 # Its pod was replaced while it waited, and the answer is for the pod that has taken its place.
                 refusal = _send_away(experiment, why)
                 return refusal if isinstance(refusal, tuple) else await refusal
@@ -306,61 +313,66 @@ class ReportService:
         return 200, _encoder.encode(answer)
 
 
-def _committed(experiment: Experiment, answer: AssignmentAnswer) -> Awaitable[None] | None:
-    """Return what an answer has to wait for; one without work ends a process, and waits for a proof, too."""
-    if answer.assignment is None and isinstance(experiment, SupportsFencing):
+def _committed(experiment: OpenExperiment, answer: AssignmentAnswer) -> Awaitable[None] | None:
+    """Return what an answer has to wait for; without work it ends a process, and waits for the fencing check."""
+    if answer.assignment is None:
         experiment.require_fencing_check()
     return experiment.committed()
 
 
-def _apply(experiment: Experiment, request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
+def _apply(served: Served, request: ReportRequest) -> ReportAnswer:
     """Apply what is new in a report and return the answer to it."""
+    experiment = served.experiment
     trial_id, attempt = request.trial_id, request.attempt
-    if answer.superseded:
-        return answer
-    if request.first > answer.received + 1:
-        # A gap, which what follows has to wait for. Who took what is missing has died since, or works on.
-        if isinstance(experiment, SupportsFencing):
-            experiment.require_fencing_check()
-        return answer
-    last = request.first + len(request.results) - 1
-    if answer.received + 1 <= last:
+    received = experiment.received(trial_id, attempt)
+    if received is None or request.first > received + 1:
+        # Superseded, which ends the process; or a gap, which what follows has to wait for: who took what is missing
+        # has died since, or works on.
+        experiment.require_fencing_check()
+        return experiment.answer(trial_id, attempt)
+    checkpoints = request.checkpoints
+    if request.first + len(request.results) - 1 > received:
         experiment.apply(
             ResultsReceived(
                 trial_id=trial_id,
                 attempt=attempt,
                 first=request.first,
                 results=request.results,
-                committed=request.checkpoints,
+                committed=checkpoints,
             )
         )
-        request.checkpoints = []
-        answer = experiment.answer(trial_id, attempt)
-    if request.checkpoints or request.deleted_checkpoints or request.unneeded_checkpoints:
+        checkpoints = []
+    if checkpoints or request.deleted_checkpoints or request.unneeded_checkpoints:
         experiment.apply(
             CheckpointsChanged(
                 trial_id=trial_id,
                 attempt=attempt,
-                committed=request.checkpoints,
+                committed=checkpoints,
                 deleted=request.deleted_checkpoints,
                 unneeded=request.unneeded_checkpoints,
             )
         )
     answer = experiment.answer(trial_id, attempt)
+    if answer.superseded:
+        experiment.require_fencing_check()
     if request.end is not None:
         # The trial's next attempt may start at once; this one is told of its own end, not that it is superseded.
-        experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=request.end))
+        _end(served, trial_id, attempt, request.end)
     return answer
+
+
+def _end(served: Served, trial_id: str, attempt: int, end: AttemptEnd) -> None:
+    end = served.runners.attempt_ended(trial_id, attempt, end)
+    served.experiment.apply(AttemptEnded(trial_id=trial_id, attempt=attempt, end=end))
 
 
 def _size(result: msgspec.Raw) -> int:
     return len(memoryview(result))
 
 
-def _send_away(experiment: Experiment, why: str) -> Reply | Awaitable[Reply]:
-    """Refuse a caller, which ends its process: not before it is proven that what is known here is the latest."""
-    if isinstance(experiment, SupportsFencing):
-        experiment.require_fencing_check()
+def _send_away(experiment: OpenExperiment, why: str) -> Reply | Awaitable[Reply]:
+    """Refuse a caller, which ends its process: not before it is checked that what is known here is the latest."""
+    experiment.require_fencing_check()
     return _refuse_when(403, why, experiment.committed())
 
 

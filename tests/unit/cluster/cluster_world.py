@@ -18,10 +18,11 @@ from virtual_time import VirtualLoop, until
 
 from trialpod.errors import StorageError
 from trialpod_operator.cluster import controller as controller_module
-from trialpod_operator.cluster import deletion, experiment_controller, hosted
+from trialpod_operator.cluster import deletion, experiment_controller
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.experiment import durable
 from trialpod_operator.experiment.replica.replica import COMMIT_BACKOFF_MAX_S, FencedError, Replica
 from trialpod_operator.reports.service import ReportService
 
@@ -160,7 +161,7 @@ class World:
 
         monkeypatch.setattr(experiment_controller, "open_storage", open_storage)
         monkeypatch.setattr(deletion, "open_storage", open_storage)
-        monkeypatch.setattr(hosted, "Replica", InlineReplica)
+        monkeypatch.setattr(durable, "Replica", InlineReplica)
         assert controller_module
 
     # -- operators --

@@ -433,7 +433,7 @@ def test_a_report_is_answered_while_a_suggestion_is_computed(tmp_path: Path) -> 
     host.apply(arrived.get(timeout=PATIENCE_S))  # the second one is being computed from now on
     raw = msgspec.Raw(metrics_encoder.encode({"training_iteration": 1, "score": 1.0}))
     host.apply(ResultsReceived(trial_id="t_00000", attempt=1, first=1, results=[raw]))
-    assert host.answer("t_00000", 1).received == 1
+    assert host.engine.answer("t_00000", 1).received == 1
     assert search.told == [["suggest", "t_00000", search.told[0][2]]]
     host.write_snapshot()  # put off
     assert host._journal.size_since_snapshot > 0

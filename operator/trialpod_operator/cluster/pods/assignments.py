@@ -2,7 +2,7 @@
 
 Invariants: an attempt begins with the first pod that is given it, and is given to the same pod again and again. The
 pods of a group get theirs together. Who is told that there is no work gets that answer from the operator that is in
-office, never from one that was replaced: the report service has it proven (`HostedExperiment.require_fencing_check`).
+office, never from one that was replaced: the report service requires the fencing check.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.resources import total_resources
 from trialpod_operator.cluster.pods.reuse import Reuse
 from trialpod_operator.engine.events import AttemptStarted
-from trialpod_operator.reports.service import Caller, NotReadyError
+from trialpod_operator.experiment.durable import NotReadyError
+from trialpod_operator.reports.service import Caller
 
 TOGETHER_S = 20.0
 """So long a pod's question waits for the other pods of its group; then it is to ask again."""
@@ -139,7 +140,7 @@ class Assignments:
             binding.expected_by = 0.0
             if self._pods.reuse is not None:
                 self._pods.reuse.began(binding)
-            self._pods.hosted.apply(
+            self._pods.durable.apply(
                 AttemptStarted(
                     trial_id=trial.trial_id,
                     attempt=binding.attempt,
@@ -153,15 +154,15 @@ class Assignments:
             self._pods.changed.add(trial.trial_id)
         else:
             # The pod may have told another operator, which has gone on from here, that the attempt is over.
-            self._pods.hosted.require_fencing_check()
+            self._pods.durable.require_fencing_check()
         if not request.rank:
-            self._pods.hosted.last_contact[trial.trial_id] = self._pods.clock()
-        assignment = self._pods.hosted.assignment(trial)
+            self._pods.durable.last_contact[trial.trial_id] = self._pods.clock()
+        assignment = self._pods.durable.assignment(trial)
         assignment.reuse = self._pods.reuse is not None and request.afresh
         if binding.group is not None:
             assignment.rank, assignment.world_size = request.rank, binding.group.size
             assignment.master_addr = self._pods.groups.address(binding)
-        folder = self._pods.hosted.host.files.path(trial).name
+        folder = self._pods.durable.dirname(trial)
         assignment.trial_dir = f"{names.WORK_DIR}/{folder}"
         return AssignmentAnswer(assignment=assignment)
 
@@ -176,7 +177,7 @@ class Assignments:
         ]
         if pods := [pod for pod in known if pod is not None]:
             return total_resources(pods)
-        return dict(binding.resources or self._pods.hosted.plan.resources_for(binding.trial.config))
+        return dict(binding.resources or self._pods.durable.plan.resources_for(binding.trial.config))
 
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
         binding = await self._pods.in_place.wait(trial_id, pod_attempt)
@@ -205,7 +206,7 @@ class Assignments:
         if not self.begin_group(binding):
             self._pods.enqueue()  # its timeout counts from now
             await group.wait(TOGETHER_S)
-        committed = self._pods.hosted.committed()  # here, not of whoever has taken over meanwhile
+        committed = self._pods.durable.committed()  # here, not of whoever has taken over meanwhile
         if committed is not None:
             await committed
         if self._pods.bindings.get(binding.trial.trial_id) is not binding or not binding.trial.running:

@@ -26,7 +26,7 @@ from trialpod.protocol.messages import AttemptEnd
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.assignments import Assignments
 from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, adopt, is_leaving
@@ -59,7 +59,7 @@ from trialpod_operator.engine.actions import (
 from trialpod_operator.engine.events import AttemptEnded, CapacityObserved
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.reports.service import NotReadyError
+from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class PodBindings:
     """Keeps the pods of one experiment as its engine wants them.
 
     Args:
-        key, experiment, hosted, work, seen, clock, wake: as in `ExperimentPods`.
+        key, experiment, durable, meter, work, cache, clock, enqueue: as in `ExperimentPods`.
         on_ending: told of every ending that was read from a pod.
     """
 
@@ -76,7 +76,8 @@ class PodBindings:
         self,
         key: str,
         experiment: Callable[[], TuneExperiment],
-        hosted: HostedExperiment,
+        durable: DurableExperiment,
+        meter: ExperimentMeter,
         work: PodWork,
         cache: ObjectCache,
         clock: Callable[[], float],
@@ -86,7 +87,8 @@ class PodBindings:
         self._pods = ExperimentPods(
             key,
             experiment,
-            hosted,
+            durable,
+            meter,
             work,
             cache,
             clock,
@@ -106,7 +108,7 @@ class PodBindings:
     def _take_over(self) -> None:
         """Find the pods of the attempts that were under way."""
         pods = self._pods
-        state = pods.hosted.host.engine.state
+        state = pods.durable.engine.state
         for trial in state.get_trials():
             item = pods.cache.trial(pods.key, names.trial_name(pods.name, trial.trial_id))
             if not trial.ended or item is None or (item.get("status") or {}).get("state") != trial.status:
@@ -209,8 +211,8 @@ class PodBindings:
         await self._diagnostics.refresh(now)
         await self._creation.create_missing(now)
         await self._clear_away(now)
-        if self._pods.hosted.host.engine.state.settings is not None:
-            self.observe_capacity(self._pods.hosted.host.engine.settings)
+        if self._pods.durable.engine.state.settings is not None:
+            self.observe_capacity(self._pods.durable.engine.settings)
         return self._next_look(now)
 
     # -- what should run --
@@ -231,7 +233,6 @@ class PodBindings:
         self._pods.bindings[trial_id] = binding
         self._pods.changed.add(trial_id)
         self._pods.in_place.started(binding)
-        self._pods.hosted.trial_started(trial)
 
     def _end_run(self, trial: Trial) -> None:
         self._pods.changed.add(trial.trial_id)
@@ -244,7 +245,6 @@ class PodBindings:
                 binding.group.release()
         if trial.ended:
             self._pods.in_place.ended(trial.trial_id)
-            self._pods.hosted.trial_ended(trial)
 
     def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
         """An attempt said how it ended; return how it did. A pod that goes on in place stays.
@@ -272,11 +272,11 @@ class PodBindings:
     async def _serve_idle(self, now: float) -> None:
         if self._pods.reuse is None:
             return
-        engine = self._pods.hosted.host.engine
+        engine = self._pods.durable.engine
 
         def needed() -> int | None:
             # What is decided and not carried out yet may need any of them.
-            settled = self._pods.hosted.committed_now and engine.state.settings is not None
+            settled = self._pods.durable.is_committed and engine.state.settings is not None
             return spare(engine, len(self._pods.bindings)) if settled else None
 
         await self._pods.reuse.serve(now, self._pods.bindings, engine.state.trials, needed)
@@ -307,12 +307,12 @@ class PodBindings:
             if not binding.assigned:
                 cause = "paused" if binding.trial.decision == "pause" else "stopped"
                 end = AttemptEnd(cause=cause)  # type: ignore[arg-type]  # both are causes
-                self._pods.hosted.apply(
+                self._pods.durable.apply(
                     AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)
                 )
 
     def _end_attempt(self, binding: PodBinding, end: AttemptEnd) -> None:
-        self._pods.hosted.apply(AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end))
+        self._pods.durable.apply(AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end))
 
     async def _replace_outdated(self) -> None:
         """Delete pods that wait on their nodes and were made from an earlier image, template or resources.
@@ -333,7 +333,7 @@ class PodBindings:
             if group:  # its pods belong together: all are those of another attempt
                 words = "spec.image, spec.resources or spec.template was changed before it began"
                 end = AttemptEnd(cause="preempted", error=words)
-                self._pods.hosted.apply(
+                self._pods.durable.apply(
                     AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)
                 )
             for pod in pods:
@@ -362,7 +362,7 @@ class PodBindings:
                 labels.get(names.TRIAL_ID_LABEL, ""), int(labels.get(names.ATTEMPT_LABEL) or "0")
             )
 
-        await self._collector.collect(now, current, stopped, stays, self._pods.hosted.host.engine.state.trials)
+        await self._collector.collect(now, current, stopped, stays, self._pods.durable.engine.state.trials)
 
     # -- small parts --
 
@@ -376,7 +376,7 @@ class PodBindings:
             if pod is not None:
                 pods.append(pod)
                 queued = queued or bool(queues.queue_of(pod))
-        known = self._pods.hosted.host.engine.state.flags.slots
+        known = self._pods.durable.engine.state.flags.slots
         found = slots(
             known,
             placed,
@@ -386,7 +386,7 @@ class PodBindings:
             grouped=spec.workers is not None,
         )
         if found is not None:
-            self._pods.hosted.apply(CapacityObserved(slots=found))
+            self._pods.durable.apply(CapacityObserved(slots=found))
 
     def _next_look(self, looked: float) -> float | None:
         """Return when there is more to do. What was due at this look has been done, or waits for news."""

@@ -54,8 +54,8 @@ class PodCreation:
         if any(binding.recreated for binding in missing):
             # Another operator may have gone on from here, and know that one of these had begun when its pod went
             # away: then what follows is another attempt, and not the same one in a second pod.
-            self._pods.hosted.require_fencing_check()
-            if not await self._pods.hosted.wait_committed(PROVEN_WITHIN_S):
+            self._pods.durable.require_fencing_check()
+            if not await self._pods.durable.wait_committed(PROVEN_WITHIN_S):
                 self.more = True
                 return
         # The first alone: where the server refuses it, it would refuse them all.
@@ -83,7 +83,7 @@ class PodCreation:
     def _missing_trials(self) -> list[Trial]:
         missing = []
         for trial_id in self._pods.changed:
-            trial = self._pods.hosted.host.engine.state.trials.get(trial_id)
+            trial = self._pods.durable.engine.state.trials.get(trial_id)
             if (
                 trial is not None
                 and self._pods.cache.trial(self._pods.key, names.trial_name(self._pods.name, trial_id)) is None

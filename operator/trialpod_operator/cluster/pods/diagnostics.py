@@ -147,7 +147,7 @@ class AttemptEndings:
             logger.info("attempt %d of %s fails: %s", binding.attempt, trial.trial_id, cause.message)
             end = cause.attempt_end()
             self._pods.changed.add(trial.trial_id)
-            self._pods.hosted.apply(FailureObserved(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
+            self._pods.durable.apply(FailureObserved(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
         return ended
 
     def _vanished(self, binding: PodBinding, last: Object, now: float) -> None:
@@ -174,14 +174,14 @@ class AttemptEndings:
                 ending = judged
             logger.info("attempt %d of %s ended: %s", binding.attempt, trial.trial_id, ending.message)
             self._on_ending(trial, ending)
-            self._pods.hosted.meter.ended(trial.trial_id, binding.attempt, ending.reason, ending.kind)
+            self._pods.meter.ended(trial.trial_id, binding.attempt, ending.reason, ending.kind)
             end = ending.attempt_end()
-            self._pods.hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
+            self._pods.durable.apply(AttemptEnded(trial_id=trial.trial_id, attempt=binding.attempt, end=end))
 
     async def ask_about_silent(self, now: float) -> None:
         """Ask the server about pods that it may have lost without our hearing of it."""
         asked = False
-        last_contact = self._pods.hosted.last_contact
+        last_contact = self._pods.durable.last_contact
         for binding in list(self._pods.bindings.values()):
             heard = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
             if now - heard < MISSING_S:

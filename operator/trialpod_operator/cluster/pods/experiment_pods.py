@@ -12,11 +12,12 @@ from functools import cached_property
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
-from trialpod_operator.cluster.hosted import HostedExperiment
+from trialpod_operator.cluster.metrics.instruments import ExperimentMeter
 from trialpod_operator.cluster.pods.binding import PodBinding
 from trialpod_operator.cluster.pods.group_work import GroupWork
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.pods.reuse import InPlaceReservations, Reuse
+from trialpod_operator.experiment.durable import DurableExperiment
 
 
 @dataclass(eq=False)
@@ -26,7 +27,8 @@ class ExperimentPods:
     Attributes:
         key: "namespace/name".
         experiment: returns the manifest that holds now.
-        hosted: the experiment's engine.
+        durable: the experiment's engine.
+        meter: counts what happens to the experiment.
         work: acts at the API server.
         seen: what the watches have shown.
         clock: seconds since the epoch.
@@ -40,7 +42,8 @@ class ExperimentPods:
 
     key: str
     experiment: Callable[[], TuneExperiment]
-    hosted: HostedExperiment
+    durable: DurableExperiment
+    meter: ExperimentMeter
     work: PodWork
     cache: ObjectCache
     clock: Callable[[], float]

@@ -29,7 +29,7 @@ from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.starts import exhausted
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.reports.service import NotReadyError
+from trialpod_operator.experiment.durable import NotReadyError
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
 from trialpod_operator.cluster.api_errors import ApiError
-from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.pending import PendingReason, summarize
@@ -31,6 +30,7 @@ from trialpod_operator.cluster.status.conditions import Problem, cut, is_startin
 from trialpod_operator.cluster.status.events import MAX_NOTE, KubernetesEvent, TrialEvents, transition_events
 from trialpod_operator.engine.actions import Action, TrialEnded, TrialRequeued, Warned
 from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.experiment.durable import DurableExperiment
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class StatusWriter:
     async def write(
         self,
         experiment: TuneExperiment | None,
-        hosted: HostedExperiment | None,
+        durable: DurableExperiment | None,
         bindings: PodBindings | None,
         problem: Problem | None,
         *,
@@ -186,23 +186,23 @@ class StatusWriter:
 
         Args:
             experiment: what the spec asks for, as far as it can be read.
-            hosted: the experiment while it is open.
+            durable: the experiment while it is open.
             bindings: its attempts and their pods.
             problem: why it does not go on.
             refused: the problem is in the spec itself: it is not tried again before that changes.
         """
         now = self._services.clock()
-        if hosted is None and problem is None:
+        if durable is None and problem is None:
             return None  # finished, and written down as such
-        if hosted is not None and bindings is not None:
-            all_written = await self._write_trials(hosted, bindings, now, LOOK_S)
+        if durable is not None and bindings is not None:
+            all_written = await self._write_trials(durable, bindings, now, LOOK_S)
         else:
             all_written = True
-        if hosted is not None and hosted.host.engine.finished and not hosted.files_stored and problem is None:
+        if durable is not None and durable.engine.finished and not durable.files_stored and problem is None:
             return EXPERIMENT_S  # it is over, and says so once its files are stored
         if now - self._written_at < EXPERIMENT_S and problem is None:
             return EXPERIMENT_S - (now - self._written_at) if all_written else 0.0
-        await self._write_experiment(experiment, hosted, bindings, problem, now, refused=refused)
+        await self._write_experiment(experiment, durable, bindings, problem, now, refused=refused)
         await self._post()
         if not all_written:
             return 0.0
@@ -212,20 +212,22 @@ class StatusWriter:
             return None
         return PROGRESS_S if len(bindings.under_way) <= PROGRESS_AT_ONCE else PROGRESS_AT_ONCE / PROGRESS_PER_S
 
-    async def write_final(self, experiment: TuneExperiment, hosted: HostedExperiment, bindings: PodBindings) -> bool:
+    async def write_final(
+        self, experiment: TuneExperiment, durable: DurableExperiment, bindings: PodBindings
+    ) -> bool:
         """Write everything now; return whether nothing is left to write."""
         now = self._services.clock()
-        await self._write_trials(hosted, bindings, now)
+        await self._write_trials(durable, bindings, now)
         if bindings.changed:
             return False
-        await self._write_experiment(experiment, hosted, bindings, None, now)
+        await self._write_experiment(experiment, durable, bindings, None, now)
         await self._post()
         return True
 
     async def _write_experiment(
         self,
         experiment: TuneExperiment | None,
-        hosted: HostedExperiment | None,
+        durable: DurableExperiment | None,
         bindings: PodBindings | None,
         problem: Problem | None,
         now: float,
@@ -234,35 +236,36 @@ class StatusWriter:
     ) -> None:
         waits = bindings.waits(now) if bindings is not None else []
         named = [(names.trial_name(self._name, trial.trial_id), why) for trial, why in waits]
-        if problem is None and hosted is not None and hosted.trouble:
-            denied = hosted.keys_refused
+        if problem is None and durable is not None and durable.storage_problem:
+            denied = durable.keys_refused
             reason = Reason.REFUSED if denied else Reason.STORAGE_UNAVAILABLE
-            problem = Problem(reason=reason, message=hosted.trouble, stalled=denied)
+            problem = Problem(reason=reason, message=durable.storage_problem, stalled=denied)
         elif problem is None and bindings is not None and (why := bindings.rejections.why) is not None:
-            problem = _refusal(why) if not hosted_started(hosted) else None
-        engine = hosted.host.engine if hosted is not None else None
-        remote = hosted.plan.remote if hosted is not None else None
+            problem = _refusal(why) if not _has_started(durable) else None
+        engine = durable.engine if durable is not None else None
+        remote = durable.plan.remote if durable is not None else None
         status = experiment_status(
             engine,
             name=self._name,
-            generation=self._generation if hosted is not None or refused else self._not_gone_on,
+            generation=self._generation if durable is not None or refused else self._not_gone_on,
             now=now,
             previous=self._status,
             waiting=summarize(named, now, self._status.get("waiting")),
             problem=problem,
             storage_uri=remote.uri if remote is not None else self._status.get("storageUri"),
-            seed=hosted.plan.document.get("seed") if hosted is not None else self._status.get("seed"),
-            uri_of=hosted.host.checkpoint_uri if hosted is not None else None,
+            seed=durable.plan.document.get("seed") if durable is not None else self._status.get("seed"),
+            uri_of=durable.checkpoint_uri if durable is not None else None,
             differs=self.trainable_differs,
         )
-        if hosted is not None and not same_status(self._status, status) and not await hosted.wait_committed(COMMIT_S):
+        changed = durable is not None and not same_status(self._status, status)
+        if durable is not None and changed and not await durable.wait_committed(COMMIT_S):
             if problem is None:
                 return  # nothing is said that is not committed
             status = experiment_status(
                 None, name=self._name, generation=self._not_gone_on, now=now, previous=self._status, problem=problem
             )
-            hosted = None
-        if hosted is None:  # what an earlier look found stays, until the engine says something else
+            durable = None
+        if durable is None:  # what an earlier look found stays, until the engine says something else
             status = {**{key: value for key, value in self._status.items() if key not in status}, **status}
         if same_status(self._status, status):
             return
@@ -303,17 +306,17 @@ class StatusWriter:
         return found
 
     async def _write_trials(
-        self, hosted: HostedExperiment, bindings: PodBindings, now: float, within_s: float | None = None
+        self, durable: DurableExperiment, bindings: PodBindings, now: float, within_s: float | None = None
     ) -> bool:
         """Write the trials' statuses; return False if time was up before all were written.
 
         Args:
-            hosted: the experiment.
+            durable: the experiment.
             bindings: its attempts and their pods.
             now: seconds since the epoch.
             within_s: so long writing is begun; None: until all are written.
         """
-        state = hosted.host.engine.state
+        state = durable.engine.state
         due = {trial_id for trial_id in bindings.changed if trial_id in state.trials}
         due |= self._progressed(bindings, now)
         waits = {trial.trial_id: why for trial, why in bindings.waits(now)}
@@ -340,14 +343,14 @@ class StatusWriter:
                 continue
             since = self._moving.pop(trial_id, now)
             bindings.changed.discard(trial_id)
-            status = self._trial_status(trial, item, hosted, bindings, waits.get(trial_id), now)
+            status = self._trial_status(trial, item, durable, bindings, waits.get(trial_id), now)
             if not same_status(item.get("status"), status):
                 plans.append((trial_id, item, status, since))
                 if within_s is not None and len(plans) >= at_once:
                     break  # the others are still among the changed ones
         if not plans:
             return True
-        if not await hosted.wait_committed(COMMIT_S):
+        if not await durable.wait_committed(COMMIT_S):
             bindings.changed.update(trial_id for trial_id, *_ in plans)
             return True
         room = asyncio.Semaphore(PARALLEL)
@@ -383,7 +386,7 @@ class StatusWriter:
         self,
         trial: Trial,
         item: Mapping[str, Any],
-        hosted: HostedExperiment,
+        durable: DurableExperiment,
         bindings: PodBindings,
         waiting: PendingReason | None,
         now: float,
@@ -392,7 +395,7 @@ class StatusWriter:
         name = names.trial_name(self._name, trial.trial_id)
         return trial_status(
             trial,
-            hosted.host.engine.settings,
+            durable.engine.settings,
             now,
             generation=int(item["metadata"].get("generation", 1)),
             previous=item.get("status"),
@@ -401,7 +404,7 @@ class StatusWriter:
             waiting=summarize([(name, waiting)], now, (item.get("status") or {}).get("waiting"))
             if waiting is not None
             else None,
-            storage_uri=hosted.host.checkpoint_uri(trial),
+            storage_uri=durable.checkpoint_uri(trial),
         )
 
     # -- events --
@@ -450,9 +453,9 @@ class StatusWriter:
         }
 
 
-def hosted_started(hosted: HostedExperiment | None) -> bool:
+def _has_started(durable: DurableExperiment | None) -> bool:
     """Return whether some attempt of the experiment has run."""
-    return hosted is not None and hosted.host.engine.state.flags.sound
+    return durable is not None and durable.engine.state.flags.sound
 
 
 def _refusal(why: PendingReason) -> Problem | None:

@@ -28,6 +28,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
@@ -39,7 +40,7 @@ from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import FencedError, PostDeleteCleanup
 from trialpod_operator.experiment.replica.upload_queue import UploadQueue
 
-__all__ = ["FencedError", "Replica"]
+__all__ = ["FencedError", "Replica", "ReplicaStatus"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,18 @@ PASSES = 6
 """Files are caught up with when only so many had changed since the last pass, and after so many passes."""
 
 _NO, _ASKED, _DONE = "no", "asked", "done"
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """Whether the storage takes what is to be replicated, and that in a sentence for people."""
+
+    reachable: bool
+    message: str
+
+
+def _log_status(status: ReplicaStatus) -> None:
+    logger.warning("%s", status.message)
 
 
 class Replica:
@@ -76,7 +89,7 @@ class Replica:
         self._requested = 0  # written by the journal's owner, read by the copying thread
         self._told = 0
         self._urgent = threading.Event()
-        self._report: Callable[[str], None] = logger.warning
+        self._report: Callable[[ReplicaStatus], None] = _log_status
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
         self._monotonic: Callable[[], float] = time.monotonic
         self._late = PostDeleteCleanup(storage, lambda: self._monotonic())
@@ -181,14 +194,14 @@ class Replica:
 
     def start(
         self,
-        report: Callable[[str], None],
+        report: Callable[[ReplicaStatus], None],
         fenced: Callable[[FencedError], None],
         committed: Callable[[int], None] = lambda _position: None,
     ) -> None:
         """Start copying. All three functions are called from the copying threads.
 
         Args:
-            report: told in one sentence when the storage cannot be reached, and when it can be again.
+            report: told when the storage cannot be reached, and when it can be again.
             fenced: told once when another process writes the same experiment; nothing is copied any more.
             committed: told a number that was given to `request`, once everything that the journal held at that call
                 is in the storage.
@@ -295,16 +308,16 @@ class Replica:
         """True when everything is copied, or nothing can be any more."""
         return self._thread is None or self._ended_copying
 
-    def problem(self) -> str:
-        """Return what could not be copied and why, or ""."""
+    def problem(self) -> str | None:
+        """Return what could not be copied, and why."""
         if self._broken is not None:
             return str(self._broken)
         if not self.done:
             return f"not everything is copied to {self.uri} yet; run again to copy the rest from {self._directory}"
-        return ""
+        return None
 
-    def close(self, timeout_s: float) -> str:
-        """Finish and wait for it for so many seconds; return what could not be copied and why, or ""."""
+    def close(self, timeout_s: float) -> str | None:
+        """Finish and wait for it for so many seconds; return what could not be copied, and why."""
         self.finish(lambda: None)
         end = self._monotonic() + timeout_s
         for thread in (self._thread, self._files_thread):
@@ -370,7 +383,8 @@ class Replica:
             first = not self._troubled
             self._troubled.add(thread)
         if first:
-            self._report(f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}")
+            message = f"{self.uri} takes nothing at the moment ({error}); everything is kept in {self._directory}"
+            self._report(ReplicaStatus(reachable=False, message=message))
 
     def _recovered(self, thread: str) -> None:
         with self._telling:
@@ -378,7 +392,7 @@ class Replica:
             over = not self._troubled
             self.refused = self.refused and not over
         if over:
-            self._report(f"{self.uri} is up to date again")
+            self._report(ReplicaStatus(reachable=True, message=f"{self.uri} is up to date again"))
 
     # -- what they do --
 

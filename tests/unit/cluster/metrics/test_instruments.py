@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from durable_support import SETTINGS, make_plan, within
+from durable_support import results as two_results
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from test_hosted import SETTINGS, Shell, within
-from test_hosted import results as two_results
 
 from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.cluster.metrics import instruments
 from trialpod_operator.cluster.metrics.instruments import REGISTRY, BoundedCounter, ExperimentMeter
+from trialpod_operator.cluster.shell import ClusterShell
+from trialpod_operator.engine.actions import Action, StartAttempt
 from trialpod_operator.engine.events import ResultsReceived, SettingsObserved, TimerFired
+from trialpod_operator.experiment.durable import DurableExperiment
 
 
 def value(name: str, **labels: str) -> float:
@@ -68,17 +72,24 @@ class TestExperimentMeter:
 
     def test_is_fed_by_an_open_experiment(self, tmp_path: Path) -> None:
         async def test() -> None:
-            shell = Shell(DirectoryStorage(tmp_path / "storage"), tmp_path / "work")
-            hosted = shell.start()
+            started: list[str] = []
+
+            def perform(action: Action) -> None:
+                if isinstance(action, StartAttempt):
+                    started.append(action.trial.trial_id)
+
+            storage = DirectoryStorage(tmp_path / "storage")
+            experiment = DurableExperiment.open(make_plan, tmp_path / "work", storage, time.time)
+            experiment.start(ClusterShell(perform, lambda error: None, lambda: None))
             before, times = value("trialpod_results_total"), value("trialpod_commit_seconds_count")
-            hosted.apply(SettingsObserved(settings=SETTINGS))
-            await within(hosted.settle())
+            experiment.apply(SettingsObserved(settings=SETTINGS))
+            await within(experiment.commit())
             assert value("trialpod_commit_seconds_count") == times + 1
-            hosted.apply(two_results(shell.starts()[0], 1, 0.5, 0.6))
-            await within(hosted.settle())
+            experiment.apply(two_results(started[0], 1, 0.5, 0.6))
+            await within(experiment.commit())
             assert value("trialpod_results_total") - before == 2
             assert value("trialpod_commit_seconds_count") - times == 2
-            await hosted.close(complete=False)
+            experiment.close()
 
         asyncio.run(test())
 

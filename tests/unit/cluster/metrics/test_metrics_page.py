@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from cluster_objects import NOW, Run
@@ -24,7 +24,7 @@ from trialpod_operator.cluster.options import OperatorOptions
 from trialpod_operator.cluster.status.build import experiment_status
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.reports.probes import Page, ProbeServer
-from trialpod_operator.reports.service import ReportService
+from trialpod_operator.reports.service import ReportService, Served
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -170,7 +170,10 @@ class OneExperiment:
         self.fails = False
 
     def find(self, name: str) -> Any:
-        return self
+        return Served(cast("Any", self), cast("Any", None))
+
+    def received(self, trial_id: str, attempt: int) -> int:
+        return 0
 
     def apply(self, event: Any) -> None:
         self.clock.now += 0.25

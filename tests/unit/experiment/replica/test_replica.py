@@ -17,7 +17,7 @@ from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod_operator.experiment.replica.files import Due, FileReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
-from trialpod_operator.experiment.replica.replica import FencedError, Replica
+from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
 
 
 def journal_of(directory: Path) -> Journal:
@@ -328,23 +328,23 @@ def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Pa
     here, there = tmp_path / "here", tmp_path / "there"
     storage = Outage(tmp_path / "storage", failures=2)
     journal_of(here).append(b"one")
-    told: list[str] = []
+    told: list[ReplicaStatus] = []
+    fenced: list[FencedError] = []
     healed = threading.Event()
 
-    def report(message: str) -> None:
-        told.append(message)
-        if "again" in message:
+    def report(status: ReplicaStatus) -> None:
+        told.append(status)
+        if status.reachable:
             healed.set()
 
     replica = Replica(here, storage)
-    replica.start(report, lambda error: told.append(str(error)))
+    replica.start(report, fenced.append)
     replica.request(1, urgent=True)
     assert healed.wait(30)
-    assert replica.close(30) == ""
-    assert [("connection refused" in message, "up to date again" in message) for message in told] == [
-        (True, False),
-        (False, True),
-    ]
+    assert replica.close(30) is None
+    assert [status.reachable for status in told] == [False, True]
+    assert "connection refused" in told[0].message
+    assert fenced == []
     Replica(there, storage).pull()
     assert history(there) == (None, [b"one"])
 
@@ -518,7 +518,7 @@ def test_a_file_that_is_looked_at_again_does_not_keep_a_snapshot_waiting_for_eve
     replica.request(1, urgent=True)
     assert told.wait(10.0)
     assert storage.read("trial_0/result.json") == b'{"loss": 1}\n{"loss": 2}\n'
-    assert replica.close(10.0) == ""
+    assert replica.close(10.0) is None
 
 
 def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up(

@@ -18,7 +18,6 @@ from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.journal.format import encode_snapshot
 from trialpod.tune.schedulers import FIFOScheduler
 from trialpod.tune.search import BasicVariantGenerator
-from trialpod_operator.cluster.hosted import HostedExperiment
 from trialpod_operator.engine.actions import Action, StartAttempt
 from trialpod_operator.engine.events import (
     AttemptEnded,
@@ -29,6 +28,7 @@ from trialpod_operator.engine.events import (
 )
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.durable import DurableExperiment, Shell
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import Replica
 
@@ -36,7 +36,7 @@ RUNNING = 3
 JOURNAL = ".trialpod/journal/"
 
 
-class Operator:
+class Operator(Shell):
     """One process that hosts the experiment; results of a trial are 1, 2, 3, ..."""
 
     def __init__(self, storage: MemoryStorage, directory: Path, samples: int) -> None:
@@ -44,8 +44,8 @@ class Operator:
         self.storage = storage
         self.directory = directory
         self.starts: list[Trial] = []
-        self.hosted = HostedExperiment.open(self._plan, directory, storage, time.time)
-        self.host = self.hosted.host
+        self.hosted = DurableExperiment.open(self._plan, directory, storage, time.time)
+        self.host = self.hosted.journaled
 
     @property
     def settings(self) -> Settings:
@@ -69,19 +69,18 @@ class Operator:
         )
 
     def start(self) -> Operator:
-        self.hosted.start(self._perform, lambda error: None, lambda: None)
+        self.hosted.start(self)
         return self
 
-    def _perform(self, action: Action) -> None:
+    def perform(self, action: Action) -> None:
         if isinstance(action, StartAttempt):
             self.starts.append(action.trial)
-            self.hosted.trial_started(action.trial)
 
     def trial(self, trial_id: str) -> Trial:
         return self.host.engine.state.trials[trial_id]
 
     async def next_start(self) -> Trial:
-        await self.hosted.settle()
+        await self.hosted.commit()
         trial = self.starts.pop(0)
         self.hosted.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=7))
         return trial
@@ -97,20 +96,20 @@ class Operator:
 
     def end(self, trial: Trial, cause: str = "completed") -> None:
         self.hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=AttemptEnd(cause=cause)))
-        self.hosted.trial_ended(trial)
 
     async def copied(self) -> None:
         """Everything that was to be copied at once is."""
-        await self.hosted.settle()
+        await self.hosted.commit()
         while not self.hosted.files_stored:  # noqa: ASYNC110 - the replica's threads tell nobody
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:
-        assert await self.hosted.close(complete=True) == ""
+        assert await self.hosted.finish(10.0) is None
+        self.hosted.close()
 
     async def die(self) -> None:
         await self.copied()
-        await self.hosted.close(complete=False)
+        self.hosted.close()
 
 
 def scores(storage: MemoryStorage, trial: Trial) -> list[int]:
@@ -193,8 +192,8 @@ def test_trials_that_end_after_a_snapshot_keep_what_they_had_before(storage: Mem
         trial = next(trial for trial in first.host.engine.state.get_trials() if trial.running)
         first.results(trial, 2)
         first.end(trial)
-        await first.hosted.settle()
-        await first.hosted.close(complete=False)  # perhaps before its files were copied
+        await first.hosted.commit()
+        first.hosted.close()  # perhaps before its files were copied
         second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
         assert second.trial(trial.trial_id).ended
         await second.close()

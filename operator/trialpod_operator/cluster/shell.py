@@ -1,0 +1,64 @@
+"""What the operator does for a `DurableExperiment`: hands its actions on, and measures it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS, ExperimentMeter
+from trialpod_operator.engine.actions import Action
+from trialpod_operator.engine.events import AnyEvent
+from trialpod_operator.experiment.durable import Shell
+from trialpod_operator.experiment.replica.replica import ReplicaStatus
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterShell(Shell):
+    """The shell of one experiment in a cluster.
+
+    Attributes:
+        meter: counts and times what happens to the experiment.
+
+    Args:
+        perform: carries out actions; called once they are committed.
+        broken: told once when the experiment cannot go on as it is open now.
+        changed: told when something changed that a status shows.
+    """
+
+    def __init__(
+        self,
+        perform: Callable[[Action], None],
+        broken: Callable[[BaseException], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.meter = ExperimentMeter()
+        self._perform = perform
+        self._broken = broken
+        self._changed = changed
+
+    def perform(self, action: Action) -> None:
+        """Carry out an action."""
+        self._perform(action)
+
+    def applied(self, event: AnyEvent, position: int, *, blocks: bool) -> None:
+        """Measure an event."""
+        self.meter.applied(event, position, waits=blocks)
+        self._changed()
+
+    def committed(self, position: int) -> None:
+        """Measure a commit."""
+        self.meter.committed(position)
+
+    def replica_changed(self, status: ReplicaStatus) -> None:
+        """Have the status say so."""
+        logger.warning("%s", status.message)
+        self._changed()
+
+    def replica_failed(self, times: int) -> None:
+        """Count failures of the storage."""
+        STORAGE_ERRORS.inc(times)
+
+    def broken(self, error: BaseException) -> None:
+        """Have the experiment reopened."""
+        self._broken(error)

@@ -1,0 +1,234 @@
+"""What an open experiment shows to the outside, and when: a folder plays the storage, and can be held up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import pytest
+from durable_support import SETTINGS, Gated, RecordingShell, make_plan, results, within
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import AttemptEnd
+from trialpod.storage.directory import DirectoryStorage
+from trialpod_operator.engine.actions import TrialCreated
+from trialpod_operator.engine.events import AttemptEnded, AttemptStarted, SettingsObserved
+from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.replica.replica import Replica
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(within_coroutine(test))
+
+
+async def within_coroutine(test: Callable[[], Awaitable[None]]) -> None:
+    async with asyncio.timeout(60):
+        await test()
+
+
+def test_no_action_is_given_out_before_the_storage_has_its_record(tmp_path: Path) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "work")
+        storage.gate.clear()
+        experiment = shell.start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        assert experiment.committed() is not None
+        await asyncio.sleep(0.05)  # whatever could happen has happened by then
+        assert shell.actions == []
+        storage.gate.set()
+        await within(experiment.commit())
+        assert [type(action) for action in shell.actions].count(TrialCreated) == 2
+        assert len(shell.starts()) == 2
+        assert experiment.committed() is None
+        experiment.close()
+
+    run(test)
+
+
+def test_results_that_nobody_waits_for_are_committed_within_about_a_second(tmp_path: Path) -> None:
+    async def test() -> None:
+        shell = RecordingShell(Gated(tmp_path / "storage"), tmp_path / "work")
+        experiment = shell.start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        trial_id = shell.starts()[0]
+        experiment.apply(AttemptStarted(trial_id=trial_id, attempt=1, pid=7))
+        await within(experiment.commit())
+        experiment.apply(results(trial_id, 1, 0.5, 0.6))
+        answer = experiment.answer(trial_id, 1)
+        assert answer.received == 2
+        committed = experiment.committed()
+        assert committed is not None
+        await within(committed, 5.0)
+        experiment.close()
+
+    run(test)
+
+
+def test_another_operator_goes_on_from_what_was_committed_and_from_nothing_else(tmp_path: Path) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "first")
+        experiment = shell.start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        trial_id = shell.starts()[0]
+        experiment.apply(results(trial_id, 1, 0.5))
+        await within(experiment.commit())
+        storage.gate.clear()
+        experiment.apply(results(trial_id, 2, 0.6))  # this one the operator takes with it
+        lost = experiment.committed()
+        assert lost is not None
+        experiment.close()
+        with pytest.raises(NotReadyError):
+            await lost
+
+        second = RecordingShell(DirectoryStorage(tmp_path / "storage"), tmp_path / "second").start()
+        assert second.engine.state.trials[trial_id].received == 1
+        second.apply(results(trial_id, 2, 0.6))
+        assert second.answer(trial_id, 1).received == 2
+        await within(second.commit())
+        second.close()
+        storage.gate.set()
+
+    run(test)
+
+
+def test_a_place_that_another_has_just_taken_is_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+    storage = DirectoryStorage(tmp_path / "storage")
+    storage.write(".trialpod/experiment.json", b'{"version": 1, "namespace": "team"}')
+    seen: list[object] = []
+
+    def refuse(stored: Mapping[str, object] | None) -> ExperimentPlan:
+        seen.append(stored)
+        if stored is not None:
+            raise InvalidInputError("it is another's")
+        return make_plan(stored)
+
+    with pytest.raises(InvalidInputError):
+        DurableExperiment.open(refuse, tmp_path / "here", storage, time.time)
+    assert seen == [None, {"version": 1, "namespace": "team"}]
+    assert storage.list() == [".trialpod/experiment.json"]
+
+
+def test_of_two_operators_the_one_that_comes_second_to_an_object_is_stopped_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        first = RecordingShell(storage, tmp_path / "first")
+        first.start().apply(SettingsObserved(settings=SETTINGS))
+        await within(first.experiment.commit())
+        trial_id = first.starts()[0]
+        second = RecordingShell(storage, tmp_path / "second")
+        second.start().apply(results(trial_id, 1, 0.9))
+        await within(second.experiment.commit())
+
+        first.experiment.apply(results(trial_id, 1, 0.1))
+        with pytest.raises(NotReadyError):
+            await within(first.experiment.commit())
+        assert len(first.errors) == 1
+        with pytest.raises(NotReadyError):
+            first.experiment.apply(results(trial_id, 2, 0.2))
+        third = RecordingShell(storage, tmp_path / "third").start()
+        assert third.engine.state.trials[trial_id].value == 0.9
+        for each in (first.experiment, second.experiment, third):
+            each.close()
+
+    run(test)
+
+
+def test_while_the_storage_is_down_nothing_is_confirmed_and_afterwards_everything(tmp_path: Path) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "work")
+        experiment = shell.start()
+        storage.refuse = True
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        committed = experiment.committed()
+        assert committed is not None
+        await shell.until(lambda: bool(experiment.storage_problem))
+        assert "the storage is down" in str(experiment.storage_problem)
+        assert shell.actions == []
+        storage.refuse = False
+        await within(committed)
+        assert len(shell.starts()) == 2
+        await shell.until(lambda: not experiment.storage_problem)
+        experiment.close()
+
+    run(test)
+
+
+def test_a_complete_end_leaves_everything_in_the_storage(tmp_path: Path) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "work")
+        experiment = shell.start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        for trial_id in shell.starts():
+            experiment.apply(results(trial_id, 1, 0.5))
+            experiment.apply(AttemptEnded(trial_id=trial_id, attempt=1, end=AttemptEnd(cause="completed")))
+        assert experiment.engine.finished
+        assert await experiment.finish(10.0) is None
+        experiment.close()
+        keys = storage.list()
+        assert len([key for key in keys if key.endswith("/result.json")]) == 2
+        again = RecordingShell(storage, tmp_path / "again").experiment
+        assert again.engine.finished
+        again.close()
+
+    run(test)
+
+
+def test_a_log_that_comes_while_its_trial_is_copied_is_copied_too(tmp_path: Path) -> None:
+    class Late(DirectoryStorage):
+        """While the log is written here, another pod's output is kept."""
+
+        hook: Callable[[], None] = staticmethod(lambda: None)
+
+        def write(self, key: str, data: bytes) -> None:
+            super().write(key, data)
+            if key.endswith("log.txt"):
+                hook, self.hook = self.hook, lambda: None  # type: ignore[method-assign]
+                hook()
+
+    storage = Late(tmp_path / "storage")
+    directory = tmp_path / "work"
+    replica = Replica(directory, storage)
+    (directory / "trial").mkdir(parents=True)
+    log = directory / "trial" / "log.txt"
+    log.write_text("first\n")
+
+    def more() -> None:
+        log.write_text("first\nsecond\n")
+        replica.copy_soon("trial")
+
+    storage.hook = more  # type: ignore[method-assign]
+    replica.trial_ended("trial")
+    replica.copy(everything=False)
+    assert replica.files_due("trial")
+    replica.copy(everything=False)
+    assert not replica.files_due()
+    assert storage.read("trial/log.txt") == b"first\nsecond\n"
+
+
+def test_a_settled_experiment_is_let_go_although_its_last_snapshot_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        storage = Gated(tmp_path / "storage")
+        shell = RecordingShell(storage, tmp_path / "work")
+        experiment = shell.start()
+        experiment.apply(SettingsObserved(settings=SETTINGS))
+        await within(experiment.commit())
+        storage.gate.clear()
+        assert "not everything is copied" in str(await experiment.finish(0.1))
+        experiment.close()
+        storage.gate.set()
+
+    run(test)
