@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trialpod_operator.api.inspection import changeable
 from trialpod_operator.api.models import (
     Model,
     StorageSpec,
@@ -25,29 +26,6 @@ from trialpod_operator.api.models import (
     TuneExperimentSpec,
 )
 from trialpod_operator.api.trial_models import TuneTrial, TuneTrialSpec
-
-BUDGET_FIELDS = frozenset(
-    {
-        "numSamples",
-        "maxConcurrentTrials",
-        "timeBudget",
-        "progressDeadline",
-        "maxTrialHours",
-        "maxGpuHours",
-        "failurePolicy",
-        "suspend",
-        "storage",
-        "resources",
-        "image",
-        "template",
-        "ttlSecondsAfterFinished",
-        "finishedPods",
-    }
-)
-"""Parts of a TuneExperiment's spec that can change at any time; of storage, only what says not where the data is."""
-
-CORRECTABLE_FIELDS = frozenset({"trainable"})
-"""Parts of a TuneExperiment's spec that can change until a trial has reported a result or saved a checkpoint."""
 
 FIXED_STORAGE = ("uri", "endpoint", "scopedCredentials")
 
@@ -94,7 +72,7 @@ def _fixed_once_started() -> list[Rule]:
     rules = [
         Rule(f"{not_started} || ({_unchanged(f'spec.{name}')})", f"spec.{name} {advice}", f".spec.{name}")
         for name in spec_fields()
-        if name not in BUDGET_FIELDS | CORRECTABLE_FIELDS
+        if name not in changeable("any time") | changeable("before results")
     ]
     # Nothing is known of what an older operator has started: it did not say whether anything was reported.
     nothing_reported = "(has(oldSelf.status.trainableFixed) && !oldSelf.status.trainableFixed)"
@@ -105,7 +83,7 @@ def _fixed_once_started() -> list[Rule]:
             "start another experiment under a new name",
             f".spec.{name}",
         )
-        for name in sorted(CORRECTABLE_FIELDS)
+        for name in sorted(changeable("before results"))
     ]
     rules.append(
         Rule(

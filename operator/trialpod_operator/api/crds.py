@@ -16,6 +16,7 @@ import yaml
 from msgspec import inspect
 
 from trialpod_operator.api import cel, duration, quantity
+from trialpod_operator.api.inspection import changeable, peel
 from trialpod_operator.api.models import TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.status_models import NEVER_OBSERVED, Condition, StatusModel, TuneExperimentStatus
 from trialpod_operator.api.trial_models import PENDING, TuneTrial, TuneTrialSpec, TuneTrialStatus
@@ -157,9 +158,9 @@ def _root(whole: type[TuneExperiment | TuneTrial], spec: type[Any], status: type
     spec_schema, status_schema = schema_of(spec), schema_of(status)
     if whole is TuneExperiment:
         for name, field in spec_schema["properties"].items():
-            if name in cel.CORRECTABLE_FIELDS:
+            if name in changeable("before results"):
                 field["description"] += " Cannot change once a trial has reported a result or saved a checkpoint."
-            elif name not in cel.BUDGET_FIELDS:
+            elif name not in changeable("any time"):
                 field["description"] += " Cannot change once the experiment has started."
     status_schema["default"] = {"observedGeneration": NEVER_OBSERVED}
     if whole is TuneTrial:
@@ -185,7 +186,7 @@ def schema_of(model: type[msgspec.Struct]) -> Schema:
 
 
 def _schema(kind: inspect.Type) -> Schema:
-    kind, description, extra = _peel(kind)
+    kind, description, extra = peel(kind)
     schema = _bare(kind, extra)
     if description:
         schema = {"description": description, **{key: schema[key] for key in schema if key != "description"}}
@@ -237,7 +238,7 @@ def _struct(kind: inspect.StructType) -> Schema:
 
 
 def _with_default(schema: Schema, field: inspect.Field, strict: bool) -> Schema:
-    _, _, extra = _peel(field.type)
+    _, _, extra = peel(field.type)
     if strict and isinstance(field.default, bool | int | str) and extra.get("defaulted", True):
         # `kubectl explain` shows descriptions, but no defaults.
         shown = f" Default: {json.dumps(field.default)}." if field.default != "" else ""
@@ -246,7 +247,7 @@ def _with_default(schema: Schema, field: inspect.Field, strict: bool) -> Schema:
 
 
 def _dict(kind: inspect.DictType, extra: dict[str, Any]) -> Schema:
-    values, _, _ = _peel(kind.value_type)
+    values, _, _ = peel(kind.value_type)
     if isinstance(values, inspect.AnyType):
         return dict(_OPAQUE)
     schema: Schema = {"type": "object", "additionalProperties": _schema(kind.value_type)}
@@ -259,7 +260,7 @@ def _list(kind: inspect.ListType) -> Schema:
     schema: Schema = {"type": "array", "items": _schema(kind.item_type)}
     if kind.max_length is not None:
         schema["maxItems"] = kind.max_length
-    item, _, _ = _peel(kind.item_type)
+    item, _, _ = peel(kind.item_type)
     if isinstance(item, inspect.StructType) and item.cls is Condition:
         return {**schema, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     return {**schema, "x-kubernetes-list-type": "atomic"}
@@ -320,24 +321,6 @@ def _with_rules(schema: Schema, rules: Iterable[cel.Rule]) -> Schema:
     if entries := [rule.as_schema() for rule in rules]:
         schema["x-kubernetes-validations"] = entries
     return schema
-
-
-def _peel(kind: inspect.Type) -> tuple[inspect.Type, str, dict[str, Any]]:
-    """Return a type without its metadata and without "or None", its description, and the `extra` of its metadata."""
-    description = ""
-    extra: dict[str, Any] = {}
-    while True:
-        if isinstance(kind, inspect.Metadata):
-            description = description or (kind.extra_json_schema or {}).get("description", "")
-            extra = {**(kind.extra or {}), **extra}
-            kind = kind.type
-        elif isinstance(kind, inspect.UnionType):
-            rest = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-            if len(rest) != 1:
-                return kind, description, extra
-            kind = rest[0]
-        else:
-            return kind, description, extra
 
 
 def _first_sentence(model: type[Any]) -> str:

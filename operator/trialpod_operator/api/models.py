@@ -8,7 +8,9 @@ tell beforehand what they may cost. Whole numbers are bounded because JSON's are
 
 `extra` of a `Meta` serves validator and schema: `format` names a parser ("duration", "quantity") or a schema of its
 own ("pod-template"), `expected` is what a pattern wants, in words; `defaulted: False` keeps a default out of the
-schema; `keys: "resources"` has the keys of a mapping checked.
+schema; `keys: "resources"` has the keys of a mapping checked. `change` says when a field of a spec may change, once
+the experiment has started ("any time", "before results"; without it never). `cluster: True` marks what means nothing
+on one machine.
 """
 
 from __future__ import annotations
@@ -178,7 +180,9 @@ class TrainableSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    config_map_ref: Annotated[ConfigMapRef, Meta(description="A Python file in a ConfigMap.")] | None = None
+    config_map_ref: (
+        Annotated[ConfigMapRef, Meta(description="A Python file in a ConfigMap.", extra={"cluster": True})] | None
+    ) = None
     pickle: Annotated[Pickle, Meta(description="A pickled Trainable; written by clients, not by hand.")] | None = None
 
 
@@ -266,7 +270,10 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     credentials_secret: (
         Annotated[
             DnsSubdomain,
-            Meta(description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in the same namespace."),
+            Meta(
+                description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in the same namespace.",
+                extra={"cluster": True},
+            ),
         ]
         | None
     ) = None
@@ -275,7 +282,8 @@ class StorageSpec(Model, frozen=True, kw_only=True):
             ScopedCredentials,
             Meta(
                 description="Give pods short-lived keys to their own trial's data, by the store's token service "
-                "(STS), instead of mounting the Secret. {} takes the defaults. Default: pods mount the Secret."
+                "(STS), instead of mounting the Secret. {} takes the defaults. Default: pods mount the Secret.",
+                extra={"cluster": True},
             ),
         ]
         | None
@@ -283,7 +291,7 @@ class StorageSpec(Model, frozen=True, kw_only=True):
     create_bucket: Annotated[bool, Meta(description="Create the bucket when it is missing.")] = False
     deletion_policy: Annotated[
         Literal["Retain", "Delete"],
-        Meta(description="What becomes of the stored data when the experiment is deleted."),
+        Meta(description="What becomes of the stored data when the experiment is deleted.", extra={"cluster": True}),
     ] = "Retain"
 
 
@@ -322,7 +330,9 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
 class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     """What to tune, and how."""
 
-    trainable: Annotated[TrainableSpec, Meta(description="What every trial runs.")]
+    trainable: Annotated[
+        TrainableSpec, Meta(description="What every trial runs.", extra={"change": "before results"})
+    ]
     search_space: Annotated[
         dict[str, Any],
         Meta(
@@ -341,12 +351,18 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             ge=-1,
             le=MAX_INT,
             description="Samples to draw; each is the whole grid where there is one. -1 = without limit.",
+            extra={"change": "any time"},
         ),
     ] = 1
     max_concurrent_trials: (
         Annotated[
             int,
-            Meta(ge=1, le=MAX_INT, description="Trials that may run at once. Default: as many as there is room for."),
+            Meta(
+                ge=1,
+                le=MAX_INT,
+                description="Trials that may run at once. Default: as many as there is room for.",
+                extra={"change": "any time"},
+            ),
         ]
         | None
     ) = None
@@ -364,7 +380,10 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     time_budget: (
         Annotated[
             Duration,
-            Meta(description="How long the experiment may run, such as 2h, 90m or 1h30m; a number means seconds."),
+            Meta(
+                description="How long the experiment may run, such as 2h, 90m or 1h30m; a number means seconds.",
+                extra={"change": "any time"},
+            ),
         ]
         | None
     ) = None
@@ -373,7 +392,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             Duration,
             Meta(
                 description="How long a trial that runs may report neither a result nor a checkpoint before its "
-                "attempt fails, such as 30m. Half way there is a warning. Default: no limit."
+                "attempt fails, such as 30m. Half way there is a warning. Default: no limit.",
+                extra={"change": "any time"},
             ),
         ]
         | None
@@ -385,6 +405,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
                 ge=0,
                 le=MAX_INT,
                 description="End the experiment gracefully when its trials have run so many hours, all together.",
+                extra={"change": "any time"},
             ),
         ]
         | None
@@ -396,6 +417,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
                 ge=0,
                 le=MAX_INT,
                 description="End the experiment gracefully when its trials have had so many GPU hours, all together.",
+                extra={"change": "any time"},
             ),
         ]
         | None
@@ -420,7 +442,9 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     checkpoint: Annotated[CheckpointSpec, Meta(description="When trials checkpoint, and what is kept.")] = (
         CheckpointSpec()
     )
-    failure_policy: Annotated[FailurePolicy, Meta(description="What happens when a trial fails.")] = FailurePolicy()
+    failure_policy: Annotated[
+        FailurePolicy, Meta(description="What happens when a trial fails.", extra={"change": "any time"})
+    ] = FailurePolicy()
     reuse_pods: Annotated[
         bool,
         Meta(
@@ -433,32 +457,53 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Literal["Delete", "KeepFailed", "Keep"],
         Meta(
             description="What becomes of pods whose attempt has ended, once their logs are in the storage: Delete, "
-            "KeepFailed or Keep. Those that are kept go with the experiment."
+            "KeepFailed or Keep. Those that are kept go with the experiment.",
+            extra={"cluster": True, "change": "any time"},
         ),
     ] = "Delete"
     storage: (
-        Annotated[StorageSpec, Meta(description="Where results go. Local default: ./trialpod-results.")] | None
-    ) = None
-    suspend: Annotated[bool, Meta(description="Checkpoint and stop all trials; false goes on with them.")] = False
-    ttl_seconds_after_finished: (
-        Annotated[int, Meta(ge=0, le=MAX_INT, description="Delete the experiment so many seconds after its end.")]
+        Annotated[
+            StorageSpec,
+            Meta(description="Where results go. Local default: ./trialpod-results.", extra={"change": "any time"}),
+        ]
         | None
     ) = None
-    image: Annotated[Text, Meta(description="Image of the trial's container.")] | None = None
+    suspend: Annotated[
+        bool,
+        Meta(description="Checkpoint and stop all trials; false goes on with them.", extra={"change": "any time"}),
+    ] = False
+    ttl_seconds_after_finished: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=MAX_INT,
+                description="Delete the experiment so many seconds after its end.",
+                extra={"cluster": True, "change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
+    image: (
+        Annotated[
+            Text, Meta(description="Image of the trial's container.", extra={"cluster": True, "change": "any time"})
+        ]
+        | None
+    ) = None
     resources: Annotated[
         dict[ResourceName, Quantity],
         Meta(
             max_length=32,
             description="Requests and limits of the trial's container, both the same, such as {cpu: 2, memory: 4Gi}; "
             "also nvidia.com/gpu.",
-            extra={"keys": "resources"},
+            extra={"change": "any time", "keys": "resources"},
         ),
     ] = {}
     template: Annotated[
         dict[str, Any],
         Meta(
             description="A PodTemplateSpec for the trials' pods; image and resources are laid over it.",
-            extra={"format": "pod-template"},
+            extra={"cluster": True, "change": "any time", "format": "pod-template"},
         ),
     ] = {}
     workers: (
@@ -466,7 +511,8 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
             WorkersSpec,
             Meta(
                 description="More pods for each trial, which start together with its first one and run the same "
-                "trainable as ranks 1, 2, ...; the trial fails or restarts as one. Default: none."
+                "trainable as ranks 1, 2, ...; the trial fails or restarts as one. Default: none.",
+                extra={"cluster": True},
             ),
         ]
         | None

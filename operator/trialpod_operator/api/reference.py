@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import inspect
+
 from trialpod_operator.api.crds import schema_of
+from trialpod_operator.api.inspection import fields_of, peel
 from trialpod_operator.api.models import TuneExperimentSpec
 from trialpod_operator.api.reasons import Place, reasons_of
 
 Schema = Mapping[str, Any]
 
-CLUSTER_ONLY = (
-    "finishedPods",
-    "image",
-    "storage.credentialsSecret",
-    "storage.deletionPolicy",
-    "storage.scopedCredentials",
-    "template",
-    "trainable.configMapRef",
-    "ttlSecondsAfterFinished",
-    "workers",
-)
+
+def _cluster_only(kind: inspect.Type, path: str) -> Iterator[str]:
+    kind, _, extra = peel(kind)
+    if extra.get("cluster"):
+        yield path
+    elif isinstance(kind, inspect.StructType):
+        for name, each in fields_of(kind).items():
+            yield from _cluster_only(each.type, f"{path}.{name}".removeprefix("."))
+
+
+CLUSTER_ONLY = tuple(sorted(_cluster_only(inspect.type_info(TuneExperimentSpec), "")))
 """Fields that say something of pods or of a cluster's resources; `trialpod run` passes over them or refuses them."""
 
 _HEAD = """\

@@ -23,7 +23,8 @@ from msgspec import inspect
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.duration import parse_duration
-from trialpod_operator.api.models import MAX_INT, Model, TuneExperiment
+from trialpod_operator.api.inspection import fields_of, model_of, peel, root
+from trialpod_operator.api.models import MAX_INT, Metadata, TuneExperiment
 from trialpod_operator.api.paths import Path, format_path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
@@ -68,7 +69,7 @@ def check_document(document: Document, *, started: bool = False) -> Checked:
         started: the experiment has begun, so what an earlier version accepted must do.
     """
     walker = Walker(document)
-    walker.check(_root(), document.value, ())
+    walker.check(root(), document.value, ())
     findings = check_rules(document, {path for path, _ in walker.problems}, started=started)
     problems = [problem for _, problem in walker.problems] + findings.problems
     experiment = None
@@ -88,51 +89,10 @@ def in_order(problems: list[Problem]) -> list[Problem]:
     return sorted(unique, key=lambda problem: float("inf") if problem.line is None else problem.line)
 
 
-@functools.cache
-def _root() -> inspect.Type:
-    return inspect.type_info(TuneExperiment)
-
-
 def _without_server_fields(value: dict[str, Any]) -> dict[str, Any]:
     top = {key: part for key, part in value.items() if key not in TuneExperiment.server_fields}
-    hidden = model_of("metadata").server_fields
+    hidden = Metadata.server_fields
     return {**top, "metadata": {key: part for key, part in top["metadata"].items() if key not in hidden}}
-
-
-def fields_of(struct: inspect.StructType) -> dict[str, inspect.Field]:
-    """Return the fields of a model by their names in a manifest."""
-    return {each.encode_name: each for each in struct.fields}
-
-
-def model_of(*keys: str) -> type[Model]:
-    """Return the model at a path of field names."""
-    kind = unwrap(_root())[0]
-    for key in keys:
-        assert isinstance(kind, inspect.StructType)
-        kind = unwrap(fields_of(kind)[key].type)[0]
-    assert isinstance(kind, inspect.StructType)
-    return _model(kind)
-
-
-def _model(struct: inspect.StructType) -> type[Model]:
-    assert issubclass(struct.cls, Model)
-    return struct.cls
-
-
-def unwrap(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
-    """Return the type without its metadata and without "or None", and the `extra` of its metadata."""
-    extra: dict[str, Any] = {}
-    while True:
-        if isinstance(kind, inspect.Metadata):
-            extra = {**(kind.extra or {}), **extra}
-            kind = kind.type
-        elif isinstance(kind, inspect.UnionType):
-            rest = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-            if len(rest) != 1:
-                return kind, extra
-            kind = rest[0]
-        else:
-            return kind, extra
 
 
 @functools.cache
@@ -141,13 +101,13 @@ def _places() -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
 
     def visit(kind: inspect.Type, path: Path) -> None:
-        kind, _ = unwrap(kind)
+        kind, _, _ = peel(kind)
         if isinstance(kind, inspect.StructType):
             for name, each in fields_of(kind).items():
                 places.setdefault(name, []).append(format_path((*path, name)))
                 visit(each.type, (*path, name))
 
-    visit(_root(), ())
+    visit(root(), ())
     return places
 
 
@@ -176,7 +136,7 @@ class Walker:
 
     def check(self, kind: inspect.Type, value: Any, path: Path) -> None:
         """Check one value against its type."""
-        kind, extra = unwrap(kind)
+        kind, _, extra = peel(kind)
         if isinstance(kind, inspect.StructType):
             self._struct(kind, value, path)
         elif isinstance(kind, inspect.DictType):
@@ -218,7 +178,7 @@ class Walker:
             self._wrong_type(value, path, "a mapping with the fields " + ", ".join(fields_of(kind)))
             return
         fields = fields_of(kind)
-        server_fields = _model(kind).server_fields
+        server_fields = model_of(kind).server_fields
         for key, part in value.items():
             if key in fields:
                 self.check(fields[key].type, part, (*path, key))
@@ -245,7 +205,7 @@ class Walker:
 
     @staticmethod
     def _missing(each: inspect.Field) -> str:
-        kind, extra = unwrap(each.type)
+        kind, _, extra = peel(each.type)
         if isinstance(kind, inspect.LiteralType):
             return f"is missing; it must be {' or '.join(map(str, kind.values))}"
         if "expected" in extra:

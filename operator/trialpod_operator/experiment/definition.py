@@ -19,11 +19,8 @@ from trialpod.tune.backends import ExperimentRequest
 from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.search import SearchGenerator
 from trialpod.tune.search.sample import Categorical, Domain, Function
-from trialpod_operator.api.cel import BUDGET_FIELDS
+from trialpod_operator.api.inspection import changeable
 from trialpod_operator.api.search_space import varies
-
-CHANGEABLE = BUDGET_FIELDS | {"stop", "checkpoint"}
-"""Parts of a spec that may change between two runs on one machine."""
 
 MAX_TEXT = 200
 MAX_SHOWN = 12
@@ -105,7 +102,7 @@ def _compared(field: str, old: Any, new: Any) -> list[Difference]:
 def _of_specs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
     found: list[Difference] = []
     for key in [*now, *(key for key in before if key not in now)]:
-        if key not in CHANGEABLE:
+        if key not in changeable("any time") | {"stop", "checkpoint"}:
             _compare(f"spec.{key}", before.get(key, _MISSING), now.get(key, _MISSING), found)
     return [each for each in found if each.field != "spec.trainable.source"]  # code may change
 

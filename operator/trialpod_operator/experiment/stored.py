@@ -15,7 +15,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyMissingError, Storage, storage_error
 from trialpod.storage.file_tree import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
-from trialpod_operator.api.cel import BUDGET_FIELDS
+from trialpod_operator.api.inspection import changeable
 
 FORMAT_VERSION = 1
 
@@ -126,4 +126,4 @@ def _encoded(document: dict[str, Any]) -> bytes:
 def fixed_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return the paths of what differs between two specs and must not, once trials exist."""
     keys = [*new, *(key for key in old if key not in new)]
-    return [f"spec.{key}" for key in keys if key not in BUDGET_FIELDS and old.get(key) != new.get(key)]
+    return [f"spec.{key}" for key in keys if key not in changeable("any time") and old.get(key) != new.get(key)]

@@ -392,8 +392,8 @@ def _comparable(item: Mapping[str, Any]) -> Json:
     """Return the parts of a spec that make an experiment what it is, in one form whoever wrote them down."""
     import msgspec
 
-    from trialpod_operator.api.cel import BUDGET_FIELDS
     from trialpod_operator.api.document import Document
+    from trialpod_operator.api.inspection import changeable
     from trialpod_operator.api.models import TuneExperimentSpec
     from trialpod_operator.api.validation import check_document
 
@@ -403,7 +403,7 @@ def _comparable(item: Mapping[str, Any]) -> Json:
     own["metadata"] = {"name": item["metadata"]["name"]}
     checked = check_document(Document(own))
     spec: Json = known if checked.experiment is None else msgspec.to_builtins(checked.experiment.spec)
-    kept = {key: value for key, value in spec.items() if key in _BUDGET or key not in BUDGET_FIELDS}
+    kept = {key: value for key, value in spec.items() if key in _BUDGET or key not in changeable("any time")}
     kept["searchSpace"] = _without_data(kept.get("searchSpace"))
     kept["storage"] = {"uri": (spec.get("storage") or {}).get("uri")}
     return kept

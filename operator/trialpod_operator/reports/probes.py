@@ -1,8 +1,9 @@
-"""Answers the kubelet's probes on a plain port of its own: GET /healthz, GET /readyz; and serves pages of text there.
+"""The kubelet's probes on a plain port of its own, GET /healthz and GET /readyz, and pages of text such as /metrics.
 
-No identity, no TLS, no request body, one request per connection. What a probe may learn is a sentence.
+No identity, no TLS, no request body, one request per connection. A probe answers with one sentence.
 
-Invariants: a client gets a few seconds and a few kilobytes; too many at once are turned away.
+Invariants: a client gets a few seconds and a few kilobytes; too many at once are refused. Own code:
+aiohttp.web limits neither the time until the head of a request is complete nor the number of clients.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 Probe = Callable[[], tuple[bool, str]]
-"""Tells whether all is well, and says so in a sentence."""
+"""Returns whether all is well, and a sentence about it."""
 
 
 @dataclass(frozen=True)

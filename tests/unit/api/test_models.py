@@ -4,12 +4,12 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from trialpod_operator.api.inspection import fields_of, peel
 from trialpod_operator.api.models import Model, TuneExperiment
-from trialpod_operator.api.validation import fields_of, unwrap
 
 
 def _fields(kind: inspect.Type, path: str = "") -> list[tuple[str, inspect.Field]]:
-    kind, _ = unwrap(kind)
+    kind, _, _ = peel(kind)
     if isinstance(kind, inspect.ListType):
         return _fields(kind.item_type, f"{path}[]")
     if not isinstance(kind, inspect.StructType):
