@@ -142,7 +142,9 @@ def run_members(engine: Engine) -> int:
                 continue
             now += 1e-4
             attempt, checkpoint = trial.attempt, trial.checkpoint
-            reached = trial.iteration if trial.received else (checkpoint.iteration if checkpoint is not None else 0)
+            reached = (
+                trial.iteration if trial.current.received else (checkpoint.iteration if checkpoint is not None else 0)
+            )
             horizons = engine.answer(trial_id, attempt).horizons
             until = min((int(horizon.at) for horizon in horizons), default=MAX_T)
             until = min(max(until, reached + 1), MAX_T)
@@ -152,7 +154,7 @@ def run_members(engine: Engine) -> int:
             saved = CheckpointInfo(
                 name=f"c{index}", index=index, iteration=until, metrics={"training_iteration": until}, attempt=attempt
             )
-            first = trial.received + 1
+            first = trial.current.received + 1
             event = ResultsReceived(trial_id=trial_id, attempt=attempt, first=first, results=batch, committed=[saved])
             engine.apply(event, now)
             judged += 1

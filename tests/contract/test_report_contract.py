@@ -196,7 +196,7 @@ def test_each_result_counts_once_whatever_happens_on_the_way(
             link.publish(result(reported), wake=False)
         elif step == "wait":
             assert link.wait_decision() is None
-            assert operator.trial.received == reported
+            assert operator.trial.current.received == reported
         elif reported:
             info = CheckpointInfo(
                 name=f"checkpoint_{len(checkpoints):06d}",
@@ -244,7 +244,7 @@ def test_a_result_that_is_no_map_is_refused_and_changes_nothing(tmp_path: Path) 
     status, answer = say(operator, report_of(operator, results=[[1, 2]]))
     assert status == 400
     assert "a result must be a map" in msgspec.msgpack.decode(answer)["error"]
-    assert operator.trial.received == 0
+    assert operator.trial.current.received == 0
 
 
 def test_an_attempt_that_was_replaced_is_told_so(tmp_path: Path) -> None:

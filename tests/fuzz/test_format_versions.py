@@ -28,7 +28,7 @@ from trialpod.storage.journal.format import encode_segment_header, encode_snapsh
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.registry import open_storage
 from trialpod.tune.shipping import stored_objects
-from trialpod_operator.engine.state import Snapshot
+from trialpod_operator.engine.snapshot import Snapshot
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.records import EngineSnapshot, decode_record, decode_snapshot, encode
 from trialpod_operator.experiment.stored import read_stored

@@ -81,12 +81,14 @@ def reopened(live: LiveService) -> None:
 
     def restart() -> None:
         host = live.served.host
-        before = {trial.trial_id: (trial.received, trial.attempt) for trial in host.engine.state.trials.values()}
+        before = {
+            trial.trial_id: (trial.current.received, trial.attempt) for trial in host.engine.state.trials.values()
+        }
         host.write_snapshot()
         host.close()
         live.served.open()
         state = live.served.host.engine.state
-        assert before == {trial.trial_id: (trial.received, trial.attempt) for trial in state.trials.values()}
+        assert before == {trial.trial_id: (trial.current.received, trial.attempt) for trial in state.trials.values()}
 
     live.within(restart)
 
@@ -333,7 +335,7 @@ def test_memory_does_not_grow_with_what_is_announced_or_left_half_sent(service: 
 
 def test_an_error_of_megabytes_is_cut_to_what_kubernetes_takes(service: LiveService) -> None:
     running = service.served.host.engine.state.running.values()
-    failed = next(trial for trial in running if trial.decision is None and not trial.completion_told)
+    failed = next(trial for trial in running if trial.current.decision is None and not trial.completion_reported)
     end = {"cause": "failed", "error": "e" * 30_000, "traceback": "t" * 60_000 + "end"}
     message = {"trial_id": failed.trial_id, "attempt": failed.attempt, "end": end}
     assert service.post(msgspec.msgpack.encode(message))[0] == 200

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_shell import Shell, read_json_lines
 
-from trialpod_operator.engine.decisions import Decision, decisions
+from trialpod_operator.engine.choices import Decision
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.local.reading import ReadExperiment
 
@@ -108,7 +108,7 @@ def run_with_a_kill(shell: Shell, script: str, at: int) -> list[Trial]:
 
 
 def kinds(trial: Trial, kind: str) -> list[Decision]:
-    return [decision for decision in decisions(trial) if decision.kind == kind]
+    return [decision for decision in trial.decisions if decision.kind == kind]
 
 
 def check_every_score(shell: Shell, found: list[Trial], length: int, disruptions: bool = False) -> int:

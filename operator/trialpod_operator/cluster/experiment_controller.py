@@ -647,7 +647,7 @@ class ExperimentController:
     def _retry_on_request(self, item: Mapping[str, Any], durable: DurableExperiment) -> None:
         """Queue failed trials once more, if the experiment's annotation has a value that was not acted on yet."""
         retry, flags = retry_of(item["metadata"]), durable.engine.state.flags
-        if retry is None or retry.value == flags.retried:
+        if retry is None or retry.value == flags.retry_token:
             return
         before = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
         durable.apply(
@@ -669,7 +669,7 @@ class ExperimentController:
             return
         for trial_id in self._services.cache.stops(self.key):
             trial = durable.engine.state.trials.get(trial_id)
-            if trial is not None and not trial.ended and trial.decision != "stop":
+            if trial is not None and not trial.ended and trial.current.decision != "stop":
                 durable.apply(StopRequested(trial_id=trial.trial_id))
 
     def _perform(self, action: Action) -> None:

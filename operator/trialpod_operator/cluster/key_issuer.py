@@ -96,7 +96,7 @@ class KeyIssuer:
         trial = host.engine.state.trials.get(trial_id)
         if trial is None or not trial.running or trial.attempt != attempt:
             return CredentialsAnswer(problem=f"attempt {attempt} of trial {trial_id} does not run any more")
-        start = trial.planted.start if trial.planted is not None else None
+        start = trial.active_exploit.start if trial.active_exploit is not None else None
         source = host.engine.state.trials[start.trial_id] if start is not None else None
         problem = None
         try:

@@ -17,7 +17,7 @@ from trialpod_operator.display.json_lines import strict
 from trialpod_operator.display.words import duration, one_line, plural
 
 if TYPE_CHECKING:
-    from trialpod_operator.engine.decisions import Decision
+    from trialpod_operator.engine.choices import Decision
     from trialpod_operator.engine.trial import Trial
     from trialpod_operator.kube_client.client import Experiments
     from trialpod_operator.local.reading import ReadExperiment
@@ -77,7 +77,7 @@ def find(experiment: ReadExperiment, asked: str) -> Trial:
 
 def standing(trial: Trial, experiment: ReadExperiment) -> str:
     """Return what has become of the trial, in one line."""
-    settings = experiment.engine.settings
+    settings = experiment.engine.state.required_settings
     value = f", {settings.metric}={trial.value:.4g}" if settings.metric and trial.value is not None else ""
     spent = duration(trial.run_time_s)
     after = f"after {plural(trial.iteration, 'iteration')} in {plural(trial.attempt, 'attempt')} ({spent}{value})"
@@ -101,7 +101,7 @@ def text(trial: Trial, experiment: ReadExperiment, decisions: list[Decision]) ->
 
     name = experiment.trial_name(trial)
     lines = [one_line(f"{trial.trial_id} ({name}) {standing(trial, experiment)}")]
-    left_out = trial.decided - len(decisions)
+    left_out = trial.decision_count - len(decisions)
     for number, decision in enumerate(decisions):
         if number == 1 and left_out:
             lines.append(f"  ... {plural(left_out, 'decision')} between are no longer kept")
@@ -124,7 +124,7 @@ def data(trial: Trial, experiment: ReadExperiment, decisions: list[Decision]) ->
         "attempts": trial.attempt,
         "iteration": trial.iteration,
         "stop_reason": trial.stop_reason,
-        "decided": trial.decided,
+        "decided": trial.decision_count,
         "decisions": [{**msgspec.structs.asdict(decision), "sentence": sentence(decision)} for decision in decisions],
     }
 
@@ -172,10 +172,8 @@ def _trial_id(api: Experiments, item: Json, asked: str) -> str:
 
 def show(experiment: ReadExperiment, asked: str, options: argparse.Namespace) -> int:
     """Print what was decided about a trial of this experiment; return the exit status."""
-    from trialpod_operator.engine.decisions import decisions
-
     trial = find(experiment, asked)
-    kept = decisions(trial)
+    kept = trial.decisions
     if options.json:
         print(json.dumps(strict(data(trial, experiment, kept)), indent=2))
     else:

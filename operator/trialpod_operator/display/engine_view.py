@@ -30,8 +30,8 @@ from trialpod_operator.engine.actions import (
     Warned,
 )
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.outcome import RUNNING as EXPERIMENT_RUNNING
-from trialpod_operator.engine.reasons import told
+from trialpod_operator.engine.lifecycle import RUNNING as EXPERIMENT_RUNNING
+from trialpod_operator.engine.reasons import describe_decision
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 from trialpod_operator.experiment.best import best_trial
@@ -57,7 +57,7 @@ def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: st
         iteration=trial.iteration,
         value=trial.value,
         value_iteration=trial.value_iteration,
-        run_time_s=trial.run_time_s + (max(0.0, now - trial.started_at) if trial.running else 0.0),
+        run_time_s=trial.run_time_s + (max(0.0, now - trial.current.started_at) if trial.running else 0.0),
         attempts=trial.attempt,
         failures=trial.failures,
         disruptions=trial.disruptions,
@@ -84,7 +84,7 @@ def build_view(
         if trial.status == ERROR:
             failures[trial.error] = failures.get(trial.error, 0) + 1
     best = best_trial(engine)
-    elapsed_s = engine.active_s(now)
+    elapsed_s = state.clock.active_at(now)
     total = engine.search.total
     eta = _eta_s(engine, settings, trials, total, elapsed_s, now) if flags.state == EXPERIMENT_RUNNING else None
     return ExperimentView(
@@ -105,7 +105,7 @@ def build_view(
         failures=failures,
         trials_per_minute=trials_per_minute(sum(trial.ended for trial in trials), elapsed_s),
         eta_s=eta,
-        resources=accounting.hours(flags.account, flags.spent),
+        resources=accounting.hours(state.account.outcomes, state.account.spent),
         vocabulary=settings.vocabulary,
         budget_used_up=_budget_used_up(flags.stopping),
     )
@@ -138,7 +138,7 @@ def _eta_s(
     running = []
     for trial in trials:
         if trial.running:
-            age_s = trial.run_time_s + max(0.0, now - trial.started_at)
+            age_s = trial.run_time_s + max(0.0, now - trial.current.started_at)
             known = last_iteration is not None and trial.iteration > 0
             limit_s = age_s * last_iteration / trial.iteration if known and last_iteration is not None else None
             running.append(RunningTrial(age_s, limit_s))
@@ -146,7 +146,7 @@ def _eta_s(
         [trial.run_time_s for trial in ended],
         running,
         total - sum(trial.ended for trial in trials) - len(running),
-        early_stopping=not engine.silent or len(settings.stop_rules) > 1,
+        early_stopping=engine.stops_early or len(settings.stop_rules) > 1,
     )
     if eta is None or settings.time_budget_s is None:
         return eta
@@ -225,7 +225,7 @@ class TrialDetails:
                     self._display.event(events.trial_result(trial, self._name(trial), result, everything=everything))
             case DecisionMade(trial=trial, decision=decision, reason=reason) if self._display.detail > 1:
                 if self._budget.spend(1):
-                    words = told(decision, reason, trial.iteration)
+                    words = describe_decision(decision, reason, trial.iteration)
                     self._display.event(events.trial_decision(trial, self._name(trial), decision, words))
 
     def committed(self, trial: Trial, infos: Iterable[CheckpointInfo]) -> None:

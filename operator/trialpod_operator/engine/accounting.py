@@ -27,15 +27,13 @@ counts once, whatever process applied it; no sum of an outcome ever falls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialpod_operator.api.gpus import is_gpu
-from trialpod_operator.engine.decisions import cut_short
+from trialpod_operator.engine.choices import is_early_stop
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import ERROR, Trial
-
-if TYPE_CHECKING:
-    from trialpod_operator.engine.engine import Engine
-    from trialpod_operator.engine.settings import Settings
 
 USEFUL, STOPPED, LOST, FAILED = "useful", "stopped", "lost", "failed"
 OUTCOMES = (USEFUL, STOPPED, LOST, FAILED)
@@ -51,50 +49,37 @@ SLACK_S = 0.01
 Amounts = dict[str, float]
 
 
-def begin(engine: Engine, trial: Trial, resources: Mapping[str, float]) -> None:
-    """The current attempt's process has taken up its work, with these amounts of resources. Said again: no change."""
-    if trial.began_at is None:
-        trial.began_at = trial.saved_at = engine.state.flags.now
-        trial.given = {**resources, TRIAL: 1.0}
-        engine.state.in_use = None
+def start_work(state: State, trial: Trial, resources: Mapping[str, float]) -> None:
+    """The current attempt's process has started its work, with these amounts. Repeated: no change."""
+    if trial.start_work(state.clock.now, {**resources, TRIAL: 1.0}):
+        state.in_use = None
 
 
-def saved(engine: Engine, trial: Trial) -> None:
-    """The current attempt has committed a checkpoint."""
-    trial.saved_at = engine.state.flags.now
+def end_attempt(state: State, trial: Trial, now: float, outcome: str | None) -> None:
+    """Count what the attempt used that ended at `now`.
 
-
-def end_attempt(engine: Engine, trial: Trial, now: float, outcome: str | None) -> None:
-    """Count what the attempt took, which ended at `now`.
-
-    Args:
-        engine: the experiment.
-        trial: whose attempt it was.
-        now: seconds since the epoch.
-        outcome: what becomes of the part after its latest checkpoint; None: it is kept.
+    `outcome` is that of the part after its latest checkpoint; None: it is kept.
     """
-    if trial.began_at is None:
+    current = trial.current
+    if current.working_since is None:
         return
-    whole = max(0.0, now - trial.began_at)
-    rest = 0.0 if outcome is None else min(whole, max(0.0, now - trial.saved_at))
-    spent = engine.state.flags.spent
-    held = dict(trial.held)
-    for name, amount in trial.given.items():
-        spent[name] = spent.get(name, 0.0) + amount * whole
-        held[name] = held.get(name, 0.0) + amount * (whole - rest)
-    trial.held = held
+    whole = max(0.0, now - current.working_since)
+    rest = 0.0 if outcome is None else min(whole, max(0.0, now - current.last_saved_at))
+    state.account.add_spent({name: amount * whole for name, amount in current.resources.items()})
     if outcome is not None:
-        _add(engine, outcome, {name: amount * rest for name, amount in trial.given.items()})
-    trial.began_at, trial.saved_at, trial.given = None, 0.0, {}
-    engine.state.in_use = None
+        state.account.add_outcome(outcome, {name: amount * rest for name, amount in current.resources.items()})
+    kept = dict(trial.kept)
+    for name, amount in current.resources.items():
+        kept[name] = kept.get(name, 0.0) + amount * (whole - rest)
+    trial.end_work(kept)
+    state.in_use = None
 
 
-def end_trial(engine: Engine, trial: Trial, status: str) -> None:
-    """Decide what becomes of what is kept of a trial, which ends in `status`."""
-    if trial.held:
-        early = trial.stopped and cut_short(trial.stop_reason)
-        _add(engine, FAILED if status == ERROR else STOPPED if early else USEFUL, trial.held)
-        trial.held = {}
+def end_trial(state: State, trial: Trial, status: str) -> None:
+    """Decide the outcome of what is kept of a trial, which ends in `status`."""
+    if trial.kept:
+        early = trial.stopped and is_early_stop(trial.stop_reason)
+        state.account.add_outcome(FAILED if status == ERROR else STOPPED if early else USEFUL, trial.kept)
 
 
 def saved_all(trial: Trial) -> bool:
@@ -103,36 +88,29 @@ def saved_all(trial: Trial) -> bool:
     return checkpoint is not None and checkpoint.iteration >= trial.iteration
 
 
-def _add(engine: Engine, outcome: str, seconds: Mapping[str, float]) -> None:
-    account = engine.state.flags.account.setdefault(outcome, {})
-    for name, amount in seconds.items():
-        account[name] = account.get(name, 0.0) + amount
-
-
-def in_use(engine: Engine) -> Amounts:
+def in_use(state: State) -> Amounts:
     """Return what the running attempts have at this moment."""
-    return dict(_in_use(engine)[0])
+    return dict(_in_use(state)[0])
 
 
-def used(engine: Engine, now: float) -> Amounts:
+def used(state: State, now: float) -> Amounts:
     """Return the resource-seconds that all attempts have taken so far, running ones included."""
-    amounts, since = _in_use(engine)
-    total = dict(engine.state.flags.spent)
+    amounts, since = _in_use(state)
+    total = dict(state.account.spent)
     for name, amount in amounts.items():
         total[name] = total.get(name, 0.0) + max(0.0, amount * now - since[name])
     return total
 
 
-def _in_use(engine: Engine) -> tuple[Amounts, Amounts]:
+def _in_use(state: State) -> tuple[Amounts, Amounts]:
     """Return the amounts in use, and of each the sum of amount times beginning."""
-    state = engine.state
     if state.in_use is None:
         amounts: Amounts = {}
         since: Amounts = {}
         for trial in state.running_trials():  # in their order, so that the sums are the same in a replay
-            for name, amount in trial.given.items():
+            for name, amount in trial.current.resources.items():
                 amounts[name] = amounts.get(name, 0.0) + amount
-                since[name] = since.get(name, 0.0) + amount * (trial.began_at or 0.0)
+                since[name] = since.get(name, 0.0) + amount * (trial.current.working_since or 0.0)
         state.in_use = amounts, since
     return state.in_use
 
@@ -148,34 +126,34 @@ def limits(settings: Settings) -> Iterator[tuple[str, str, float]]:
         yield "maxGpuHours", "GPU", settings.max_gpu_hours
 
 
-def used_up(engine: Engine, now: float) -> dict[str, Any] | None:
+def used_up(state: State, now: float) -> dict[str, Any] | None:
     """Return which budget of hours is used up, as a reason for the end; None when there is something left of all."""
-    for field, kind, hours in limits(engine.settings):
-        taken = _taken(engine, kind, now)
+    for field, kind, hours in limits(state.required_settings):
+        taken = _taken(state, kind, now)
         if taken + SLACK_S >= hours * HOUR_S:
             return {"source": "budget", "budget": field, "of": kind, "hours": hours, "used": taken / HOUR_S}
     return None
 
 
-def runs_out_at(engine: Engine, now: float) -> float | None:
+def runs_out_at(state: State, now: float) -> float | None:
     """Return when the first budget is used up if all goes on as it is, in seconds since the epoch; None: never."""
     ends = []
-    for _, kind, hours in limits(engine.settings):
-        amounts = _in_use(engine)[0]
+    for _, kind, hours in limits(state.required_settings):
+        amounts = _in_use(state)[0]
         rate = sum(amounts[name] for name in _counted(amounts, kind))
         if rate > 0:
-            ends.append(now + max(0.0, hours * HOUR_S - _taken(engine, kind, now)) / rate)
+            ends.append(now + max(0.0, hours * HOUR_S - _taken(state, kind, now)) / rate)
     return min(ends, default=None)
 
 
-def hours_used(engine: Engine, kind: str, now: float) -> float:
+def hours_used(state: State, kind: str, now: float) -> float:
     """Return the hours used of what a budget counts: "trial" or "GPU"."""
-    return _taken(engine, kind, now) / HOUR_S
+    return _taken(state, kind, now) / HOUR_S
 
 
-def _taken(engine: Engine, kind: str, now: float) -> float:
+def _taken(state: State, kind: str, now: float) -> float:
     """Return the device-seconds taken of what a budget counts, as `used` has them."""
-    spent, (amounts, since) = engine.state.flags.spent, _in_use(engine)
+    spent, (amounts, since) = state.account.spent, _in_use(state)
     total = 0.0
     for name in _counted({**spent, **amounts}, kind):
         running = amounts[name] * now - since[name] if name in amounts else 0.0
@@ -223,7 +201,7 @@ def _in_hours(name: str, seconds: float) -> float:
     return seconds / HOUR_S / (GIB if in_bytes(name) else 1.0)
 
 
-def resource_names(engine: Engine, more: Iterable[str] = ()) -> list[str]:
+def resource_names(state: State, more: Iterable[str] = ()) -> list[str]:
     """Return the resources that the account knows, or will soon, trial first; `more` are those asked for."""
-    known = {TRIAL, *more, *engine.state.flags.spent, *_in_use(engine)[0]}
+    known = {TRIAL, *more, *state.account.spent, *_in_use(state)[0]}
     return sorted(known, key=lambda name: (name != TRIAL, name))

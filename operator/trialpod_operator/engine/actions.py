@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trialpod.protocol.messages import DecisionKind
+from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import Trial
 
 
@@ -103,3 +105,33 @@ Action = (
     | Warned
     | ExperimentFinished
 )
+
+
+class ActionList:
+    """Collects the actions of one call of `Engine.apply`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._actions: list[Action] = []
+
+    def add(self, action: Action) -> None:
+        """Add an action."""
+        self._actions.append(action)
+
+    def warn_once(self, key: str, message: Callable[[], str], trial: Trial | None = None) -> None:
+        """Warn the user, but only the first time for this `key`; only then is `message` called."""
+        if self._state.warn_first(key):
+            self.add(Warned(message(), trial))
+
+    def stop_attempt(self, trial: Trial) -> None:
+        """End the running attempt, if there is a decision to do so."""
+        current = trial.current
+        if current.deadline_missed:
+            self.add(StopAttempt(trial, trial.attempt, "stop", {"source": "progress_deadline"}))
+        elif current.decision is not None:
+            self.add(StopAttempt(trial, trial.attempt, current.decision, current.decision_reason))
+
+    def take(self) -> list[Action]:
+        """Return what was collected, and begin a new list."""
+        actions, self._actions = self._actions, []
+        return actions

@@ -6,35 +6,34 @@ Invariants:
 * A trial has at most one attempt at a time; attempts are numbered 1, 2, 3, ... An event about any other attempt than
   the latest, or about one that has ended, changes nothing.
 * Every result counts once: numbers already received are skipped, a gap is refused.
-* What the engine chooses (suggestions, starts, verdicts) is in `outputs` after each call; given back as `recorded`
-  it makes a replay choose the same (see `trialpod_operator.engine.outputs`).
+* What the engine chooses (suggestions, starts, verdicts) is in `choices` after each call; given back as `recorded`
+  it makes a replay choose the same (see `trialpod_operator.engine.chooser`).
 * Only failures count against `max_failures`. Failures and disruptions are retried at once, and with back-off while a
-  trial comes no further.
+  trial makes no progress.
 * An error that search algorithm, scheduler or stopper raise ends the experiment with that message; it never leaves
-  `apply`, which would take the operator down at every restart anew.
+  `apply`, which would stop the operator again at every restart.
 * What `apply` refuses (InvalidInputError, ValidationError) has changed nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
-
-import msgspec
+from typing import Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Horizon, ReportAnswer
-from trialpod.protocol.readable import readable
-from trialpod.protocol.values import ResultReader, params_encoder
-from trialpod.tune.plugins.goal import introduce_scheduler
-from trialpod.tune.plugins.state import References, referring_to, restore_state, stored_state
-from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.protocol.values import params_encoder
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.search_algorithm import SearchAlgorithm
 from trialpod.tune.stopper.stopper import Stopper
-from trialpod_operator.engine import attempts, outcome, progress, results, starts
-from trialpod_operator.engine.actions import Action, StopAttempt, Warned
-from trialpod_operator.engine.controller import Controller
+from trialpod_operator.engine import snapshot
+from trialpod_operator.engine.actions import Action, ActionList, Warned
+from trialpod_operator.engine.algorithms import Algorithms
+from trialpod_operator.engine.attempts import Attempts
+from trialpod_operator.engine.choices import Choices
+from trialpod_operator.engine.chooser import Chooser, LiveChooser, ReplayingChooser
+from trialpod_operator.engine.commands import Commands
+from trialpod_operator.engine.endings import Endings
 from trialpod_operator.engine.events import (
     AnyEvent,
     AttemptEnded,
@@ -53,21 +52,15 @@ from trialpod_operator.engine.events import (
     SuspendRequested,
     TimerFired,
 )
-from trialpod_operator.engine.outputs import Outputs
+from trialpod_operator.engine.lifecycle import Lifecycle
+from trialpod_operator.engine.progress import ProgressDeadline
+from trialpod_operator.engine.results import NewResults, Results
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.engine.state import Kinds, Snapshot, State
-from trialpod_operator.engine.state_versions import check_kinds, check_versions, kind_of
+from trialpod_operator.engine.starts import Starts
+from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import Trial
 
-SNAPSHOT_VERSION = 1
-_CONTROLLER = "controller"
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class _Version(msgspec.Struct):
-    version: int
+_NO_RESULTS = NewResults([], [])
 
 
 class Engine:
@@ -80,6 +73,12 @@ class Engine:
         opens_values: algorithms see the user's objects themselves, in configs and results: this is the user's own
             process. Else they see `OpaqueValue` in their place, and nothing is unpickled.
         encode_params: encodes configs.
+
+    Attributes:
+        state: trials, queues and the experiment's own fields; to be read only.
+        choices: what was chosen in the latest call of `apply`.
+        controller: the experiment as schedulers see it.
+        notice: a warning about what is to run, given once when the experiment starts.
     """
 
     def __init__(
@@ -91,46 +90,26 @@ class Engine:
         opens_values: bool = False,
         encode_params: Callable[[Any], bytes] = params_encoder.encode,
     ) -> None:
-        self.opens_values = opens_values
-        self.encode_params = encode_params
-        self.result_reader = ResultReader()
-        self.search = search
-        self.scheduler = scheduler or FIFOScheduler()
-        self.stopper = stopper
-        self.state = State()
-        self.outputs = Outputs()
-        self.silent = stopper is None and type(self.scheduler) is FIFOScheduler
-        """No result leads to a decision."""
-        listens = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
-        self.search_listens = bool(getattr(search, "listens", listens))
-        self.defers = bool(getattr(search, "defers", False))
-        """Suggestions come later, as `SuggestionReady`: `search` has `request` and `answered` (see `starts`)."""
-        self.keeps_one_pending = self.scheduler.time_slicing
-        """The scheduler gives a trial's place to another one that waits, so there must always be one."""
-        self.wanted_pending = 0 if self.defers else self.scheduler.pending_trials
-        """How many trials the scheduler is to know of before they start."""
-        # Hooks that only some stoppers have.
-        self._observe_time: Callable[..., None] | None = getattr(stopper, "observe", None)
-        self.on_attempt_start: Callable[[str], None] | None = getattr(stopper, "on_attempt_start", None)
-        self.on_trial_end: Callable[[str], None] | None = getattr(stopper, "on_trial_end", None)
-        self.controller = Controller(self)
-        self.resources_of: Callable[[dict[str, Any]], dict[str, float]] = lambda _config: {}
-        """What a trial with this config is given, as long as the scheduler has not changed that."""
+        self.state = state = State()
+        self.choices = Choices()
         self.notice = ""
-        """A warning about what is to run, given once when the experiment starts."""
-        self.silence_due: float | None = None
-        """When to look next for attempts that report nothing; not later than the first that is due. None: at once."""
-        self.looks = 0
-        """How often a new trial was looked for in this call of `apply`."""
-        self.limits: tuple[int, int] | None = None
-        """In a replay: how many trials were created and started when a paused one was given up; None: none was."""
-        self._recorded: Outputs | None = None
-        self._actions: list[Action] = []
-        self._breakdown: dict[str, Any] | None = None
+        self._algorithms = algorithms = Algorithms(
+            state, search, scheduler, stopper, opens_values=opens_values, encode_params=encode_params
+        )
+        self.search, self.scheduler = algorithms.search, algorithms.scheduler
+        self.controller = algorithms.controller
+        self._actions = actions = ActionList(state)
+        self._deadline = deadline = ProgressDeadline(state, actions)
+        self._endings = endings = Endings(state, algorithms, actions)
+        self._commands = commands = Commands(state, algorithms, actions, endings)
+        self._results = results = Results(state, algorithms, actions, endings, commands, deadline)
+        self._attempts = attempts = Attempts(state, algorithms, actions, endings, results, deadline)
+        self._starts = Starts(state, algorithms, actions, commands)
+        self._lifecycle = Lifecycle(state, algorithms, actions, endings, attempts, deadline)
 
-    # -- what a shell calls -------------------------------------------------------------------------------------
+    # -- events in, actions out -----------------------------------------------------------------------------------
 
-    def apply(self, event: AnyEvent, now: float, recorded: Outputs | None = None) -> list[Action]:
+    def apply(self, event: AnyEvent, now: float, recorded: Choices | None = None) -> list[Action]:
         """Take in one event and return what to do.
 
         Args:
@@ -142,91 +121,191 @@ class Engine:
             InvalidInputError: new settings change more than the budget fields, or contradict the scheduler's.
             msgspec.ValidationError: a result is not a MessagePack map.
         """
-        fresh = results.NewResults([], [])
+        # 1. Refuse what cannot be applied, before anything changes.
+        fresh = _NO_RESULTS
         if isinstance(event, ResultsReceived):
-            fresh = results.decode_new(self, event)
+            fresh = self._results.decode_new(event)
         elif isinstance(event, SettingsObserved):
-            self._check(event.settings)
-        flags = self.state.flags
-        flags.last_alive = flags.now
-        flags.now = now = max(now, flags.now)
-        self.outputs = Outputs()
-        self.looks = 0
-        self._recorded = recorded
-        self._breakdown = None
-        self._actions = []
-        self.controller.begin()
-        self.state.wake(now)
+            self._check_settings(event.settings)
+
+        # 2. Move the clock, and queue the trials whose back-off is over.
+        chooser = self._begin(recorded)
+        now = self.state.clock.advance(now)
+        self.state.wake()
         if not isinstance(event, Recovered):
-            self._tell_time(now)
-        if isinstance(event, ResultsReceived):
-            if fresh.shown:
-                results.receive(self, event, fresh, now)
-        else:
-            self._dispatch(event, now)
-        self.controller.carry_out(now)
+            self._algorithms.observe_time()
+
+        # 3. Take in the event, and carry out what the scheduler decided about other trials meanwhile.
+        if not isinstance(event, ResultsReceived):
+            self._dispatch(event, chooser, now)
+        elif fresh.shown:
+            self._results.receive(event, fresh, chooser, now)
+        self._commands.carry_out(chooser, now)
+
+        # 4. Enforce deadlines and budgets, start trials where there is room, and finish when nothing is left.
         if self.state.settings is not None:
-            self._settle(now)
-        return self._actions
+            self._enforce_limits(chooser, now)
+            self._start_or_finish(chooser, now)
+        return self._actions.take()
+
+    def _begin(self, recorded: Choices | None) -> Chooser:
+        state, algorithms = self.state, self._algorithms
+        algorithms.begin()
+        self._actions.take()
+        chooser: Chooser
+        if recorded is None:
+            chooser = LiveChooser(state, algorithms)
+        else:
+            chooser = ReplayingChooser(state, algorithms, recorded)
+        self.choices = chooser.made
+        return chooser
+
+    def _dispatch(self, event: AnyEvent, chooser: Chooser, now: float) -> None:
+        match event:
+            case AttemptStarted():
+                self._attempts.started(event)
+            case AttemptEnded():
+                self._attempts.ended(event, now)
+            case FailureObserved():
+                self._attempts.failure_observed(event)
+            case CheckpointsChanged():
+                self._attempts.checkpoints_changed(event)
+            case CheckpointDamaged():
+                self._attempts.checkpoint_damaged(event)
+            case SettingsObserved():
+                self._observe_settings(event.settings, chooser, now)
+            case CapacityObserved():
+                self.state.set_capacity(event.slots, event.resources)
+            case TimerFired():
+                self.state.search_progress.wake()
+            case SuggestionReady():
+                self._starts.suggested(event)
+            case StopRequested(trial_id=None):
+                self._endings.stop_all({"source": "user"}, now)
+            case StopRequested(trial_id=trial_id):
+                self._endings.stop_trial(str(trial_id), {"source": "user"}, now)
+            case SuspendRequested():
+                self._lifecycle.suspend(now)
+            case ResumeRequested():
+                self._lifecycle.resume()
+            case RetryRequested():
+                self._lifecycle.retry_errors(event, now)
+            case Recovered():
+                self._lifecycle.recover(event)
+
+    def _enforce_limits(self, chooser: Chooser, now: float) -> None:
+        self._deadline.enforce(now)
+        self._lifecycle.enforce_budgets(now)
+        if self._algorithms.observes_time or chooser.replaying:
+            self._results.stop_everything(0, chooser, now)
+
+    def _start_or_finish(self, chooser: Chooser, now: float) -> None:
+        """Start trials; when nothing runs, give up paused trials one by one, as others may start in their place."""
+        while True:
+            self._starts.fill(chooser, now)
+            self._end_on_failure(chooser.failure(), now)
+            self._commands.carry_out(chooser, now)
+            if not self._lifecycle.finish_or_unblock(now):
+                break
+            chooser.end_pass()
+        if isinstance(chooser, ReplayingChooser):
+            # What is recorded, and changed algorithms have not led to.
+            if chooser.skip_passes():
+                self._starts.fill(chooser, now)
+            self._end_on_failure(chooser.failure(last=True), now)
+            self._lifecycle.finish_or_unblock(now)
+
+    def _end_on_failure(self, reason: dict[str, Any] | None, now: float) -> None:
+        if reason is not None:
+            self._endings.stop_all(reason, now)
+
+    # -- settings -------------------------------------------------------------------------------------------------
+
+    def _check_settings(self, settings: Settings) -> None:
+        old = self.state.settings
+        if old is None:
+            self._algorithms.introduce(settings)
+            return
+        changed = settings.fixed_differences(old)
+        if changed:
+            raise InvalidInputError(
+                f"{', '.join(changed)} of an experiment that has already started cannot change "
+                f"(only the budget can: more samples, concurrency, time, retries); use another name for a new one"
+            )
+
+    def _observe_settings(self, settings: Settings, chooser: Chooser, now: float) -> None:
+        old = self.state.settings
+        self.state.set_settings(settings)
+        self._deadline.reset()
+        if old is None and not self.state.flags.suspended:
+            self.state.clock.start()
+        if old is None or old.num_samples != settings.num_samples:
+            self.state.search_progress.resize()
+            self._algorithms.inform_search(self.search.set_num_samples, settings.num_samples)
+        if old is None and self.notice:
+            self._actions.add(Warned(self.notice))
+        if old is not None:
+            self._lifecycle.reopen_after_edit(chooser, now, changed=settings != old)
+
+    # -- what attempts and shells are to know -----------------------------------------------------------------------
 
     def next_wakeup(self) -> float | None:
         """Return when `TimerFired` must be applied at the latest, in seconds since the epoch; None = not at all."""
         flags = self.state.flags
-        due = None if flags.suspended or flags.stopping or flags.finished else self.state.next_due()
-        deadline = outcome.deadline(self)
-        if self.silence_due is not None:
-            deadline = self.silence_due if deadline is None else min(deadline, self.silence_due)
-        if due is None or deadline is None:
-            return deadline if due is None else due
-        return min(due, deadline)
+        delayed = None if flags.suspended or flags.stopping or flags.finished else self.state.next_due()
+        due = (delayed, self._lifecycle.budget_end(), self._deadline.due)
+        return min((time for time in due if time is not None), default=None)
 
     def received(self, trial_id: str, attempt: int) -> int | None:
         """Return how many results of the attempt are known; None when the attempt is superseded."""
         trial = self.state.trials.get(trial_id)
-        return None if trial is None or trial.attempt != attempt or trial.lost else trial.received
+        return None if trial is None or trial.attempt != attempt or trial.current.lost else trial.current.received
 
     def answer(self, trial_id: str, attempt: int) -> ReportAnswer:
         """Return what the attempt is to know now; the caller fills in `durable`."""
         trial = self.state.trials.get(trial_id)
-        if trial is None or trial.attempt != attempt or trial.lost:
+        if trial is None or trial.attempt != attempt or trial.current.lost:
             return ReportAnswer(superseded=True)
+        current = trial.current
         if not trial.running:
-            # Said its last word already, and says it again because the answer was lost.
-            return ReportAnswer(received=trial.received, decision="stop")
-        decision = trial.decision
-        if decision == "exploit" and trial.change is not None and trial.change.start is None:
-            decision = "pause"  # it goes on from its own state, which is to be saved
+            # It reports its end once more, because the answer was lost.
+            return ReportAnswer(received=current.received, decision="stop")
+        decision = current.decision
+        if decision == "exploit" and trial.pending_exploit is not None and trial.pending_exploit.start is None:
+            decision = "pause"  # it continues from its own state, which is to be saved
         return ReportAnswer(
-            received=trial.received, horizons=self.horizons(trial), decision=decision, deletable=list(trial.released)
+            received=current.received,
+            horizons=self.horizons(trial),
+            decision=decision,
+            deletable=list(current.released),
         )
 
     def horizons(self, trial: Trial) -> list[Horizon]:
         """Return where the trial must next wait for a decision.
 
-        Also while the experiment is suspended: what an attempt reports until it pauses is judged, and it may not go
-        on behind a result that ends it.
+        Also while the experiment is suspended: what an attempt reports until it pauses is judged, and it may not
+        continue behind a result that ends it. None once it is about to end.
         """
-        if trial.failing is not None:
-            return []  # it is about to be ended, and must not wait for a decision meanwhile
-        if trial.completion_told or (trial.decision is not None and not results.suspending(trial)):
+        if trial.current.failing is not None or trial.judged:
             return []
-        horizons = self.ask(self.scheduler.horizons, trial)
-        if self.stopper is not None and horizons is not None:
-            more = self.ask(self.stopper.horizons, trial.trial_id)
-            horizons = None if more is None else [*horizons, *more]
-        return [Horizon()] if horizons is None else horizons
+        return self._algorithms.horizons(trial)
 
     @property
     def finished(self) -> bool:
         """True when nothing runs and nothing will unless the budget is raised."""
         return self.state.flags.finished
 
-    def active_s(self, now: float) -> float:
-        """Return the active time of the experiment so far, in seconds; it never goes backwards."""
-        flags = self.state.flags
-        if flags.active_since is None:
-            return flags.active_s
-        return flags.active_s + max(0.0, max(now, flags.now) - flags.active_since)
+    @property
+    def stops_early(self) -> bool:
+        """True when results may lead to a decision."""
+        return not self._algorithms.never_decide
+
+    @property
+    def search_exhausted(self) -> bool:
+        """Whether no further suggestion will come, as far as that is known."""
+        return self._algorithms.search_exhausted
+
+    # -- snapshots ------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
         """Return the whole state as MessagePack.
@@ -234,24 +313,7 @@ class Engine:
         Raises:
             StateNotKeptError: a scheduler, search algorithm or stopper of the user has a state that cannot be stored.
         """
-        state = self.state
-        with referring_to(self._references):
-            return msgspec.msgpack.encode(
-                Snapshot(
-                    version=SNAPSHOT_VERSION,
-                    settings=state.settings,
-                    flags=state.flags,
-                    trials=list(state.trials.values()),
-                    pending=list(state.pending),
-                    delayed=list(state.delayed),
-                    paused=list(state.paused),
-                    search=stored_state(self.search),
-                    scheduler=stored_state(self.scheduler),
-                    stopper=stored_state(self.stopper) if self.stopper is not None else None,
-                    kinds=self._kinds,
-                ),
-                enc_hook=readable,
-            )
+        return snapshot.encode_snapshot(self.state, self._algorithms)
 
     def restore(self, data: bytes, *, by_record: bool = False) -> None:
         """Take over a snapshot, on an engine that was made with the same algorithms and has seen no event.
@@ -263,227 +325,4 @@ class Engine:
         Raises:
             InvalidInputError: it is of a newer version or of other algorithms, or none at all.
         """
-        try:
-            version = msgspec.msgpack.decode(data, type=_Version).version
-            snapshot = msgspec.msgpack.decode(data, type=Snapshot) if version <= SNAPSHOT_VERSION else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInputError(
-                f"the snapshot's state of the experiment cannot be read ({error}): it is damaged, or another "
-                "program's; put the experiment back from a copy"
-            ) from error
-        if snapshot is None:
-            raise InvalidInputError(
-                f"this experiment was written by a newer trialpod (snapshot version {version}, this one "
-                f"reads up to {SNAPSHOT_VERSION}); nothing was changed; upgrade trialpod to open it"
-            )
-        check_versions(
-            (self.search, snapshot.search), (self.scheduler, snapshot.scheduler), (self.stopper, snapshot.stopper)
-        )
-        kinds = self._kinds
-        if not by_record:
-            check_kinds(snapshot.kinds, kinds)
-        self.state.load(snapshot, opens_values=self.opens_values)
-        if snapshot.settings is not None:
-            self._introduce(snapshot.settings)
-            self.search.set_num_samples(snapshot.settings.num_samples)
-        with referring_to(self._references):
-            self._load(self.search, snapshot.search)
-            if snapshot.flags.asked:
-                starts.ask_again(self)
-            self._load(self.scheduler, snapshot.scheduler)
-            # Another stopper begins without the history of the one before it: stop rules may change.
-            same = by_record or snapshot.kinds is None or snapshot.kinds.stopper == kinds.stopper
-            if self.stopper is not None and snapshot.stopper is not None and same:
-                self._load(self.stopper, snapshot.stopper)
-        self._tell_time(self.state.flags.now)
-
-    @property
-    def _kinds(self) -> Kinds:
-        return Kinds(search=kind_of(self.search), scheduler=kind_of(self.scheduler), stopper=kind_of(self.stopper))
-
-    @staticmethod
-    def _load(owner: Any, state: dict[str, Any]) -> None:
-        try:
-            restore_state(owner, state)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, InvalidInputError):
-                raise
-            raise InvalidInputError(
-                f"the stored state does not fit {kind_of(owner)} ({type(error).__name__}: {error}); the experiment "
-                "was started with another search algorithm, scheduler or stopper, or with another version of it. Use "
-                "the same one, or another name for a new experiment"
-            ) from error
-
-    # -- for the engine's own modules ---------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> Settings:
-        """The current settings; there are some once `SettingsObserved` was applied."""
-        if self.state.settings is None:
-            raise InvalidInputError("the experiment has no settings yet: apply SettingsObserved first")
-        return self.state.settings
-
-    @property
-    def breakdown(self) -> dict[str, Any] | None:
-        """The error of an algorithm during this event."""
-        return self._breakdown
-
-    @property
-    def recorded(self) -> Outputs | None:
-        """What was chosen when this event was first applied; None outside of a replay."""
-        return self._recorded
-
-    def do(self, action: Action) -> None:
-        """Add an action to those that `apply` returns."""
-        self._actions.append(action)
-
-    def stop_all(self, reason: dict[str, Any], now: float) -> None:
-        """Stop every trial that has not ended, and create no more."""
-        outcome.stop_all(self, reason, now)
-
-    def warn_once(self, key: str, message: Callable[[], str], trial: Trial | None = None) -> None:
-        """Warn the user, but only the first time for this `key`; only then is `message` called."""
-        if key not in self.state.flags.warned:
-            self.state.flags.warned.append(key)
-            self.do(Warned(message(), trial))
-
-    def ask(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Call a method of search algorithm, scheduler or stopper; when it raises, the experiment ends."""
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - it ends the experiment with its message, see `_settle`
-            owner = type(getattr(method, "__self__", method)).__name__
-            name = getattr(method, "__name__", "")
-            self.break_down(f"{owner}.{name} raised {type(error).__name__}: {error}")
-            return None
-
-    def tell(self, method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a method by which the search algorithm learns something."""
-        if self.defers:
-            self.state.flags.heard, self.state.flags.dry = True, False
-        self.ask(method, *args, **kwargs)
-
-    def break_down(self, message: str) -> None:
-        """End the experiment, because an algorithm broke its contract; the first message counts."""
-        if self._breakdown is None:
-            self._breakdown = {"source": "algorithm", "message": message}
-
-    # -- inside ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _references(self) -> References:
-        """What a user's scheduler may hold on to, which is not part of its state."""
-
-        def name_of(thing: object) -> str | None:
-            if thing is self.controller:
-                return _CONTROLLER
-            return f"trial {thing.trial_id}" if isinstance(thing, Trial) else None
-
-        def find(name: str) -> Any:
-            return self.controller if name == _CONTROLLER else self.state.trials.get(name.removeprefix("trial "))
-
-        return References(name_of, find)
-
-    def _dispatch(self, event: AnyEvent, now: float) -> None:
-        match event:
-            case AttemptStarted():
-                attempts.started(self, event)
-            case AttemptEnded():
-                attempts.ended(self, event, now)
-            case FailureObserved():
-                attempts.failure_observed(self, event)
-            case CheckpointsChanged():
-                attempts.checkpoints_changed(self, event)
-            case CheckpointDamaged():
-                attempts.checkpoint_damaged(self, event)
-            case SettingsObserved():
-                self._observe(event.settings, now)
-            case CapacityObserved():
-                self.state.flags.slots, self.state.flags.resources = event.slots, event.resources
-            case TimerFired():
-                self.state.flags.dry = False
-            case SuggestionReady():
-                starts.suggested(self, event)
-            case StopRequested(trial_id=None):
-                outcome.stop_all(self, {"source": "user"}, now)
-            case StopRequested(trial_id=trial_id):
-                attempts.stop_one(self, str(trial_id), {"source": "user"}, now)
-            case SuspendRequested():
-                outcome.suspend(self, now)
-            case ResumeRequested():
-                outcome.resume(self, now)
-            case RetryRequested():
-                outcome.retry_errors(self, event, now)
-            case Recovered():
-                outcome.recover(self, event, now)
-
-    def _check(self, settings: Settings) -> None:
-        old = self.state.settings
-        if old is None:
-            self._introduce(settings)
-            return
-        changed = settings.fixed_differences(old)
-        if changed:
-            raise InvalidInputError(
-                f"{', '.join(changed)} of an experiment that has already started cannot change "
-                f"(only the budget can: more samples, concurrency, time, retries); use another name for a new one"
-            )
-
-    def _introduce(self, settings: Settings) -> None:
-        introduce_scheduler(self.scheduler, settings.metric, settings.mode if settings.metric else None)
-
-    def _observe(self, settings: Settings, now: float) -> None:
-        old = self.state.settings
-        self.state.settings = settings
-        self.silence_due = None
-        if old is None and not self.state.flags.suspended:
-            self.state.flags.active_since = now
-        if old is None or old.num_samples != settings.num_samples:
-            self.state.flags.searched, self.state.flags.resized = False, True
-            self.tell(self.search.set_num_samples, settings.num_samples)
-        if old is None and self.notice:
-            self.do(Warned(self.notice))
-        if old is not None:
-            outcome.reopen(self, settings != old, now)
-
-    def _tell_time(self, now: float) -> None:
-        if self._observe_time is not None:
-            # The experiment's own clock: it stands still while nothing may run, and nobody was there.
-            self.ask(self._observe_time, self.active_s(now))
-
-    def _settle(self, now: float) -> None:
-        progress.enforce(self, now)
-        outcome.enforce_budgets(self, now)
-        if self._observe_time is not None or self._recorded is not None:
-            results.stop_everything(self, 0, now)
-        while True:
-            outputs, recorded = self.outputs, self._recorded
-            passes = recorded.passes if recorded is not None else []
-            self.limits = passes[len(outputs.passes)] if len(outputs.passes) < len(passes) else None
-            starts.fill(self, now)
-            self._fall_over(self._breakdown, now)
-            self.controller.carry_out(now)
-            if not outcome.finish_or_unblock(self, now):
-                break
-            outputs.passes.append((len(outputs.created), len(outputs.started)))
-        if self.limits is not None:
-            self.limits = None
-            starts.fill(self, now)
-        if self._recorded is not None and self.outputs.breakdown is None:
-            self._fall_over(self._recorded.breakdown, now)
-            outcome.finish_or_unblock(self, now)
-
-    def _fall_over(self, reason: dict[str, Any] | None, now: float) -> None:
-        if self._recorded is not None and self._recorded.breakdown is None:
-            return
-        if reason is not None and self.outputs.breakdown is None:
-            reason = self._recorded.breakdown if self._recorded is not None else reason
-            self.outputs.breakdown = reason
-            self.stop_all(reason or {}, now)
-
-    def stop_attempt(self, trial: Trial) -> None:
-        """Ask for the end of the running attempt, by the decision that the trial holds."""
-        if trial.overdue:
-            self.do(StopAttempt(trial, trial.attempt, "stop", {"source": "progress_deadline"}))
-        elif trial.decision is not None:
-            self.do(StopAttempt(trial, trial.attempt, trial.decision, trial.decision_reason))
+        snapshot.restore(snapshot.decode_snapshot(data), self.state, self._algorithms, by_record=by_record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
-from trialpod_operator.engine.outputs import Created
+from trialpod_operator.engine.choices import Created
 from trialpod_operator.engine.settings import Settings
 
 
@@ -38,7 +38,7 @@ class AttemptStarted(Event, frozen=True):
     hostname: str = ""
     node_ip: str = ""
     resources: dict[str, float] = {}
-    place: str = ""  # which pod that is, when it was made for another attempt
+    reused_pod: str = ""  # its pod, when that was made for another attempt
 
 
 class ResultsReceived(Event, frozen=True):

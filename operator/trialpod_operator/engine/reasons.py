@@ -14,7 +14,7 @@ from trialpod.tune.plugins.catalogue import SCHEDULERS, STOPPERS
 from trialpod.tune.plugins.phrases import evidence_text, text
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.stopper.stopper import Stopper
-from trialpod_operator.engine.decisions import Decision
+from trialpod_operator.engine.choices import Decision
 
 Reason = dict[str, Any]
 
@@ -35,10 +35,10 @@ _OWN_WORDS = ("retry", "disruption", "failure", "undo")
 
 def sentence(decision: Decision) -> str:
     """Return what was decided and why, without the trial's name: "stopped at iteration 3: ..."."""
-    return told(decision.kind, decision.reason, decision.iteration)
+    return describe_decision(decision.kind, decision.reason, decision.iteration)
 
 
-def told(kind: str, reason: Reason, iteration: int = 0) -> str:
+def describe_decision(kind: str, reason: Reason, iteration: int = 0) -> str:
     """Return what was decided and why, where there is no `Decision`; without the iteration when that is 0."""
     verb = _VERBS.get(kind, kind)
     if kind == "exploit":

@@ -1,4 +1,4 @@
-"""The state of one experiment: trials, queues and flags. Owned by the engine; `Snapshot` is its stored form.
+"""The state of one experiment: trials, queues, and its own fields in groups. Owned by the engine.
 
 Every trial that has not ended is in exactly one queue: `running`, `paused`, `pending` (may start now) or `delayed`
 (PENDING as well, but not before its `retry_at`). Nothing here takes longer with the number of trials.
@@ -8,79 +8,141 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from trialpod_operator.engine.changes import Change, Planted
-from trialpod_operator.engine.outputs import Created
+from trialpod.errors import InvalidInputError
+from trialpod_operator.engine.choices import ActiveExploit, Change, Created
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, OpenTrial, Trial
 
 
-class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The experiment's own fields beside its trials."""
+class Clock(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The experiment's time, in seconds since the epoch, and how long it was active."""
 
-    slots: int | None = None
-    resources: dict[str, float] = {}  # of all trials together, when known
+    now: float = 0.0  # of the latest event
+    previous: float = 0.0  # of the event before that one: the experiment was alive then
+    active_s: float = 0.0  # neither suspended nor finished nor down, until `active_since`
+    active_since: float | None = None
+
+    def advance(self, now: float) -> float:
+        """Move to the time of the next event, never backwards, and return it."""
+        self.previous = self.now
+        self.now = now = max(now, self.now)
+        return now
+
+    def active_at(self, now: float) -> float:
+        """Return the active time until `now`; it never goes backwards."""
+        if self.active_since is None:
+            return self.active_s
+        return self.active_s + max(0.0, max(now, self.now) - self.active_since)
+
+    def start(self) -> None:
+        """Count the active time, unless it is counted already."""
+        if self.active_since is None:
+            self.active_since = self.now
+
+    def stop(self) -> None:
+        """Count no more."""
+        self.active_s, self.active_since = self.active_at(self.now), None
+
+    def skip_downtime(self) -> None:
+        """Leave out the time since the latest event: nobody was there."""
+        if self.active_since is not None:
+            self.active_s += max(0.0, self.previous - self.active_since)
+            self.active_since = self.now
+
+
+class Account(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Resource-seconds that ended attempts used, and what came of them; see `accounting`."""
+
+    spent: dict[str, float] = {}
+    outcomes: dict[str, dict[str, float]] = {}
+
+    def add_spent(self, seconds: Mapping[str, float]) -> None:
+        """Add what an attempt used."""
+        _add(self.spent, seconds)
+
+    def add_outcome(self, outcome: str, seconds: Mapping[str, float]) -> None:
+        """Add resource-seconds whose outcome is decided."""
+        _add(self.outcomes.setdefault(outcome, {}), seconds)
+
+
+class SearchProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is known of a search algorithm whose suggestions come as events (see `starts`)."""
+
+    requested: bool = False  # a suggestion, which has not come yet
+    informed: bool = False  # it learned something since the latest request
+    samples_changed: bool = False  # the number of samples was changed since the latest request
+    idle: bool = False  # it has no suggestion until it learns something
+    exhausted: bool = False  # it will never have another one
+    queued_suggestions: list[Created] = []  # for which there are no trials yet
+
+    def request(self) -> None:
+        """A suggestion is requested."""
+        self.requested, self.informed, self.samples_changed = True, False, False
+
+    def cancel(self) -> None:
+        """Forget a request of an earlier run, in which suggestions came as events."""
+        self.requested = False
+
+    def answer(self, created: Created | None, *, finished: bool, failed: bool) -> None:
+        """The answer to the request has come."""
+        self.requested = False
+        if created is not None:
+            self.queued_suggestions.append(created)
+        elif not failed:
+            # That it has no more may be from before more were asked for.
+            self.idle, self.exhausted = not self.informed, finished and not self.samples_changed
+
+    def inform(self) -> None:
+        """The algorithm learns something, so it may have a suggestion again."""
+        self.informed, self.idle = True, False
+
+    def wake(self) -> None:
+        """Time went by, so it may have a suggestion again."""
+        self.idle = False
+
+    def resize(self) -> None:
+        """The number of samples was changed."""
+        self.exhausted, self.samples_changed = False, True
+
+    @property
+    def may_request(self) -> bool:
+        """True when a request may bring a suggestion."""
+        return not (self.requested or self.idle or self.exhausted)
+
+
+class Flags(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How the experiment stands."""
+
+    state: str = "Running"
+    message: str = ""
     suspended: bool = False
     stopping: dict[str, Any] | None = None  # why all trials are being stopped
     finished: bool = False
-    state: str = "Running"
-    message: str = ""
-    active_s: float = 0.0  # time spent neither suspended nor finished nor down, until `active_since`
-    active_since: float | None = None
-    now: float = 0.0  # of the latest event
-    last_alive: float = 0.0  # of the latest event before this one
+    slots: int | None = None  # maximum number of attempts at a time, as far as capacity goes
+    resources: dict[str, float] = {}  # of all trials together, when known
     results: int = 0
-    spent: dict[str, float] = {}  # resource-seconds that ended attempts took; see `accounting`
-    account: dict[str, dict[str, float]] = {}  # and what came of them, by outcome
     measured: bool = False  # some trial reported the metric at least once
     unmeasured: int = 0  # trials that ended without ever reporting the metric
-    sound: bool = False  # the user's code has run: some attempt brought a result, or failed only later
-    broken: int = 0  # trials whose code could not be started, while `sound` is False
-    retried: str = ""  # the latest request of the user to try failed trials again
+    user_code_ran: bool = False  # some attempt brought a result, or failed only later
+    failed_to_start: int = 0  # trials whose code could not be started, while `user_code_ran` is False
+    retry_token: str = ""  # of the user's latest request to retry failed trials
     warned: list[str] = []  # keys of the warnings that are given once
-    # Of a search algorithm that takes its time (see `starts`):
-    asked: bool = False  # for a suggestion, which has not come yet
-    heard: bool = False  # it was told something since it was asked last
-    resized: bool = False  # another number of samples was set since it was asked last
-    dry: bool = False  # it has no suggestion until it is told something
-    searched: bool = False  # it will never have another one
-    spare: list[Created] = []  # suggestions for which there are no trials yet
-
-
-class Kinds(msgspec.Struct, kw_only=True, frozen=True):
-    """The classes whose states a snapshot holds, each with the one that it wraps."""
-
-    search: str
-    scheduler: str
-    stopper: str = ""
-
-
-class Snapshot(msgspec.Struct, kw_only=True):
-    """Everything needed to go on, as plain data."""
-
-    version: int
-    settings: Settings | None
-    flags: Flags
-    trials: list[Trial]
-    pending: list[str]
-    delayed: list[str]
-    paused: list[str]
-    search: dict[str, Any]
-    scheduler: dict[str, Any]
-    stopper: dict[str, Any] | None
-    kinds: Kinds | None = None  # None: an older version wrote it
 
 
 class State:
-    """Trials with their queues. Also the view of the experiment that schedulers get."""
+    """Trials with their queues, and the experiment's own fields."""
 
     def __init__(self) -> None:
         self.settings: Settings | None = None
         self.flags = Flags()
+        self.clock = Clock()
+        self.account = Account()
+        self.search_progress = SearchProgress()
         self.trials: dict[str, Trial] = {}  # in order of creation
         self.pending: dict[str, Trial] = {}  # may start now, in this order
         self.delayed: dict[str, Trial] = {}  # may start once `retry_at` has come
@@ -88,9 +150,16 @@ class State:
         self.running: dict[str, Trial] = {}
         self.counts: dict[str, int] = {}
         self.pins: Counter[tuple[str, str]] = Counter()  # (trial_id, name): checkpoints that others start from
-        self.in_use: tuple[dict[str, float], dict[str, float]] | None = None  # kept by `accounting`
+        self.in_use: tuple[dict[str, float], dict[str, float]] | None = None  # cache of `accounting`
         self._ordered: list[Trial] = []
         self._due: list[tuple[float, int, str]] = []  # heap of (retry_at, index, trial_id); may hold outdated entries
+
+    @property
+    def required_settings(self) -> Settings:
+        """The current settings; there are some once `SettingsObserved` was applied."""
+        if self.settings is None:
+            raise InvalidInputError("the experiment has no settings yet: apply SettingsObserved first")
+        return self.settings
 
     @property
     def reported(self) -> bool:
@@ -101,26 +170,27 @@ class State:
         """Return all trials in order of creation; not to be changed."""
         return self._ordered
 
-    def get_trial(self, trial_id: str) -> Trial | None:
-        """Return one trial."""
-        return self.trials.get(trial_id)
-
-    def pending_trials(self) -> Iterable[Trial]:
-        """Return the trials that may start now, first come first."""
-        return iter(self.pending.values())
-
-    def paused_trials(self) -> Iterable[Trial]:
-        """Return the paused trials, first come first."""
-        return iter(self.paused.values())
-
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation, whatever the order in which they started."""
         return sorted(self.running.values(), key=lambda trial: trial.index)
+
+    def current_trial(self, trial_id: str, attempt: int) -> Trial | None:
+        """Return the trial if this is its latest attempt and has not ended."""
+        trial = self.trials.get(trial_id)
+        return trial if trial is not None and trial.running and trial.attempt == attempt else None
 
     @property
     def waiting(self) -> bool:
         """True when some trial is PENDING, be it now or later."""
         return bool(self.pending or self.delayed)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether settings and capacity let another attempt start."""
+        running, slots, maximum = len(self.running), self.flags.slots, self.required_settings.max_concurrent
+        return (not maximum or running < maximum) and (slots is None or running < slots)
+
+    # -- transitions: trials ------------------------------------------------------------------------------------
 
     def add(self, trial: Trial) -> None:
         """Add a new trial at the end of the queue."""
@@ -142,7 +212,7 @@ class State:
         self.counts[status] = self.counts.get(status, 0) + 1
         trial.status = status
         if status == PENDING:
-            if trial.retry_at > self.flags.now:
+            if trial.retry_at > self.clock.now:
                 self._delay(trial)
             else:
                 self.pending[trial_id] = trial
@@ -151,15 +221,9 @@ class State:
         elif status == RUNNING:
             self.running[trial_id] = trial
 
-    def plant(self, trial: Trial, change: Change | None, planted: Planted | None) -> None:
-        """Change which checkpoints of others a trial starts from; those are pinned as long as it does."""
-        self._pin(trial, -1)
-        trial.change, trial.planted = change, planted
-        self._pin(trial, +1)
-
-    def wake(self, now: float) -> None:
+    def wake(self) -> None:
         """Queue the trials whose time has come."""
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= self.clock.now:
             retry_at, _, trial_id = heapq.heappop(self._due)
             trial = self.delayed.get(trial_id)
             if trial is not None and trial.retry_at == retry_at:
@@ -176,26 +240,153 @@ class State:
             heapq.heappop(self._due)
         return None
 
-    def load(self, snapshot: Snapshot, *, opens_values: bool = False) -> None:
-        """Take over what a snapshot holds."""
-        self.settings = snapshot.settings
-        self.flags = snapshot.flags
-        for stored in snapshot.trials:
-            trial = OpenTrial.of(stored) if opens_values else stored
+    # -- transitions: exploits ----------------------------------------------------------------------------------
+
+    def plan_exploit(self, trial: Trial, change: Change) -> None:
+        """Let the trial follow another one when its attempt has ended."""
+        self._set_exploit(trial, change, trial.active_exploit)
+
+    def apply_exploit(self, trial: Trial) -> Change | None:
+        """Put the pending exploit into effect, and return it."""
+        change, active = trial.pending_exploit, trial.active_exploit
+        if change is None:
+            return None
+        if change.start is not None:
+            active = ActiveExploit(change.source, change.start, trial.params, trial.tag)
+            trial.max_iteration = change.start.checkpoint.iteration
+        trial.set_config(change.params, change.tag)
+        self._set_exploit(trial, None, active)
+        return change
+
+    def undo_exploit(self, trial: Trial) -> ActiveExploit | None:
+        """Restore what was before the active exploit, whose checkpoint is unusable, and return it."""
+        active = trial.active_exploit
+        if active is not None:
+            trial.params, trial.tag = active.params_before, active.tag_before
+            self._set_exploit(trial, None, None)
+            holder = self.trials.get(active.start.trial_id)
+            if holder is not None:
+                holder.remove_checkpoints({active.start.checkpoint.name})
+        return active
+
+    def end_exploit(self, trial: Trial) -> None:
+        """The trial has a checkpoint of its own, from which it starts from now on."""
+        if trial.active_exploit is not None:
+            self._set_exploit(trial, trial.pending_exploit, None)
+
+    def drop_exploits(self, trial: Trial, *, keep_active: bool = False) -> None:
+        """Forget the pending exploit, and the active one unless it is kept."""
+        self._set_exploit(trial, None, trial.active_exploit if keep_active else None)
+
+    def _set_exploit(self, trial: Trial, pending: Change | None, active: ActiveExploit | None) -> None:
+        self._pin(trial, -1)
+        trial.pending_exploit, trial.active_exploit = pending, active
+        self._pin(trial, +1)
+
+    # -- transitions: the experiment ----------------------------------------------------------------------------
+
+    def set_settings(self, settings: Settings) -> None:
+        """Replace the settings."""
+        self.settings = settings
+
+    def set_capacity(self, slots: int | None, resources: dict[str, float]) -> None:
+        """Replace what all trials together may use."""
+        self.flags.slots, self.flags.resources = slots, resources
+
+    def run_user_code(self) -> None:
+        """The user's code has run."""
+        self.flags.user_code_ran = True
+
+    def count_results(self, number: int) -> None:
+        """The user's code reported so many results."""
+        self.run_user_code()
+        self.flags.results += number
+
+    def measure(self) -> None:
+        """A trial reported the metric."""
+        self.flags.measured = True
+
+    def count_unmeasured(self) -> int:
+        """Count a trial that ended without the metric; return how many did, 0 if any trial reported it."""
+        self.flags.unmeasured += 1
+        return 0 if self.flags.measured else self.flags.unmeasured
+
+    def count_failed_start(self) -> int:
+        """Count a trial whose code could not be started; return how many could not, 0 if any could."""
+        if self.flags.user_code_ran:
+            return 0
+        self.flags.failed_to_start += 1
+        return self.flags.failed_to_start
+
+    def take_retry_token(self, token: str) -> bool:
+        """Return whether a request to retry is new; one without a token always is."""
+        known = bool(token) and token == self.flags.retry_token
+        self.flags.retry_token = token or self.flags.retry_token
+        return not known
+
+    def warn_first(self, key: str) -> bool:
+        """Return True once for each key."""
+        first = key not in self.flags.warned
+        if first:
+            self.flags.warned.append(key)
+        return first
+
+    def begin_stopping(self, reason: dict[str, Any]) -> None:
+        """All trials are being stopped."""
+        self.flags.stopping = reason
+
+    def suspend(self, state: str) -> None:
+        """Pause all trials; the active time stands still. What is being stopped, or has finished, stays so."""
+        flags = self.flags
+        flags.suspended = True
+        if not (flags.finished or flags.stopping):
+            flags.state = state
+            self.clock.stop()
+
+    def resume(self, state: str) -> None:
+        """End the suspension."""
+        self.flags.suspended = False
+        if not self.flags.finished:
+            self.flags.state = state
+            self.clock.start()
+
+    def reopen(self, state: str) -> None:
+        """Continue an experiment that has finished or is being stopped, and count its failures anew."""
+        flags = self.flags
+        flags.finished, flags.stopping = False, None
+        flags.state, flags.message = state, ""
+        flags.unmeasured = flags.failed_to_start = 0
+        flags.user_code_ran = False
+        if not flags.suspended:
+            self.clock.start()
+
+    def finish(self, state: str, message: str) -> None:
+        """Nothing runs and nothing will."""
+        self.clock.stop()
+        self.flags.finished = True
+        self.flags.state, self.flags.message = state, message
+
+    def load(self, trials: Iterable[Trial], queues: tuple[list[str], list[str], list[str]], *, opens: bool) -> None:
+        """Take over stored trials, with the ids of those in `pending`, `delayed` and `paused`."""
+        for stored in trials:
+            trial = OpenTrial.of(stored) if opens else stored
             self.trials[trial.trial_id] = trial
             self._ordered.append(trial)
             self.counts[trial.status] = self.counts.get(trial.status, 0) + 1
             if trial.status == RUNNING:
                 self.running[trial.trial_id] = trial
             self._pin(trial, +1)
-        self.pending = {trial_id: self.trials[trial_id] for trial_id in snapshot.pending}
-        self.paused = {trial_id: self.trials[trial_id] for trial_id in snapshot.paused}
-        for trial_id in snapshot.delayed:
+        pending, delayed, paused = queues
+        self.pending = {trial_id: self.trials[trial_id] for trial_id in pending}
+        self.paused = {trial_id: self.trials[trial_id] for trial_id in paused}
+        for trial_id in delayed:
             self._delay(self.trials[trial_id])
 
+    # -- inside -------------------------------------------------------------------------------------------------
+
     def _pin(self, trial: Trial, count: int) -> None:
-        change, planted = trial.change, trial.planted
-        for start in (change.start if change is not None else None, planted.start if planted is not None else None):
+        pending, active = trial.pending_exploit, trial.active_exploit
+        for start in (pending.start if pending is not None else None, active.start if active is not None else None):
             if start is not None:
                 self.pins[start.key] += count
                 if not self.pins[start.key]:
@@ -204,3 +395,8 @@ class State:
     def _delay(self, trial: Trial) -> None:
         self.delayed[trial.trial_id] = trial
         heapq.heappush(self._due, (trial.retry_at, trial.index, trial.trial_id))
+
+
+def _add(account: dict[str, float], seconds: Mapping[str, float]) -> None:
+    for name, amount in seconds.items():
+        account[name] = account.get(name, 0.0) + amount

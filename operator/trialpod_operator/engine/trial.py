@@ -1,19 +1,27 @@
-"""One trial as the engine keeps it: plain data, small once it has ended.
+"""One trial as the engine keeps it: plain data and its transitions, small once it has ended.
 
-Parameters and the last result are kept as the MessagePack bytes they arrived in: a finished trial must stay below
-2 kB, and most are never looked at again.
+Config and last result are kept as the MessagePack bytes in which they arrived: a finished trial stays below 2 kB, and
+most are never read again. Fields are assigned only here and in `State`, by methods that keep what belongs together.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, DecisionKind
 from trialpod.protocol.values import opaque_decoder, open_leniently, results_decoder
-from trialpod_operator.engine.changes import Change, Planted
-from trialpod_operator.engine.decisions import decisions
+from trialpod_operator.engine.choices import (
+    ActiveExploit,
+    Change,
+    Decision,
+    DecisionName,
+    append_decision,
+    decode_decisions,
+)
 
 PENDING = "PENDING"
 RUNNING = "RUNNING"
@@ -26,71 +34,94 @@ FAILURES = frozenset({"metric", "algorithm", "broken", "fail_fast"})
 
 STATUSES = (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)
 
+BACKOFF_BASE_S = 1.0
+BACKOFF_MAX_S = 60.0
+
+FREE_RETRIES = 1
+"""Failures and disruptions without progress that are retried at once; then the back-off doubles."""
+
+MAX_TRACEBACK = 20_000
+"""Maximum length of a stored traceback in characters; the end is kept."""
+
+_NOTHING: dict[str, Any] = {}
+"""Shared by ended trials, so never changed: they keep little."""
+
+
+class AttemptState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+    """The latest attempt of a trial. Each start makes a new one, so nothing of the one before it remains."""
+
+    started_at: float = 0.0
+    received: int = 0  # results
+    lost: bool = False  # given up: if its process turns up again, it must not continue
+    pid: int = 0
+    hostname: str = ""
+    node_ip: str = ""
+    reused_pod: str = ""  # its pod, when that was made for another attempt
+
+    working_since: float | None = None  # until it ends; see `accounting`
+    last_saved_at: float = 0.0  # when it last committed a checkpoint, or began
+    resources: dict[str, float] = {}  # what it was given
+
+    last_progress_at: float = 0.0  # when it began, or last reported a result or a checkpoint
+    silence_warned: bool = False  # nothing reported for half of the progress deadline
+    deadline_missed: bool = False  # for all of it: whatever the attempt reports as its end, it has failed
+    failing: AttemptEnd | None = None  # how one of its processes failed, until the attempt has ended
+
+    decision: DecisionKind | None = None
+    decision_reason: dict[str, Any] = {}
+    released: tuple[str, ...] = ()  # checkpoints that it may delete, and has not reported as deleted
+
 
 class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One point of the search space and what has become of it. Owned and changed by the engine only."""
+    """One point of the search space and what has become of it. Only the engine changes it."""
 
     trial_id: str
     index: int  # order of creation, from 0
     tag: str  # "2_lr=0.0132"; an exploit changes it
     params: bytes  # MessagePack of the config
     created_at: float
-    first_tag: str = ""  # the tag it was created with, which names its directory, when that is not `tag`
+    first_tag: str = ""  # the tag it was created with, which names its directory, if that is not `tag`
 
-    status: str = PENDING
+    status: str = PENDING  # changed by `State.move`
     attempt: int = 0  # number of the latest attempt; 0 = none yet
     running: bool = False  # that attempt has not ended
-    lost: bool = False  # that attempt was given up; should its process turn up again, it must not go on
-    received: int = 0  # results of that attempt
-    started_at: float = 0.0  # of that attempt
-    pid: int = 0
-    hostname: str = ""
-    node_ip: str = ""
-    place: str = ""  # the pod of that attempt, when it was made for another one
-    began_at: float | None = None  # when that attempt took up its work, until it ends; see `accounting`
-    saved_at: float = 0.0  # when it last committed a checkpoint, or began
-    given: dict[str, float] = {}  # the resources that it has
-    held: dict[str, float] = {}  # resource-seconds that are kept, until the trial ends
-    failing: AttemptEnd | None = None  # how one of that attempt's processes failed, until the attempt has ended
-    progress_at: float = 0.0  # when that attempt began, or last reported a result or a checkpoint
-    quiet: bool = False  # it has reported nothing for half of the time that it may
-    overdue: bool = False  # for all of it: whatever it says of its end, it has failed
-    decision: DecisionKind | None = None  # for that attempt
-    decision_reason: dict[str, Any] = {}
-    change: Change | None = None  # an exploit that was decided, while the attempt before it has not ended
-    planted: Planted | None = None  # the exploit in force, as long as the trial has no checkpoint of its own since
-    resources: dict[str, float] | None = None  # of its next attempt, when a scheduler changed them
+    current: AttemptState = msgspec.field(default_factory=AttemptState)
+    resources: dict[str, float] | None = None  # of the next attempt, when a scheduler changed them
 
     results: int = 0  # over all attempts
     iteration: int = 0  # training_iteration of the last result
     result: bytes = b""  # the last result
-    furthest: int = 0  # the highest training_iteration so far: what counts as progress
+    max_iteration: int = 0  # the highest training_iteration so far: what counts as progress
     value: float | None = None  # of the experiment's metric: the latest finite one, or NaN if none was finite
     value_iteration: int | None = None  # training_iteration of the result that had it
     measured: bool = False  # the metric was a number (NaN is one) at least once
 
-    checkpoints: list[CheckpointInfo] = []  # committed and still there, oldest first
+    checkpoints: list[CheckpointInfo] = []  # committed and not deleted, oldest first
     next_checkpoint_index: int = 0
-    released: tuple[str, ...] = ()  # checkpoints that the latest attempt may remove, and has not said that it has
+    pending_exploit: Change | None = None  # decided, takes effect when the current attempt has ended
+    active_exploit: ActiveExploit | None = None  # in effect until the trial has committed a checkpoint since
 
     failures: int = 0
     disruptions: int = 0
-    fruitless: int = 0  # attempts that failed or were disrupted since the trial last came further
+    attempts_without_progress: int = 0  # that failed or were disrupted
     retry_at: float = 0.0  # not before
-    run_time_s: float = 0.0  # of ended attempts
-    ended_at: float = 0.0
     error: str = ""
     traceback: str = ""
+
+    run_time_s: float = 0.0  # of ended attempts
+    kept: dict[str, float] = {}  # resource-seconds whose outcome is decided when the trial ends
+    ended_at: float = 0.0
     stopped: bool = False  # it ended before its own end
-    unlogged_stop: dict[str, Any] | None = msgspec.field(default=None, name="stop_reason")  # of older snapshots
-    decisions: tuple[bytes, ...] = ()  # see `trialpod_operator.engine.decisions`
-    decided: int = 0  # how many there were
-    completion_told: bool = False  # scheduler and searcher know that it completed
-    parked: bool = False  # the searcher knows that a scheduler paused it
+    decision_log: tuple[bytes, ...] = ()
+    decision_count: int = 0  # also of those that are not in the log any more
+    completion_reported: bool = False  # scheduler and searcher know that it completed
+    search_paused: bool = False  # the searcher knows that a scheduler paused it
 
     def __hash__(self) -> int:
         """Let schedulers keep what they know by trial."""
         return hash(self.trial_id)
+
+    # -- what algorithms, files and people see ------------------------------------------------------------------
 
     @property
     def experiment_tag(self) -> str:
@@ -125,12 +156,16 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         return result
 
     @property
+    def decisions(self) -> list[Decision]:
+        """The decisions that are kept, oldest first."""
+        return decode_decisions(self.decision_log)
+
+    @property
     def stop_reason(self) -> dict[str, Any]:
         """Why it ended before its own end; empty if it did not."""
         if not self.stopped:
-            return dict(self.unlogged_stop or {})
-        kept = reversed(decisions(self))
-        return next((decision.reason for decision in kept if decision.kind == "stop"), {})
+            return {}
+        return next((decision.reason for decision in reversed(self.decisions) if decision.kind == "stop"), {})
 
     @property
     def may_be_retried(self) -> bool:
@@ -145,14 +180,218 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.status in (TERMINATED, ERROR)
 
     @property
+    def suspending(self) -> bool:
+        """True when the running attempt ends only because the experiment is suspended."""
+        current = self.current
+        return current.decision == "pause" and current.decision_reason.get("source") == "suspend"
+
+    @property
+    def judged(self) -> bool:
+        """True when no further result of the current attempt leads to a decision."""
+        return self.completion_reported or (self.current.decision is not None and not self.suspending)
+
+    @property
+    def pauses(self) -> bool:
+        """True when it is paused, or will be when its attempt has ended."""
+        return self.status == PAUSED or (self.running and self.current.decision == "pause")
+
+    @property
     def checkpoint(self) -> CheckpointInfo | None:
-        """The checkpoint that it goes on from: its newest committed one, or another trial's after an exploit."""
-        return self.own_checkpoint if self.planted is None else self.planted.start.checkpoint
+        """The checkpoint that its next attempt starts from: its latest one, or another trial's after an exploit."""
+        return self.own_checkpoint if self.active_exploit is None else self.active_exploit.start.checkpoint
 
     @property
     def own_checkpoint(self) -> CheckpointInfo | None:
-        """The newest committed checkpoint in its own directory."""
+        """The latest committed checkpoint in its own directory."""
         return self.checkpoints[-1] if self.checkpoints else None
+
+    # -- transitions: attempts ----------------------------------------------------------------------------------
+
+    def start_attempt(self, now: float) -> None:
+        """Begin the next attempt."""
+        self.attempt += 1
+        self.running = True
+        self.search_paused = False
+        self.retry_at = 0.0
+        self.current = AttemptState(started_at=now)
+
+    def locate_attempt(self, pid: int, hostname: str, node_ip: str, reused_pod: str) -> None:
+        """Store where the attempt runs."""
+        current = self.current
+        current.pid, current.hostname, current.node_ip, current.reused_pod = pid, hostname, node_ip, reused_pod
+
+    def start_work(self, now: float, resources: Mapping[str, float]) -> bool:
+        """Start counting the attempt's resources; return False if that was done before."""
+        current = self.current
+        if current.working_since is not None:
+            return False
+        current.working_since = current.last_saved_at = now
+        current.resources = dict(resources)
+        return True
+
+    def end_work(self, kept: dict[str, float]) -> None:
+        """Stop counting; `kept` are the resource-seconds of which the trial's end decides."""
+        current = self.current
+        self.kept = kept
+        current.working_since, current.last_saved_at, current.resources = None, 0.0, _NOTHING
+
+    def note_progress(self, now: float) -> None:
+        """The attempt has begun, or has come further."""
+        self.current.last_progress_at, self.current.silence_warned = now, False
+
+    def warn_silence(self) -> None:
+        """The user was warned that the attempt reports nothing."""
+        self.current.silence_warned = True
+
+    def fail_later(self, end: AttemptEnd) -> None:
+        """One of the attempt's processes has failed: the attempt cannot complete any more."""
+        self.current.failing = end
+
+    def miss_deadline(self, end: AttemptEnd) -> None:
+        """The attempt reported nothing until its progress deadline, so it has failed whatever it reports."""
+        self.current.deadline_missed = True
+        self.current.failing = end
+
+    def decide(
+        self, now: float, decision: DecisionKind, reason: dict[str, Any], iteration: int | None = None
+    ) -> None:
+        """Hold a decision for the running attempt."""
+        self.current.decision, self.current.decision_reason = decision, reason
+        self.log_decision(now, decision, reason, iteration)
+
+    def log_decision(
+        self, now: float, kind: DecisionName, reason: dict[str, Any], iteration: int | None = None
+    ) -> None:
+        """Add to the log of decisions; `iteration` is the trial's by default."""
+        at = self.iteration if iteration is None else iteration
+        self.decision_log = append_decision(self.decision_log, Decision(now, kind, self.attempt, at, reason))
+        self.decision_count += 1
+
+    def end_attempt(self, now: float, end: AttemptEnd) -> AttemptEnd:
+        """End the attempt, and return how it ended: an earlier failure counts more than what it reported."""
+        current = self.current
+        self.running = False
+        self.run_time_s += max(0.0, now - current.started_at)
+        current.lost = end.cause == "lost"
+        failing, current.failing = current.failing, None
+        overridden = end.cause in ("completed", "stopped", "paused") or current.deadline_missed
+        return failing if failing is not None and overridden else end
+
+    # -- transitions: results and checkpoints -------------------------------------------------------------------
+
+    def count_result(self) -> None:
+        """One more result of the current attempt."""
+        self.current.received += 1
+        self.results += 1
+
+    def record_value(self, number: float, iteration: int | None) -> None:
+        """Store a value of the metric; NaN does not replace a number."""
+        if self.value is None or math.isfinite(number) or not math.isfinite(self.value):
+            self.value = number
+            self.value_iteration = iteration
+        self.measured = True
+
+    def set_last_result(self, result: bytes, iteration: int | None = None) -> None:
+        """Store the latest result, and its iteration if it has one."""
+        self.result = result
+        if iteration is not None:
+            self.iteration = iteration
+            self.advance(iteration)
+
+    def advance(self, iteration: int) -> None:
+        """The trial came this far."""
+        if iteration > self.max_iteration:
+            self.max_iteration = iteration
+            self.attempts_without_progress = 0
+
+    def add_checkpoints(self, committed: list[CheckpointInfo], now: float) -> bool:
+        """Add checkpoints that the attempt committed; return whether any is new."""
+        # One behind the latest is known, or was known and deleted since: a report that arrives late once more.
+        fresh = [checkpoint for checkpoint in committed if checkpoint.index >= self.next_checkpoint_index]
+        if not fresh:
+            return False
+        self.checkpoints = sorted([*self.checkpoints, *fresh], key=lambda checkpoint: checkpoint.index)
+        for checkpoint in fresh:
+            self.next_checkpoint_index = max(self.next_checkpoint_index, checkpoint.index + 1)
+            self.advance(checkpoint.iteration)
+        self.current.last_saved_at = now
+        return True
+
+    def remove_checkpoints(self, names: Collection[str]) -> None:
+        """Forget checkpoints that are deleted, or may be."""
+        if names:
+            self.checkpoints = [checkpoint for checkpoint in self.checkpoints if checkpoint.name not in names]
+
+    def release_checkpoints(self, released: list[str], deleted: list[str]) -> None:
+        """Let the attempt delete some checkpoints, and forget those that it has deleted."""
+        every = dict.fromkeys((*self.current.released, *released))
+        self.current.released = tuple(name for name in every if name not in deleted)
+        self.remove_checkpoints({*deleted, *released})
+
+    # -- transitions: between attempts --------------------------------------------------------------------------
+
+    def set_config(self, params: bytes, tag: str) -> None:
+        """Replace the config, and the tag unless the new one is empty."""
+        self.params = params
+        if tag:
+            self.first_tag = self.first_tag or self.tag
+            self.tag = tag
+
+    def set_resources(self, resources: dict[str, float]) -> None:
+        """Replace what the next attempt is given."""
+        self.resources = resources
+
+    def take_completion_report(self) -> bool:
+        """Return True once: when scheduler and searcher are still to learn that the trial completed."""
+        first, self.completion_reported = not self.completion_reported, True
+        return first
+
+    def pause_in_search(self) -> None:
+        """The searcher learns that a scheduler paused the trial."""
+        self.search_paused = True
+
+    def fail(self, end: AttemptEnd) -> None:
+        """Count a failed attempt."""
+        self.failures += 1
+        self.set_error(end.error or "failed without a message", end.traceback)
+
+    def set_error(self, error: str, traceback: str = "") -> None:
+        """Store why the latest attempt failed; "" = it did not."""
+        self.error, self.traceback = error, traceback[-MAX_TRACEBACK:]
+
+    def disrupt(self, now: float) -> None:
+        """Count a disrupted attempt."""
+        self.disruptions += 1
+        self.back_off(now)
+
+    def back_off(self, now: float) -> None:
+        """Delay the next attempt while the trial makes no progress."""
+        self.attempts_without_progress += 1
+        doublings = self.attempts_without_progress - FREE_RETRIES - 1
+        if doublings >= 0:
+            self.retry_at = now + min(BACKOFF_BASE_S * 2.0 ** min(doublings, 32), BACKOFF_MAX_S)
+
+    # -- transitions: the end -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The trial ends before its own end."""
+        self.stopped = True
+
+    def end(self, now: float) -> None:
+        """The trial ends, and keeps little."""
+        self.ended_at = now
+        self.kept = _NOTHING
+        self.current.decision_reason = _NOTHING
+
+    def reopen(self, *, from_scratch: bool) -> None:
+        """Let the user retry an ended trial."""
+        self.failures = self.attempts_without_progress = 0
+        self.error = self.traceback = ""
+        self.stopped = self.completion_reported = False
+        self.ended_at = 0.0
+        if from_scratch:
+            self.checkpoints = []
+            self.max_iteration = 0
 
 
 class OpenTrial(Trial, omit_defaults=True):

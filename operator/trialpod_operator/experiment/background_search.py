@@ -22,9 +22,9 @@ from typing import Any
 
 from trialpod.protocol.values import params_encoder
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
+from trialpod_operator.engine.algorithms import adopt
+from trialpod_operator.engine.choices import Created
 from trialpod_operator.engine.events import SuggestionReady
-from trialpod_operator.engine.outputs import Created
-from trialpod_operator.engine.starts import adopt
 
 MOST_WAITING = 100_000
 """Calls that may wait for the thread; beyond them whoever reports waits too, so that memory stays bounded."""

@@ -189,8 +189,8 @@ class DurableExperiment:
         behind = self.journaled.ended_lately if replica.snapshot_stored else trials
         replica.compare_soon(self.dirname(trial) for trial in behind if trial.ended)
         for trial in trials:
-            if trial.ended and trial.released:
-                replica.remove_soon(self.dirname(trial), trial.released)
+            if trial.ended and trial.current.released:
+                replica.remove_soon(self.dirname(trial), trial.current.released)
         replica.start(
             lambda status: self._in_loop(self._note_replica, status),
             lambda error: self._in_loop(self.fail, error),
@@ -433,7 +433,7 @@ class DurableExperiment:
                 case TrialEnded(trial=trial):
                     self.last_contact.pop(trial.trial_id, None)
                     self._released.pop(trial.trial_id, None)
-                    self._replica.trial_ended(self.dirname(trial), trial.released)
+                    self._replica.trial_ended(self.dirname(trial), trial.current.released)
 
     def _horizons(self, event: AnyEvent) -> list[Horizon]:
         trial = self.engine.state.trials.get(event.trial_id) if isinstance(event, ResultsReceived) else None

@@ -22,9 +22,9 @@ from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR, named_dirname
 from trialpod.tune.plugins.state import StateNotKeptError, is_pickled, parts
 from trialpod_operator.engine.actions import Action, ResultsApplied, TrialCreated, TrialEnded, TrialRequeued, Warned
+from trialpod_operator.engine.choices import Choices, Created
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import AnyEvent, AttemptStarted, SuggestionReady
-from trialpod_operator.engine.outputs import Created, Outputs
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.background_search import BackgroundSearcher, is_slow
 from trialpod_operator.experiment.plan import ExperimentPlan
@@ -81,7 +81,7 @@ class JournaledEngine:
             opens_values=plan.opens_values,
             encode_params=plan.encode_params,
         )
-        self.engine.resources_of = plan.resources_for
+        self.engine.controller.resources_of = plan.resources_for
         self.engine.notice = plan.notice
         self.files = TrialFiles(directory, plan.settings.trainable_name, self._warn, fetch=fetch)
         self._policies = PolicyFiles(directory, plan.scheduler, lambda message: self._warn("", message))
@@ -122,11 +122,11 @@ class JournaledEngine:
         """
         now = self.now()
         actions = self.engine.apply(event, now)
-        outputs = self.engine.outputs
+        choices = self.engine.choices
         named = (
-            {created.trial_id: self._name(created, now) for created in outputs.created} if self._names_itself else {}
+            {created.trial_id: self._name(created, now) for created in choices.created} if self._names_itself else {}
         )
-        record = Record(now, event, None if outputs.empty else outputs, named)
+        record = Record(now, event, None if choices.empty else choices, named)
         self._written = self._journal.append(encode(record))
         self._remember(named)
         self._keep_files(event, actions)
@@ -145,7 +145,7 @@ class JournaledEngine:
         It never goes back, also not from one process to the next, and it never stands still: when the clock was set
         back it goes on from the latest time that the journal knows.
         """
-        now, latest = self._clock() + self._ahead_s, self.engine.state.flags.now
+        now, latest = self._clock() + self._ahead_s, self.engine.state.clock.now
         if now < latest:
             self._ahead_s += latest - now
             return latest
@@ -160,7 +160,7 @@ class JournaledEngine:
         """Return the assignment for the trial's current attempt."""
         settings = self.plan.settings
         engine = self.engine
-        start = trial.planted.start if trial.planted is not None else None
+        start = trial.active_exploit.start if trial.active_exploit is not None else None
         source = engine.state.trials[start.trial_id] if start is not None else None
         return Assignment(
             trial_id=trial.trial_id,
@@ -267,7 +267,7 @@ class JournaledEngine:
         count = 0
         for data in self._journal.records():
             record = decode_record(data)
-            actions = self.engine.apply(record.event, record.now, record.outputs or Outputs())
+            actions = self.engine.apply(record.event, record.now, record.choices or Choices())
             self._remember(record.named)
             self._keep_files(record.event, actions)
             self.ended_lately += [action.trial for action in actions if isinstance(action, TrialEnded)]

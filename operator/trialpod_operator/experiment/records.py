@@ -6,8 +6,8 @@ import msgspec
 
 from trialpod.errors import JournalError
 from trialpod.protocol.readable import readable
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.events import AnyEvent
-from trialpod_operator.engine.outputs import Outputs
 
 FORMAT_VERSION = 1
 
@@ -17,7 +17,7 @@ class Record(msgspec.Struct, array_like=True):
 
     now: float
     event: AnyEvent
-    outputs: Outputs | None = None
+    choices: Choices | None = None
     named: dict[str, tuple[str, str]] = {}  # (name, dirname) of trials that a script names itself
 
 

@@ -248,9 +248,9 @@ def static_fields(trial: Trial) -> dict[str, Any]:
     return {
         "trial_id": trial.trial_id,
         "experiment_id": experiment_id(trial),
-        "pid": trial.pid,
-        "hostname": trial.hostname,
-        "node_ip": trial.node_ip,
+        "pid": trial.current.pid,
+        "hostname": trial.current.hostname,
+        "node_ip": trial.current.node_ip,
         "config": trial.shown_config,
         "experiment_tag": trial.tag,
     }

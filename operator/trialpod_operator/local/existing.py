@@ -17,7 +17,7 @@ from typing import Any
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod.storage.aside import move_aside, move_journal_aside
 from trialpod_operator.display.summary import Remedies
-from trialpod_operator.engine.outcome import FAILED
+from trialpod_operator.engine.lifecycle import FAILED
 from trialpod_operator.experiment.definition import Difference, differences, report
 from trialpod_operator.local.reading import reading
 

@@ -17,8 +17,8 @@ from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod_operator.display.engine_view import build_row, build_view
 from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.recorded_search import RecordedSearch
@@ -62,7 +62,7 @@ class ReadExperiment:
                 self._names.update(snapshot.names)
             for data in journal.records():
                 record = decode_record(data)
-                self.engine.apply(record.event, record.now, record.outputs or Outputs())
+                self.engine.apply(record.event, record.now, record.choices or Choices())
                 for trial_id, (name, dirname) in record.named.items():
                     self._names[trial_id] = name
                     dirnames[trial_id] = dirname

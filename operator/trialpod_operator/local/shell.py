@@ -56,7 +56,7 @@ from trialpod_operator.engine.events import (
     StopRequested,
     SuspendRequested,
 )
-from trialpod_operator.engine.outcome import FAILED
+from trialpod_operator.engine.lifecycle import FAILED
 from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment, Shell
@@ -499,7 +499,9 @@ class LocalShell(Shell):
                 self._workers.start(trial, attempt)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)
-            case ResultsApplied(trial=trial, attempt=attempt) if trial.completion_told and trial.decision is None:
+            case ResultsApplied(trial=trial, attempt=attempt) if (
+                trial.completion_reported and trial.current.decision is None
+            ):
                 self._workers.expect_end(trial, attempt)
             case ExperimentFinished():
                 self._changed.set()

@@ -144,15 +144,15 @@ class Workers:
         worker = self._worker_of(trial, attempt)
         if worker is not None:
             # One that hangs is not told by an answer: it asks for none.
-            self._force(worker, 0.0 if trial.overdue else self._stop_delay_s(trial))
+            self._force(worker, 0.0 if trial.current.deadline_missed else self._stop_delay_s(trial))
             return
-        end = AttemptEnd(cause="stopped" if trial.decision == "stop" else "paused")
+        end = AttemptEnd(cause="stopped" if trial.current.decision == "stop" else "paused")
         event = AttemptEnded(trial_id=trial.trial_id, attempt=attempt, end=end)
         self._shell.soon(lambda: self._shell.apply(event))
 
     def _stop_delay_s(self, trial: Trial) -> float:
         """Return how long an attempt may take to hear of a decision, before it gets SIGTERM."""
-        if trial.decision_reason.get("source") in ("time_budget", "budget"):
+        if trial.current.decision_reason.get("source") in ("time_budget", "budget"):
             return min(BUDGET_DELAY_S, self._plan.grace_s)
         return self._plan.grace_s
 

@@ -102,7 +102,7 @@ def play(engine: Engine) -> bytes:
             event = events.ResultsReceived(
                 trial_id=trial.trial_id,
                 attempt=trial.attempt,
-                first=trial.received + 1,
+                first=trial.current.received + 1,
                 results=[result(index, step)],
             )
             engine.apply(event, BEGAN + step)
@@ -119,7 +119,7 @@ def write_experiment(directory: Path) -> None:
     for step in range(1, 5):
         now[0] += 1.0
         for index, trial in enumerate(trials):
-            if not trial.running or trial.decision is not None:
+            if not trial.running or trial.current.decision is not None:
                 continue
             committed = []
             if (index, step) == (3, 2):
@@ -140,7 +140,7 @@ def write_experiment(directory: Path) -> None:
             host.write_snapshot()
     for trial in trials[1:]:
         if trial.running:
-            cause = "stopped" if trial.decision == "stop" else "completed"
+            cause = "stopped" if trial.current.decision == "stop" else "completed"
             host.apply(events.AttemptEnded(trial_id=trial.trial_id, attempt=1, end=AttemptEnd(cause=cause)))
     host.close()
     for file in directory.glob("*/events.out.*"):

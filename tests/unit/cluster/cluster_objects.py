@@ -107,7 +107,7 @@ class Run:
         data = msgspec.Raw(metrics_encoder.encode({"training_iteration": iteration, "score": score}))
         self.apply(
             events.ResultsReceived(
-                trial_id=trial.trial_id, attempt=trial.attempt, first=trial.received + 1, results=[data]
+                trial_id=trial.trial_id, attempt=trial.attempt, first=trial.current.received + 1, results=[data]
             )
         )
 

@@ -15,8 +15,8 @@ from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod.tune.stopper.stopper import Stopper
 from trialpod_operator.engine import events
 from trialpod_operator.engine.actions import Action, StartAttempt
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
 
@@ -277,20 +277,20 @@ class Shell:
         self.settings = settings(num_samples=num_samples, **changes)
         self.actions: list[Action] = []
         self.last: list[Action] = []
-        self.journal: list[tuple[float, events.AnyEvent, Outputs]] = []
+        self.journal: list[tuple[float, events.AnyEvent, Choices]] = []
         if start:
             self.apply(events.SettingsObserved(settings=self.settings))
 
     def apply(self, event: events.AnyEvent) -> list[Action]:
         self.last = self.engine.apply(event, self.now)
         self.actions += self.last
-        self.journal.append((self.now, event, self.engine.outputs))
+        self.journal.append((self.now, event, self.engine.choices))
         return self.last
 
     def replay(self, engine: Engine) -> Engine:
         """Play the journal on another engine."""
-        for now, event, outputs in self.journal:
-            engine.apply(event, now, outputs)
+        for now, event, choices in self.journal:
+            engine.apply(event, now, choices)
         return engine
 
     def trial(self, trial_id: str) -> Trial:
@@ -306,7 +306,7 @@ class Shell:
             events.ResultsReceived(
                 trial_id=trial_id,
                 attempt=attempt or trial.attempt,
-                first=first or trial.received + 1,
+                first=first or trial.current.received + 1,
                 results=[raw(item) for item in results],
             )
         )

@@ -23,15 +23,15 @@ class Clocked(Shell):
         self.apply(AttemptStarted(trial_id=trial_id, attempt=attempt, pid=1, resources=resources))
 
     def outcomes(self, resource: str = "trial") -> dict[str, float]:
-        account = self.engine.state.flags.account
+        account = self.engine.state.account.outcomes
         return {name: seconds[resource] for name, seconds in account.items() if seconds.get(resource)}
 
     @property
     def spent(self) -> dict[str, float]:
-        return self.engine.state.flags.spent
+        return self.engine.state.account.spent
 
     def used(self, resource: str = "trial") -> float:
-        return accounting.used(self.engine, self.now).get(resource, 0.0)
+        return accounting.used(self.engine.state, self.now).get(resource, 0.0)
 
 
 def test_a_trial_that_completed_was_useful_from_its_beginning_on() -> None:
@@ -127,10 +127,10 @@ def test_a_scheduler_stops_early_below_its_last_rung_and_not_at_it() -> None:
         shell.begin(trial_id)
         shell.wait(10)
         shell.results(trial_id, result(1, score))
-    assert shell.trial("t1").decision == "stop"
+    assert shell.trial("t1").current.decision == "stop"
     shell.end("t1", "stopped")
     shell.results("t0", result(2, 9.0))
-    assert shell.trial("t0").decision == "stop"
+    assert shell.trial("t0").current.decision == "stop"
     shell.end("t0", "stopped")
     assert shell.outcomes() == {"stopped": 10, "useful": 20}
 
@@ -213,7 +213,7 @@ def test_a_replay_and_a_snapshot_give_the_same_account() -> None:
     again = Engine(ListSearch(3))
     again.restore(shell.engine.snapshot())
     later = shell.now + 11.1
-    assert accounting.used(again, later) == accounting.used(shell.engine, later)
+    assert accounting.used(again.state, later) == accounting.used(shell.engine.state, later)
     assert again.next_wakeup() == shell.engine.next_wakeup()
 
 
@@ -245,9 +245,9 @@ def test_gpu_hours_count_shares_and_devices_by_all_their_names() -> None:
     shell.begin("t1", **{"nvidia.com/mig-1g.5gb": 1.0})
     assert shell.engine.next_wakeup() == pytest.approx(shell.now + 24)
     shell.wait(23)
-    assert shell.trial("t0").decision is None
+    assert shell.trial("t0").current.decision is None
     shell.wait(1)
-    assert (shell.trial("t0").decision, shell.trial("t1").decision) == ("stop", "stop")
+    assert (shell.trial("t0").current.decision, shell.trial("t1").current.decision) == ("stop", "stop")
 
 
 def test_trials_without_gpus_never_use_up_gpu_hours() -> None:
@@ -255,14 +255,14 @@ def test_trials_without_gpus_never_use_up_gpu_hours() -> None:
     shell.begin("t0", cpu=4.0)
     assert shell.engine.next_wakeup() is None
     shell.wait(1e6)
-    assert shell.trial("t0").decision is None
+    assert shell.trial("t0").current.decision is None
 
 
 def test_a_raised_budget_goes_on_before_the_end_and_after_it() -> None:
     shell = Clocked(3, max_concurrent=1, max_trial_hours=0.01)
     shell.begin("t0")
     shell.wait(36)
-    assert shell.trial("t0").decision == "stop"
+    assert shell.trial("t0").current.decision == "stop"
     shell.edit(max_trial_hours=0.02)  # the trial that has been told ends, and others follow
     shell.end("t0", "stopped")
     assert shell.trial("t1").running
@@ -281,7 +281,7 @@ def test_a_lowered_budget_ends_the_experiment_at_once() -> None:
     shell.begin("t0")
     shell.wait(100)
     shell.edit(max_trial_hours=0.01)
-    assert shell.trial("t0").decision == "stop"
+    assert shell.trial("t0").current.decision == "stop"
 
 
 def test_failed_trials_are_not_retried_when_the_budget_is_used_up() -> None:
@@ -300,8 +300,8 @@ def test_the_table_has_hours_and_gibibyte_hours() -> None:
     shell.wait(7200)
     shell.results("t0", result(1))
     shell.end("t0")
-    flags = shell.engine.state.flags
-    table = accounting.hours(flags.account, flags.spent)
+    account = shell.engine.state.account
+    table = accounting.hours(account.outcomes, account.spent)
     assert list(table) == ["trial", "cpu", "memory"]
     assert table["memory"] == {"used": 4.0, "useful": 4.0, "stopped": 0.0, "lost": 0.0, "failed": 0.0}
     assert (table["cpu"]["used"], table["trial"]["useful"]) == (1.0, 2.0)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 from trialpod_operator.engine.controller import Controller
+from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import ERROR, TERMINATED, Trial
 
 
@@ -14,9 +12,10 @@ class TestWhatRaysUsersAsk:
             Trial(trial_id=str(n), index=n, tag="", params=b"", created_at=0.0, status=status)
             for n, status in enumerate(states)
         ]
-        state = SimpleNamespace(get_trials=lambda: trials, flags=SimpleNamespace(resources={"cpu": 8.0}))
-        engine: Any = SimpleNamespace(state=state)
-        return Controller(engine)
+        state = State()
+        state.set_capacity(None, {"cpu": 8.0})
+        state.load(trials, ([], [], []), opens=False)
+        return Controller(state, bytes, dict)
 
     def test_live_trials(self) -> None:
         assert {trial.trial_id for trial in self.controller().get_live_trials()} == {"0", "3"}

@@ -112,7 +112,7 @@ def test_a_clock_that_goes_backwards_is_held() -> None:
     shell = Shell(time_budget_s=10.0)
     shell.wait(5)
     shell.wait(-100)
-    assert shell.engine.active_s(shell.now) == 5.0
+    assert shell.engine.state.clock.active_at(shell.now) == 5.0
     shell.now = 1010.0
     shell.wait(0)
     assert shell.answer("t0").decision == "stop"

@@ -19,8 +19,8 @@ from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
 from trialpod_operator.engine import accounting, events
 from trialpod_operator.engine.actions import ExperimentFinished, StartAttempt, TrialCreated
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED
 
 SCHEDULERS = ("fifo", "asha", "slices", "sliced asha", "population", "population", "population")
@@ -108,11 +108,11 @@ class Experiment(RuleBasedStateMachine):
         running = {key for key in self.received if self.is_current(*key)}
         actions = self.engine.apply(event, self.now)
         self.note_time(event, running, trials)
-        outputs = msgspec.msgpack.decode(msgspec.msgpack.encode(self.engine.outputs), type=Outputs)
+        choices = msgspec.msgpack.decode(msgspec.msgpack.encode(self.engine.choices), type=Choices)
         same = self.twin.apply(event, self.now)
         assert stored(same) == stored(actions)
-        assert stored(self.replayed.apply(event, self.now, outputs)) == stored(actions)
-        self.other.apply(event, self.now, outputs)
+        assert stored(self.replayed.apply(event, self.now, choices)) == stored(actions)
+        self.other.apply(event, self.now, choices)
         snapshot = self.engine.snapshot()
         assert self.twin.snapshot() == snapshot
         assert self.replayed.snapshot() == snapshot
@@ -146,14 +146,14 @@ class Experiment(RuleBasedStateMachine):
 
     def note_time(self, event: events.AnyEvent, running: set[tuple[str, int]], trials: Any) -> None:
         """Keep the time that attempts take, from what is said of them."""
-        flags = self.engine.state.flags
+        clock = self.engine.state.clock
         for trial_id, attempt in running:
             trial, key = trials[trial_id], (trial_id, attempt)
-            heard = (trial.received and trial.attempt == attempt) or isinstance(event, events.AttemptStarted)
+            heard = (trial.current.received and trial.attempt == attempt) or isinstance(event, events.AttemptStarted)
             if heard and getattr(event, "trial_id", None) == trial_id:
-                self.began.setdefault(key, flags.now)
+                self.began.setdefault(key, clock.now)
             if not self.is_current(*key) and key in self.began:
-                ended = flags.last_alive if isinstance(event, events.Recovered) else flags.now
+                ended = clock.previous if isinstance(event, events.Recovered) else clock.now
                 self.taken += max(0.0, ended - self.began.pop(key))
 
     def attempts(self, trial_id: str) -> int:
@@ -241,7 +241,7 @@ class Experiment(RuleBasedStateMachine):
     def end(self, data: st.DataObject, cause: Any, retry: bool) -> None:
         trial_id, attempt = self.running(data)
         trial = self.engine.state.trials[trial_id]
-        decision, told, failing = trial.decision, trial.completion_told, trial.failing
+        decision, told, failing = trial.current.decision, trial.completion_reported, trial.current.failing
         if failing is not None and cause in ("completed", "stopped", "paused"):
             cause, retry = "failed", failing.retry
         if failing is not None and cause == "failed":
@@ -253,7 +253,7 @@ class Experiment(RuleBasedStateMachine):
                 self.disruptions[trial_id] += 1
         if cause == "lost":
             self.lost.add((trial_id, attempt))
-        planted = trial.planted
+        planted = trial.active_exploit
         if cause == "damaged" and planted is not None:
             self.gone.add(planted.start.key)
         may_retry = retry and not 0 <= self.settings.max_failures < self.failures[trial_id]
@@ -271,15 +271,15 @@ class Experiment(RuleBasedStateMachine):
     def see_a_process_fail(self, data: st.DataObject, retry: bool) -> None:
         trial_id, attempt = self.running(data)
         trial = self.engine.state.trials[trial_id]
-        counts = trial.failing is None and trial.decision is None and not trial.completion_told
-        before, error = trial.failing, f"rank {attempt} died"
+        counts = trial.current.failing is None and trial.current.decision is None and not trial.completion_reported
+        before, error = trial.current.failing, f"rank {attempt} died"
         end = AttemptEnd(cause="failed", error=error, retry=retry)
         event = events.FailureObserved(trial_id=trial_id, attempt=attempt, end=end)
         for _ in range(2):
             self.apply(event)
         trial = self.engine.state.trials[trial_id]
         assert trial.running
-        assert trial.failing == (end if counts else before)
+        assert trial.current.failing == (end if counts else before)
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
@@ -287,7 +287,7 @@ class Experiment(RuleBasedStateMachine):
         trial_id, attempt = self.running(data)
         decision = self.engine.answer(trial_id, attempt).decision
         if decision is not None:
-            self.failures[trial_id] += self.engine.state.trials[trial_id].failing is not None
+            self.failures[trial_id] += self.engine.state.trials[trial_id].current.failing is not None
             self.apply(
                 events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=ENDS[decision]))  # type: ignore[arg-type]
             )
@@ -302,7 +302,7 @@ class Experiment(RuleBasedStateMachine):
         event = events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, committed=[info], unneeded=unneeded)
         self.apply(event)
         self.apply(event)
-        assert trial.planted is None
+        assert trial.active_exploit is None
         released = self.engine.answer(trial_id, attempt).deletable
         pinned = {name for holder, name in self.engine.state.pins if holder == trial_id}
         if unneeded:
@@ -312,7 +312,7 @@ class Experiment(RuleBasedStateMachine):
         if unneeded and damage:
             removed = events.CheckpointsChanged(trial_id=trial_id, attempt=attempt, deleted=released)
             self.apply(removed)
-            assert not trial.released
+            assert not trial.current.released
         if damage:
             self.gone.add((trial_id, info.name))
             self.apply(events.CheckpointDamaged(trial_id=trial_id, name=info.name))
@@ -385,11 +385,11 @@ class Experiment(RuleBasedStateMachine):
         for trial in self.engine.state.running_trials():
             if data.draw(st.booleans()):
                 live.append((trial.trial_id, trial.attempt))
-            elif trial.failing is not None:
+            elif trial.current.failing is not None:
                 self.failures[trial.trial_id] += 1
             else:
                 self.lost.add((trial.trial_id, trial.attempt))
-                if not trial.completion_told and trial.decision is None:
+                if not trial.completion_reported and trial.current.decision is None:
                     self.disruptions[trial.trial_id] += 1
         fresh = build(*self.how)
         fresh.restore(self.engine.snapshot())
@@ -425,10 +425,10 @@ class Experiment(RuleBasedStateMachine):
         state = self.engine.state
         pins: Counter[tuple[str, str]] = Counter()
         for trial in state.trials.values():
-            if trial.change is not None:
+            if trial.pending_exploit is not None:
                 assert trial.running
-                assert trial.decision in ("exploit", "pause", "stop")
-            for way in (trial.change, trial.planted):
+                assert trial.current.decision in ("exploit", "pause", "stop")
+            for way in (trial.pending_exploit, trial.active_exploit):
                 if way is not None and way.start is not None:
                     pins[way.start.key] += 1
                     holder = state.trials[way.start.trial_id]
@@ -440,7 +440,7 @@ class Experiment(RuleBasedStateMachine):
     def every_result_counts_once(self) -> None:
         for trial in self.engine.state.trials.values():
             assert trial.results == self.delivered[trial.trial_id]
-            assert trial.received == self.received.get((trial.trial_id, trial.attempt), 0)
+            assert trial.current.received == self.received.get((trial.trial_id, trial.attempt), 0)
         assert self.engine.state.flags.results == sum(self.delivered.values())
 
     @invariant()
@@ -452,26 +452,26 @@ class Experiment(RuleBasedStateMachine):
     @invariant()
     def what_was_taken_is_in_the_account_once(self) -> None:
         state = self.engine.state
-        flags = state.flags
-        assert abs(flags.spent.get("trial", 0.0) - self.taken) < 1e-6
-        for name, spent in flags.spent.items():
-            decided = sum(flags.account.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES)
-            still_open = sum(trial.held.get(name, 0.0) for trial in state.trials.values())
+        account = state.account
+        assert abs(account.spent.get("trial", 0.0) - self.taken) < 1e-6
+        for name, spent in account.spent.items():
+            decided = sum(account.outcomes.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES)
+            still_open = sum(trial.kept.get(name, 0.0) for trial in state.trials.values())
             assert abs(decided + still_open - spent) < 1e-6
         for trial in state.trials.values():
-            assert not (trial.ended and trial.held)
-            assert trial.running or trial.began_at is None
+            assert not (trial.ended and trial.kept)
+            assert trial.running or trial.current.working_since is None
         for outcome, before in self.account.items():
-            self.account[outcome] = flags.account.get(outcome, {}).get("trial", 0.0)
+            self.account[outcome] = account.outcomes.get(outcome, {}).get("trial", 0.0)
             assert self.account[outcome] >= before
 
     @invariant()
     def a_budget_of_hours_is_kept(self) -> None:
         flags = self.engine.state.flags
-        if flags.active_since is None or flags.stopping:
+        if self.engine.state.clock.active_since is None or flags.stopping:
             return
-        assert accounting.used_up(self.engine, flags.now) is None
-        runs_out = accounting.runs_out_at(self.engine, flags.now)
+        assert accounting.used_up(self.engine.state, self.engine.state.clock.now) is None
+        runs_out = accounting.runs_out_at(self.engine.state, self.engine.state.clock.now)
         wakeup = self.engine.next_wakeup()
         assert runs_out is None or (wakeup is not None and wakeup <= runs_out)
 
@@ -528,7 +528,7 @@ class Experiment(RuleBasedStateMachine):
                 )
             )
         cause = ENDS[self.engine.answer(trial_id, attempt).decision]
-        self.failures[trial_id] += self.engine.state.trials[trial_id].failing is not None
+        self.failures[trial_id] += self.engine.state.trials[trial_id].current.failing is not None
         self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=AttemptEnd(cause=cause)))  # type: ignore[arg-type]
 
 

@@ -92,10 +92,10 @@ def test_batches_up_to_the_horizon_give_the_decisions_of_one_result_at_a_time(ma
                     shell.results(name, *batch)
                 else:
                     for item in batch:
-                        assert shell.trial(name).decision is None
+                        assert shell.trial(name).current.decision is None
                         shell.results(name, item)
                 decision = shell.answer(name).decision
-                decisions.append((name, progress[name], decision, stored(trial.decision_reason)))
+                decisions.append((name, progress[name], decision, stored(trial.current.decision_reason)))
                 if decision or progress[name] == 20:
                     shell.end(name, {"stop": "stopped", "pause": "paused", None: "completed"}[decision])  # type: ignore[arg-type]
         return decisions
@@ -110,7 +110,7 @@ def test_a_finished_experiment_goes_on_when_samples_are_added() -> None:
     assert shell.engine.finished
     shell.wait(500)
     assert starts(shell.edit(num_samples=3)) == [("t1", 1), ("t2", 1)]
-    assert shell.engine.active_s(shell.now) == 0.0
+    assert shell.engine.state.clock.active_at(shell.now) == 0.0
 
 
 def test_samples_below_what_exists_only_end_the_creation() -> None:
@@ -172,7 +172,7 @@ def test_a_restored_scheduler_knows_metric_and_rungs() -> None:
     shell.engine = fresh
     shell.results("t1", result(1, 1.0))
     assert shell.answer("t1").decision == "stop"
-    assert shell.trial("t1").decision_reason["cutoff"] == 5.0
+    assert shell.trial("t1").current.decision_reason["cutoff"] == 5.0
 
 
 def test_a_restored_engine_plans_the_same_wakeup() -> None:
@@ -291,10 +291,11 @@ class TestOtherAlgorithms:
         reader.restore(shell.engine.snapshot(), by_record=True)
         assert len(reader.state.trials) == 2
 
-    def test_state_of_an_older_version_that_does_not_fit(self) -> None:
+    def test_state_that_does_not_fit_is_refused(self) -> None:
         shell = Shell(2)
         snapshot = msgspec.msgpack.decode(shell.engine.snapshot())
-        snapshot["kinds"], snapshot["scheduler"] = None, {"version": 1}
+        snapshot["kinds"]["scheduler"] = "AsyncHyperBandScheduler"
+        snapshot["scheduler"] = {"version": 1}
         with pytest.raises(InvalidInputError, match="the stored state does not fit AsyncHyperBandScheduler"):
             Engine(ListSearch(2), asha()).restore(msgspec.msgpack.encode(snapshot))
 

@@ -216,7 +216,7 @@ class TestFailureObserved:
         shell = Shell()
         shell.fail("t0")
         assert starts(shell.end("t0", cause)) == [("t0", 2)]
-        assert (shell.trial("t0").failures, shell.trial("t0").failing) == (0, None)
+        assert (shell.trial("t0").failures, shell.trial("t0").current.failing) == (0, None)
 
     def test_completion_before_it_counts(self) -> None:
         shell = Shell()

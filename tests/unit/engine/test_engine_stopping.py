@@ -131,7 +131,7 @@ def test_suspend_and_resume_of_a_finished_experiment_leave_it_finished() -> None
         shell.wait(50)
         shell.resume()
     assert shell.outcome() == ("Succeeded", "")
-    assert shell.engine.active_s(shell.now) == 0.0
+    assert shell.engine.state.clock.active_at(shell.now) == 0.0
 
 
 def test_an_experiment_that_is_extended_while_suspended_stays_suspended() -> None:
@@ -195,9 +195,9 @@ def test_a_timeout_stopper_ends_the_experiment_without_any_result() -> None:
 def test_a_stopper_ends_a_trial_at_the_result_that_meets_it_and_later_ones_are_only_recorded() -> None:
     shell = Shell(stopper=ScoreStopper(trial=5.0))
     shell.results("t0", result(1, 1.0), result(2, 5.0), result(3, 7.0))
-    assert shell.trial("t0").decision_reason == {"source": "stopper", "stopper": "score", "best": 5.0}
+    assert shell.trial("t0").current.decision_reason == {"source": "stopper", "stopper": "score", "best": 5.0}
     assert shell.trial("t0").results == 3
-    assert [verdict.number for verdict in shell.engine.outputs.verdicts] == [2]
+    assert [verdict.number for verdict in shell.engine.choices.verdicts] == [2]
 
 
 def test_a_stopper_can_end_the_experiment() -> None:

@@ -25,7 +25,7 @@ class Journaled(Experiment):
             self.journal: list[bytes] = []
             self.snapshots: list[tuple[int, bytes]] = []
         super().apply(self.honest(event))
-        self.journal.append(encode(Record(self.now, self.honest_event, self.engine.outputs)))
+        self.journal.append(encode(Record(self.now, self.honest_event, self.engine.choices)))
         if len(self.journal) % SNAPSHOT_AT == 0:
             state = EngineSnapshot(engine=msgspec.Raw(self.engine.snapshot()))
             self.snapshots.append((len(self.journal), encode(state)))
@@ -36,9 +36,9 @@ class Journaled(Experiment):
         current = trial is not None and trial.running and trial.attempt == getattr(event, "attempt", 0)
         if trial is not None and current:
             if isinstance(event, events.AttemptEnded) and event.end.cause in ("stopped", "paused"):
-                if ENDS[trial.decision] != event.end.cause:
+                if ENDS[trial.current.decision] != event.end.cause:
                     event = msgspec.structs.replace(event, end=AttemptEnd(cause="completed"))
-            elif isinstance(event, events.ResultsReceived) and event.first > trial.received + 1:
+            elif isinstance(event, events.ResultsReceived) and event.first > trial.current.received + 1:
                 event = events.TimerFired()
         self.honest_event = event
         return event

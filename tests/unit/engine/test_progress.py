@@ -51,7 +51,7 @@ class TestProgressDeadline:
         shell = running(max_failures=1)
         shell.wait(100)
         assert starts(shell.end("t0", "preempted")) == [("t0", 2)]
-        assert (shell.trial("t0").overdue, shell.trial("t0").quiet) == (False, False)
+        assert (shell.trial("t0").current.deadline_missed, shell.trial("t0").current.silence_warned) == (False, False)
         started(shell)
         assert not kinds(shell.wait(40), Warned)
 

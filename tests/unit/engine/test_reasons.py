@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
-from trialpod_operator.engine.decisions import Decision
+from trialpod_operator.engine.choices import Decision
 from trialpod_operator.engine.reasons import explain, sentence
 
 ASHA = {

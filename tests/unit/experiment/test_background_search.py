@@ -22,6 +22,7 @@ from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.tune.schedulers import FIFOScheduler, HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.events import (
     AnyEvent,
@@ -37,7 +38,6 @@ from trialpod_operator.engine.events import (
     SuspendRequested,
     TimerFired,
 )
-from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment import journaled_engine as host_module
@@ -243,7 +243,7 @@ class Twins:
             cause = "stopped" if decision == "stop" else "paused"
             self.end(trial_id, trial.attempt, cause)
             return
-        self.steps[trial_id] = step = (self.steps.get(trial_id, 0) if trial.received else trial.iteration) + 1
+        self.steps[trial_id] = step = (self.steps.get(trial_id, 0) if trial.current.received else trial.iteration) + 1
         done = step >= 12
         self.saved[trial_id] = index = self.saved.get(trial_id, -1) + 1
         info = CheckpointInfo(
@@ -255,7 +255,7 @@ class Twins:
             ResultsReceived(
                 trial_id=trial_id,
                 attempt=trial.attempt,
-                first=trial.received + 1,
+                first=trial.current.received + 1,
                 results=[msgspec.Raw(raw)],
                 committed=[info],
             )
@@ -318,7 +318,7 @@ class Twins:
         engine = Engine(RecordedSearch(None), FIFOScheduler())
         for data in journal.records():
             record = decode_record(data)
-            engine.apply(record.event, record.now, record.outputs or Outputs())
+            engine.apply(record.event, record.now, record.choices or Choices())
         journal.close()
         found, lived = engine.state, self.spared.host.engine.state
         assert [msgspec.to_builtins(trial) for trial in found.get_trials()] == [

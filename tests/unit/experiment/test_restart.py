@@ -91,7 +91,9 @@ class Operator(Shell):
             msgspec.Raw(msgspec.msgpack.encode({"score": score, "training_iteration": score})) for score in scores
         ]
         self.hosted.apply(
-            ResultsReceived(trial_id=trial.trial_id, attempt=trial.attempt, first=trial.received + 1, results=encoded)
+            ResultsReceived(
+                trial_id=trial.trial_id, attempt=trial.attempt, first=trial.current.received + 1, results=encoded
+            )
         )
 
     def end(self, trial: Trial, cause: str = "completed") -> None:

@@ -76,30 +76,29 @@ class AccountView:
             asked: names of the resources that its manifest asks for.
             waits_since: since when the trial waits that waits longest for its pod; None when none does.
         """
-        flags = engine.state.flags
+        account = engine.state.account.outcomes
         before = self._last.decided if self._last is not None else {}
         decided: dict[tuple[str, str], float] = {}
-        names = accounting.resource_names(engine, asked)[:MOST_RESOURCES]
+        names = accounting.resource_names(engine.state, asked)[:MOST_RESOURCES]
         for name in names:
             for outcome in accounting.OUTCOMES:
-                value = flags.account.get(outcome, {}).get(name, 0.0)
+                value = account.get(outcome, {}).get(name, 0.0)
                 decided[name, outcome] = max(value, before.get((name, outcome), 0.0))
-        used = accounting.used(engine, now)
+        used = accounting.used(engine.state, now)
         settled = {
-            name: sum(flags.account.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES)
-            for name in names
+            name: sum(account.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES) for name in names
         }
         budgets = {}
         if engine.state.settings is not None:
-            for name, kind, hours in accounting.limits(engine.settings):
-                budgets[name] = accounting.hours_used(engine, kind, now) / hours if hours else 1.0
+            for name, kind, hours in accounting.limits(engine.state.required_settings):
+                budgets[name] = accounting.hours_used(engine.state, kind, now) / hours if hours else 1.0
         self._seen_at = now
         self._last = Account(
             key=self._key,
             queue=queue,
             decided={**before, **decided},
             open={name: max(0.0, used[name] - settled[name]) for name in names if name in used},
-            in_use={name: amount for name, amount in accounting.in_use(engine).items() if name in names},
+            in_use={name: amount for name, amount in accounting.in_use(engine.state).items() if name in names},
             pending_s=max(0.0, now - waits_since) if waits_since is not None else 0.0,
             budgets=budgets,
         )

@@ -148,7 +148,7 @@ class Assignments:
                     hostname=request.hostname,
                     node_ip=request.node_ip,
                     resources=self._resources(binding),
-                    place=names.runner_id(*binding.pod_key) if binding.in_reused_pod else "",
+                    reused_pod=names.runner_id(*binding.pod_key) if binding.in_reused_pod else "",
                 )
             )
             self._pods.changed.add(trial.trial_id)

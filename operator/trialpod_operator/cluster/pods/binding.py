@@ -110,7 +110,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         now: seconds since the epoch.
     """
     name = key.partition("/")[2]
-    given = trial.pid != 0 or trial.received > 0
+    given = trial.current.pid != 0 or trial.current.received > 0
     pods = [
         pod
         for pod in cache.pods(key)
@@ -122,8 +122,8 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
     pods.sort(key=_number)
     own = cache.pod(key, names.pod_name(name, trial.trial_id, trial.attempt))
     pod_trial, pod_attempt, pod = trial.trial_id, trial.attempt, own
-    if given and trial.place:
-        pod_trial, _, number = trial.place.rpartition("/")
+    if given and trial.current.reused_pod:
+        pod_trial, _, number = trial.current.reused_pod.rpartition("/")
         pod_attempt = int(number)
         pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
     elif own is None and pods:

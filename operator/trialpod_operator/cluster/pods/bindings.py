@@ -177,7 +177,7 @@ class PodBindings:
             case StopAttempt(trial=trial, attempt=attempt):
                 binding = self._pods.bindings.get(trial.trial_id)
                 if binding is not None and binding.attempt == attempt and binding.stop_at is None:
-                    hangs = not binding.assigned or trial.overdue  # and will not end by itself
+                    hangs = not binding.assigned or trial.current.deadline_missed  # and will not end by itself
                     binding.stop_at = self._pods.clock() + (0.0 if hangs else self._grace_s)
                     self._pods.changed.add(trial.trial_id)
             case TrialEnded(trial=trial) | TrialRequeued(trial=trial):
@@ -188,7 +188,7 @@ class PodBindings:
     def waiting_since(self) -> float | None:
         """Since when the attempt waits that waits longest to take up its work; None when none does."""
         return min(
-            (binding.trial.started_at for binding in self._pods.bindings.values() if not binding.assigned),
+            (binding.trial.current.started_at for binding in self._pods.bindings.values() if not binding.assigned),
             default=None,
         )
 
@@ -212,7 +212,7 @@ class PodBindings:
         await self._creation.create_missing(now)
         await self._clear_away(now)
         if self._pods.durable.engine.state.settings is not None:
-            self.observe_capacity(self._pods.durable.engine.settings)
+            self.observe_capacity(self._pods.durable.engine.state.required_settings)
         return self._next_look(now)
 
     # -- what should run --
@@ -261,7 +261,7 @@ class PodBindings:
             return end
         now = self._pods.clock()
         self._endings.note_group(binding, now)
-        judged = binding.group.judge_told(end, now, failing=binding.trial.failing is not None)
+        judged = binding.group.judge_told(end, now, failing=binding.trial.current.failing is not None)
         if judged is None:
             self._pods.enqueue()
             raise NotReadyError("the other pods of the attempt are being looked at")
@@ -305,7 +305,7 @@ class PodBindings:
             if binding.stop_at is None or now < binding.stop_at:
                 continue
             if not binding.assigned:
-                cause = "paused" if binding.trial.decision == "pause" else "stopped"
+                cause = "paused" if binding.trial.current.decision == "pause" else "stopped"
                 end = AttemptEnd(cause=cause)  # type: ignore[arg-type]  # both are causes
                 self._pods.durable.apply(
                     AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)

@@ -141,9 +141,14 @@ class AttemptEndings:
         """
         ended = self._pods.groups.note(binding, now)
         trial, cause = binding.trial, binding.group.cause if binding.group is not None else None
-        if cause is None or not cause.counts_as_failure or trial.failing is not None or trial.decision is not None:
+        if (
+            cause is None
+            or not cause.counts_as_failure
+            or trial.current.failing is not None
+            or trial.current.decision is not None
+        ):
             return ended
-        if trial.running and trial.attempt == binding.attempt and not trial.completion_told:
+        if trial.running and trial.attempt == binding.attempt and not trial.completion_reported:
             logger.info("attempt %d of %s fails: %s", binding.attempt, trial.trial_id, cause.message)
             end = cause.attempt_end()
             self._pods.changed.add(trial.trial_id)

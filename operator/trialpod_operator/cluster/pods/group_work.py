@@ -69,8 +69,8 @@ class GroupWork:
             if pod is not None:
                 member.uid, member.created_at = pod["metadata"].get("uid", ""), self._clock()
         group.quiet_since = self._clock()
-        if binding.trial.failing is not None:
-            group.cause, group.failed_at = failure_of(binding.trial.failing), self._clock()
+        if binding.trial.current.failing is not None:
+            group.cause, group.failed_at = failure_of(binding.trial.current.failing), self._clock()
         count = self._timeouts.get(binding.trial.trial_id, 0)
         if count:
             binding.not_before = self._clock() + pause_s(binding.trial.trial_id, count)
@@ -207,7 +207,7 @@ class GroupWork:
             if last is None:
                 # A group that has begun had all its pods: an operator before this one saw them. If it saw one of them
                 # fail, that explains why a pod is not there.
-                unknown = binding.assigned and not member.uid and binding.trial.failing is None
+                unknown = binding.assigned and not member.uid and binding.trial.current.failing is None
                 ending = read_termination(None, vanished=True) if unknown else None
             elif binding.assigned:
                 ending = read_termination(last, vanished=True, deleted_by_us=member.uid in by_us)
@@ -235,8 +235,8 @@ class GroupWork:
                 await self._ask(binding, member, now)
             group.looked = True
             return
-        if binding.trial.received != group.progress:
-            group.progress, group.quiet_since = binding.trial.received, now
+        if binding.trial.current.received != group.progress:
+            group.progress, group.quiet_since = binding.trial.current.received, now
         for member in group.members:
             pod = self.pod(binding, member.rank)
             unseen = pod is None and not binding.assigned

@@ -181,7 +181,7 @@ class PodLogs:
         trial_id, attempt = _label(pod, names.TRIAL_ID_LABEL), _label(pod, names.ATTEMPT_LABEL)
         trial = trials.get(trial_id)
         if trial is not None and str(trial.attempt) == attempt and pod_key(pod) != (trial_id, trial.attempt):
-            since = dt.datetime.fromtimestamp(trial.started_at - CLOCK_SKEW_S, dt.UTC)
+            since = dt.datetime.fromtimestamp(trial.current.started_at - CLOCK_SKEW_S, dt.UTC)
             text = await self._log(pod, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
             if any((each.trial_id, str(each.attempt)) == (trial_id, attempt) for each in sections(text)):
                 return text, False

@@ -27,7 +27,6 @@ from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, PodKey, is_leaving, labelled_for, pod_key
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.starts import exhausted
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import NotReadyError
 
@@ -257,9 +256,9 @@ def spare(engine: Engine, running: int) -> int | None:
     state = engine.state
     if state.flags.suspended or state.flags.stopping or state.flags.finished:
         return 0
-    if not (state.pending or state.delayed or state.paused) and exhausted(engine):
+    if not (state.pending or state.delayed or state.paused) and engine.search_exhausted:
         return 0
-    most = engine.settings.max_concurrent
+    most = state.required_settings.max_concurrent
     return max(0, most - running) if most else None
 
 

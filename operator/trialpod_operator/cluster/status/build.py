@@ -37,7 +37,7 @@ from trialpod_operator.cluster.status.conditions import (
 )
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.reasons import told
+from trialpod_operator.engine.reasons import describe_decision
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
 from trialpod_operator.experiment.best import best_trial
@@ -118,7 +118,7 @@ def experiment_status(
         completion_time=_completion(before, trials, now) if flags is not None and flags.finished else None,
         seed=seed,
         storage_uri=storage_uri or None,
-        retried=(flags.retried or None) if flags is not None else None,
+        retried=(flags.retry_token or None) if flags is not None else None,
     )
     plain: Json = msgspec.to_builtins(status)
     return plain
@@ -159,7 +159,9 @@ def trial_status(
     checkpoint = trial.checkpoint
     begun = trial.attempt > 1 or trial.ended or not is_starting(trial)
     started = before.get("startTime") or (
-        format_time(trial.began_at or trial.started_at) if trial.started_at and begun else None
+        format_time(trial.current.working_since or trial.current.started_at)
+        if trial.current.started_at and begun
+        else None
     )
     status = TuneTrialStatus(
         observed_generation=generation,
@@ -175,7 +177,9 @@ def trial_status(
         disruptions=trial.disruptions,
         restarts=max(0, min(trial.attempt - 1, trial.failures + trial.disruptions)),
         start_time=started,
-        last_report_time=format_time(trial.progress_at) if trial.running and trial.progress_at else None,
+        last_report_time=format_time(trial.current.last_progress_at)
+        if trial.running and trial.current.last_progress_at
+        else None,
         completion_time=format_time(trial.ended_at) if trial.ended and trial.ended_at else None,
         last_decision=_last_decision(trial, before.get("lastDecision"), now),
         waiting=waiting,
@@ -248,8 +252,8 @@ def _ending_message(engine: Engine) -> str:
 
 
 def _resources(engine: Engine) -> dict[str, ResourceHours]:
-    flags = engine.state.flags
-    table = accounting.hours(flags.account, flags.spent)
+    account = engine.state.account
+    table = accounting.hours(account.outcomes, account.spent)
     return {
         name: ResourceHours(**{part: format_hours(amount) for part, amount in parts.items()})
         for name, parts in list(table.items())[:MAX_RESOURCES]
@@ -292,7 +296,9 @@ def _best_value(value: float | None, best: float | None, before: str | None, mod
 
 
 def _last_decision(trial: Trial, before: Mapping[str, Any] | None, now: float) -> LastDecision | None:
-    kind, reason = ("stop", trial.stop_reason) if trial.stop_reason else (trial.decision, trial.decision_reason)
+    kind, reason = (
+        ("stop", trial.stop_reason) if trial.stop_reason else (trial.current.decision, trial.current.decision_reason)
+    )
     if kind is None:
         return msgspec.convert(dict(before), LastDecision) if before else None
     data = bounded({key: value for key, value in reason.items() if key != "source"}, MAX_EVIDENCE)
@@ -302,7 +308,7 @@ def _last_decision(trial: Trial, before: Mapping[str, Any] | None, now: float) -
     return LastDecision(
         kind=kind,
         reason=source,
-        message=cut(told(kind, reason)),
+        message=cut(describe_decision(kind, reason)),
         data=data,
         time=known.get("time") if same else format_time(now),
     )
@@ -312,17 +318,17 @@ def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
     if trial.status == ERROR:
         return trial.error or "failed without a message"
     if trial.status == TERMINATED:
-        return told("stop", trial.stop_reason) if trial.stop_reason else "ended by itself"
+        return describe_decision("stop", trial.stop_reason) if trial.stop_reason else "ended by itself"
     if waiting is not None:
         return waiting.message
-    if trial.failing is not None:
-        return f"attempt {trial.attempt} has failed and is being ended: {trial.failing.error}"
+    if trial.current.failing is not None:
+        return f"attempt {trial.attempt} has failed and is being ended: {trial.current.failing.error}"
     if is_starting(trial):
         return f"attempt {trial.attempt} is starting"
     if trial.status == RUNNING:
         return f"attempt {trial.attempt} is running"
     if trial.status == PAUSED:
-        return told("pause", trial.decision_reason)
+        return describe_decision("pause", trial.current.decision_reason)
     if trial.error:
         return f"to be tried again after: {trial.error}"
     return "waits for its turn" if trial.attempt == 0 else "waits to go on"

@@ -39,8 +39,8 @@ from typing import Any, Literal
 from trialpod_operator.api import status_models
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.api.status_models import Condition, format_time
-from trialpod_operator.engine.outcome import FAILED as ENDED_BADLY
-from trialpod_operator.engine.outcome import STOPPED as ENDED_BY_BUDGET
+from trialpod_operator.engine.lifecycle import FAILED as ENDED_BADLY
+from trialpod_operator.engine.lifecycle import STOPPED as ENDED_BY_BUDGET
 from trialpod_operator.engine.trial import ERROR, PAUSED, RUNNING, TERMINATED, Trial
 
 READY, STALLED, SUSPENDED, SUCCEEDED, FAILED = "Ready", "Stalled", "Suspended", "Succeeded", "Failed"
@@ -219,7 +219,7 @@ def observe_trial(trial: Trial, message: str, waiting: status_models.Waiting | N
 
 def is_starting(trial: Trial) -> bool:
     """Return whether a trial's attempt was started, and no process runs it yet."""
-    return trial.running and not (trial.pid or trial.received)
+    return trial.running and not (trial.current.pid or trial.current.received)
 
 
 def cut(text: str, limit: int = MAX_MESSAGE) -> str:

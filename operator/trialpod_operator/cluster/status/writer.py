@@ -100,7 +100,7 @@ class StatusWriter:
         """Take in a committed action, for the events."""
         if isinstance(action, TrialRequeued) and action.why == "disrupted":
             self._disrupted(action.trial, action.message)
-        if isinstance(action, Warned) and action.trial is not None and action.trial.quiet:
+        if isinstance(action, Warned) and action.trial is not None and action.trial.current.silence_warned:
             self._add(KubernetesEvent("Warning", Reason.NO_PROGRESS, cut(action.message, MAX_NOTE)))
         if isinstance(action, TrialEnded) and action.trial.status == ERROR:
             name = names.trial_name(self._name, action.trial.trial_id)
@@ -395,7 +395,7 @@ class StatusWriter:
         name = names.trial_name(self._name, trial.trial_id)
         return trial_status(
             trial,
-            durable.engine.settings,
+            durable.engine.state.required_settings,
             now,
             generation=int(item["metadata"].get("generation", 1)),
             previous=item.get("status"),
@@ -455,7 +455,7 @@ class StatusWriter:
 
 def _has_started(durable: DurableExperiment | None) -> bool:
     """Return whether some attempt of the experiment has run."""
-    return durable is not None and durable.engine.state.flags.sound
+    return durable is not None and durable.engine.state.flags.user_code_ran
 
 
 def _refusal(why: PendingReason) -> Problem | None:

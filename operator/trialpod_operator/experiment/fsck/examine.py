@@ -228,7 +228,7 @@ class _Examiner:
         # What a search algorithm that takes its time has suggested is in the records; it need not be made again.
         recorded = RecordedSearch(plan.search.total)
         engine = Engine(recorded if is_slow(plan.search) else plan.search, plan.scheduler, plan.stopper)
-        engine.resources_of = plan.resources_for
+        engine.controller.resources_of = plan.resources_for
         return engine
 
     def _check_choices(self, reading: _Reading) -> None:
@@ -337,7 +337,11 @@ class _Examiner:
         self, trial: Trial, checked: Checked, files: dict[str, str], below: dict[str, dict[str, int]]
     ) -> None:
         """See that the other trial's checkpoint that this one goes on from is there."""
-        starts = [way.start for way in (trial.change, trial.planted) if way is not None and way.start is not None]
+        starts = [
+            way.start
+            for way in (trial.pending_exploit, trial.active_exploit)
+            if way is not None and way.start is not None
+        ]
         for start in starts:
             name = start.checkpoint.name
             there = f"{name}/{MANIFEST_FILE}" in below.get(files.get(start.trial_id, ""), {})

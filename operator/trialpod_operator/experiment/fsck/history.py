@@ -25,9 +25,8 @@ import msgspec
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod_operator.engine import events
 from trialpod_operator.engine.actions import Action, DecisionMade, ResultsApplied, TrialEnded
-from trialpod_operator.engine.decisions import decisions
+from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.outputs import Outputs
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED, Trial
 from trialpod_operator.experiment.fsck.findings import Findings
 from trialpod_operator.experiment.recorded_search import RecordedSearch
@@ -116,7 +115,7 @@ def first_other_choice(history: History, engine: Engine) -> int | None:
         engine.restore(bytes(history.snapshot.engine), by_record=True)
     for number, record in enumerate(history.records, history.first):
         engine.apply(record.event, record.now)
-        if _choices(engine.outputs) != _choices(record.outputs or Outputs()):
+        if _choices(engine.choices) != _choices(record.choices or Choices()):
             return number
     return None
 
@@ -136,13 +135,13 @@ class _Account:
         if self.history.snapshot is not None and not self._restore(self.history.snapshot):
             return
         search = self.engine.search
-        left = sum(len(record.outputs.created) for record in self.history.records if record.outputs is not None)
+        left = sum(len(record.choices.created) for record in self.history.records if record.choices is not None)
         for number, record in enumerate(self.history.records, self.history.first):
             self._at = f"record {number}"
             if isinstance(search, RecordedSearch):
                 # An experiment that ended goes on with a larger budget only if there was something left to try.
                 search.left = left
-            left -= len(record.outputs.created) if record.outputs is not None else 0
+            left -= len(record.choices.created) if record.choices is not None else 0
             if not self._record(record):
                 return
         self._finish()
@@ -169,12 +168,12 @@ class _Account:
                 trial.trial_id,
                 attempt=trial.attempt,
                 open=trial.running,
-                received=trial.received,
+                received=trial.current.received,
                 before=trial.results,
                 failures=trial.failures,
                 disruptions=trial.disruptions,
-                decided={trial.decision} if trial.decision else set(),
-                told=trial.completion_told,
+                decided={trial.current.decision} if trial.current.decision else set(),
+                told=trial.completion_reported,
                 last_cause="completed" if trial.status == TERMINATED else "",
                 ended=trial.ended,
                 committed={info.name: info for info in trial.checkpoints},
@@ -193,14 +192,14 @@ class _Account:
     def _check_stored(self, trial: Trial) -> None:
         """Compare the counters of a stored trial with the decisions that are kept with it."""
         self._at = "the snapshot"
-        kept = decisions(trial)
-        if trial.decided == len(kept):
+        kept = trial.decisions
+        if trial.decision_count == len(kept):
             disruptions = sum(decision.kind == "disruption" for decision in kept)
             if disruptions != trial.disruptions:
                 self._error(
                     "counter", f"disruptions are {trial.disruptions}, but {disruptions} happened", trial.trial_id
                 )
-        failures: int | None = 0 if trial.decided == len(kept) else None
+        failures: int | None = 0 if trial.decision_count == len(kept) else None
         for decision in kept:
             if decision.kind == "retry" and decision.reason.get("source") == "user":
                 failures = 0
@@ -208,39 +207,39 @@ class _Account:
                 failures = int(decision.reason.get("failures", 0))
         if failures is not None and failures != trial.failures:
             self._error("counter", f"failures are {trial.failures}, but {failures} happened", trial.trial_id)
-        if trial.received > trial.results:
+        if trial.current.received > trial.results:
             self._error(
                 "counter",
-                f"its latest attempt has {trial.received} results, more than the trial's {trial.results}",
+                f"its latest attempt has {trial.current.received} results, more than the trial's {trial.results}",
                 trial.trial_id,
             )
 
     # -- one record --
 
     def _record(self, record: Record) -> bool:
-        event, outputs = record.event, record.outputs or Outputs()
+        event, choices = record.event, record.choices or Choices()
         before = {
             trial.trial_id: (
-                trial.decision,
-                trial.completion_told,
+                trial.current.decision,
+                trial.completion_reported,
                 trial.status,
-                trial.failing is not None,
-                trial.overdue,
+                trial.current.failing is not None,
+                trial.current.deadline_missed,
             )
             for trial in self._of(event)
         }
         fresh = self._take_in(event, before)
-        self._check_verdicts(event, outputs, fresh)
+        self._check_verdicts(event, choices, fresh)
         try:
-            actions = self.engine.apply(event, record.now, outputs)
+            actions = self.engine.apply(event, record.now, choices)
         except Exception as error:  # noqa: BLE001 - whatever damaged records make an engine raise is the finding
             self._error("replay", f"it cannot be applied: {type(error).__name__}: {error}")
             return False
-        if _choices(self.engine.outputs) != _choices(outputs):
+        if _choices(self.engine.choices) != _choices(choices):
             self._error("replay", "what was chosen then does not follow from its event")
-        self._note_decisions(actions, outputs)
+        self._note_decisions(actions, choices)
         self._note_ends(event, before)
-        self._note_starts(event, outputs, actions)
+        self._note_starts(event, choices, actions)
         applied = sum(len(action.results) for action in actions if isinstance(action, ResultsApplied))
         if applied != len(fresh):
             self._error("result", f"{applied} results were applied, but {len(fresh)} were new")
@@ -319,8 +318,8 @@ class _Account:
             facts.committed |= {info.name: info for info in event.committed}
         return fresh
 
-    def _check_verdicts(self, event: events.AnyEvent, outputs: Outputs, fresh: Sequence[Any]) -> None:
-        for verdict in outputs.verdicts:
+    def _check_verdicts(self, event: events.AnyEvent, choices: Choices, fresh: Sequence[Any]) -> None:
+        for verdict in choices.verdicts:
             facts = self.facts.get(verdict.trial_id)
             arrived = facts.received if facts is not None else 0
             about = isinstance(event, events.ResultsReceived) and event.trial_id == verdict.trial_id
@@ -331,15 +330,15 @@ class _Account:
                     verdict.trial_id,
                 )
 
-    def _note_decisions(self, actions: Sequence[Action], outputs: Outputs) -> None:
+    def _note_decisions(self, actions: Sequence[Action], choices: Choices) -> None:
         for action in actions:
             if not isinstance(action, DecisionMade):
                 continue
             trial_id = action.trial.trial_id
             self.facts[trial_id].decided.add(action.decision)
-            if action.reason.get("source") not in ("scheduler", "stopper") or outputs.stop_all is not None:
+            if action.reason.get("source") not in ("scheduler", "stopper") or choices.stop_all is not None:
                 continue
-            about = {verdict.trial_id for verdict in outputs.verdicts} | {each.trial_id for each in outputs.commands}
+            about = {verdict.trial_id for verdict in choices.verdicts} | {each.trial_id for each in choices.commands}
             if trial_id not in about:
                 self._error("verdict", f"the decision '{action.decision}' has no verdict", trial_id)
 
@@ -380,12 +379,12 @@ class _Account:
                 facts.trial_id,
             )
 
-    def _note_starts(self, event: events.AnyEvent, outputs: Outputs, actions: Sequence[Action]) -> None:
-        for created in self.engine.outputs.created:
+    def _note_starts(self, event: events.AnyEvent, choices: Choices, actions: Sequence[Action]) -> None:
+        for created in self.engine.choices.created:
             if created.trial_id in self.facts:
                 self._error("trial", "the trial was created twice", created.trial_id)
             self.facts[created.trial_id] = Facts(created.trial_id)
-        for trial_id in outputs.started:
+        for trial_id in choices.started:
             facts = self.facts.get(trial_id)
             if facts is None:
                 self._error("attempt", "an attempt of a trial that was never created was started", trial_id)
@@ -433,7 +432,7 @@ class _Account:
             facts = self.facts[trial.trial_id]
             for what, counted, happened in (
                 ("results", trial.results, facts.count),
-                ("results of the latest attempt", trial.received, facts.received),
+                ("results of the latest attempt", trial.current.received, facts.received),
                 ("attempts", trial.attempt, facts.attempt),
                 ("failures", trial.failures, facts.failures),
                 ("disruptions", trial.disruptions, facts.disruptions),
@@ -483,10 +482,10 @@ class _Account:
                 self._error("trial", f"the experiment is finished, but the trial is {trial.status}", trial.trial_id)
 
 
-def _choices(outputs: Outputs) -> bytes:
+def _choices(choices: Choices) -> bytes:
     """Return what was chosen, to be compared."""
-    chosen = (outputs.verdicts, outputs.created, outputs.commands, outputs.started)
-    return _encoder.encode((*chosen, outputs.stop_all, outputs.stop_all_at, outputs.breakdown))
+    chosen = (choices.verdicts, choices.created, choices.commands, choices.started)
+    return _encoder.encode((*chosen, choices.stop_all, choices.stop_all_at, choices.failure))
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=str)

@@ -15,7 +15,7 @@ from trialpod_operator.api.status_models import TuneExperimentStatus
 from trialpod_operator.api.trial_models import TuneTrialStatus
 from trialpod_operator.cluster.status.build import experiment_status, same_status, trial_status
 from trialpod_operator.engine import events
-from trialpod_operator.engine.reasons import told
+from trialpod_operator.engine.reasons import describe_decision
 
 
 def _status(run: Run, **more: Any) -> dict[str, Any]:
@@ -157,4 +157,4 @@ def test_a_decision_is_told_in_the_words_of_trialpod_explain() -> None:
     run = Run(1)
     run.result(0, 0.5)
     run.apply(events.StopRequested(trial_id=run.trial(0).trial_id))
-    assert _trial(run)["lastDecision"]["message"] == told("stop", {"source": "user"})
+    assert _trial(run)["lastDecision"]["message"] == describe_decision("stop", {"source": "user"})

@@ -19,7 +19,7 @@ from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.engine import events
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.engine.state import Snapshot
+from trialpod_operator.engine.snapshot import Snapshot
 from trialpod_operator.experiment.fsck.examine import examine, recording_engine
 from trialpod_operator.experiment.fsck.findings import Finding
 from trialpod_operator.experiment.fsck.history import History, check_records
@@ -55,7 +55,7 @@ class Stand:
 
     def apply(self, event: events.AnyEvent) -> None:
         self.host.apply(event)
-        self.records.append(decode_record(encode(Record(1000.0, event, self.host.engine.outputs))))
+        self.records.append(decode_record(encode(Record(1000.0, event, self.host.engine.choices))))
 
     def report(self, trial_id: str, attempt: int, number: int, iteration: int, score: float) -> None:
         raw = msgspec.Raw(msgspec.msgpack.encode({"training_iteration": iteration, "score": score}))
@@ -126,26 +126,26 @@ def test_a_lost_result_is_found_in_the_records_and_in_the_file(stand: Stand) -> 
 
 
 def test_a_decision_without_a_verdict_is_found(stand: Stand) -> None:
-    index = next(i for i, record in enumerate(stand.records) if record.outputs and record.outputs.verdicts)
-    outputs = stand.records[index].outputs
-    assert outputs is not None
-    outputs.verdicts = []
+    index = next(i for i, record in enumerate(stand.records) if record.choices and record.choices.verdicts)
+    choices = stand.records[index].choices
+    assert choices is not None
+    choices.verdicts = []
     (error, *_) = stand.findings()
     assert (error.check, error.trial) == ("verdict", stand.bad)
     assert "says that it was stopped, but nothing had decided so" in error.what
 
 
 def test_a_verdict_about_a_result_that_never_came_is_found(stand: Stand) -> None:
-    index = next(i for i, record in enumerate(stand.records) if record.outputs and record.outputs.verdicts)
-    outputs = stand.records[index].outputs
-    assert outputs is not None
-    outputs.verdicts[0].number = 7
+    index = next(i for i, record in enumerate(stand.records) if record.choices and record.choices.verdicts)
+    choices = stand.records[index].choices
+    assert choices is not None
+    choices.verdicts[0].number = 7
     assert any("is about result 7, which has not just arrived" in each.what for each in stand.findings())
 
 
 def test_an_overlapping_attempt_is_found(stand: Stand) -> None:
     index = stand.index(events.AttemptEnded, 1)
-    stand.records[index] = Record(1000.0, events.TimerFired(), stand.records[index].outputs)
+    stand.records[index] = Record(1000.0, events.TimerFired(), stand.records[index].choices)
     errors = stand.findings()
     assert any(
         each.trial == stand.good and "attempt 2 was started while attempt 1 had not ended" in each.what

@@ -18,8 +18,8 @@ from trialpod.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repe
 from trialpod.tune.search.hyperopt_search import HyperOptSearch
 from trialpod.tune.search.optuna.optuna_search import OptunaSearch
 from trialpod.tune.search.search_generator import SearchGenerator
-from trialpod_operator.engine.outputs import Created
-from trialpod_operator.engine.starts import adopt
+from trialpod_operator.engine.algorithms import adopt
+from trialpod_operator.engine.choices import Created
 
 
 class Act(enum.Enum):
