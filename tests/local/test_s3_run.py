@@ -169,7 +169,7 @@ def test_kill_9_and_a_lost_disk_lose_nothing_that_the_bucket_has(work: Shell, se
     complete(server.storage(f"{uri}/exp"), 2)
     work.assert_whole(f"{uri}/exp")
     work.assert_whole()
-    assert all(one.problem == "" for one in listed(f"{uri}/exp", verify=True))
+    assert all(one.verified and one.problem is None for one in listed(f"{uri}/exp", verify=True))
 
 
 def test_an_attempt_of_a_lost_machine_that_the_bucket_does_not_know_of_is_no_failure(

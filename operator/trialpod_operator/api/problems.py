@@ -11,12 +11,13 @@ from trialpod.errors import InvalidInputError
 class Problem:
     """One mistake: where it is ("spec.searchSpace.lr"), and what was found, what is allowed, what to do.
 
-    `line` is the 1-based line in the file, when it is known.
+    `line` is the 1-based line in the file, when it is known; `unknown_field` is True where no field has that name.
     """
 
     path: str
     message: str
     line: int | None = None
+    unknown_field: bool = False
 
     def __str__(self) -> str:
         where = f"line {self.line}: " if self.line is not None else ""

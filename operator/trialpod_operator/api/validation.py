@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -157,8 +157,9 @@ class Walker:
         elif not isinstance(kind, inspect.AnyType):
             raise TypeError(f"{format_path(path)}: the validator does not know {type(kind).__name__}")
 
-    def _report(self, path: Path, message: str) -> None:
-        self.problems.append((path, self._document.problem(path, message)))
+    def _report(self, path: Path, message: str, *, unknown_field: bool = False) -> None:
+        problem = replace(self._document.problem(path, message), unknown_field=unknown_field)
+        self.problems.append((path, problem))
 
     def _wrong_type(self, value: Any, path: Path, wanted: str) -> None:
         hint = ""
@@ -183,7 +184,7 @@ class Walker:
             if key in fields:
                 self.check(fields[key].type, part, (*path, key))
             elif key not in server_fields:
-                self._report((*path, key), self._unknown(key, fields, path))
+                self._report((*path, key), self._unknown(key, fields, path), unknown_field=True)
         for name, each in fields.items():
             if each.required and name not in value:
                 self._report((*path, name), self._missing(each))

@@ -18,7 +18,6 @@ from trialpod_operator.api.validation import Checked, check_document
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN = "unknown field"
 _DEPTH = 2
 """Only fields of spec itself, and of its parts: the definition knows none deeper."""
 
@@ -28,7 +27,7 @@ def check_stored(item: Mapping[str, Any]) -> Checked:
     document = dict(item)
     started = bool((item.get("status") or {}).get("startTime"))
     checked = check_document(Document(document), started=started)
-    unknown = [problem for problem in checked.problems if problem.message.startswith(_UNKNOWN)]
+    unknown = [problem for problem in checked.problems if problem.unknown_field]
     paths = [parse_path(problem.path)[0] for problem in unknown]
     newer = [path for path in paths if path[:1] == ("spec",) and len(path) <= _DEPTH + 1 and path[1] != "template"]
     if not newer:

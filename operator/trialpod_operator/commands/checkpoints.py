@@ -1,4 +1,4 @@
-"""`trialpod checkpoints DIR|URI|NAME`: the checkpoints of an experiment or of a trial, and whether they are whole."""
+"""`trialpod checkpoints DIR|URI|NAME`: the checkpoints of an experiment or a trial, and which are damaged."""
 
 from __future__ import annotations
 
@@ -46,19 +46,21 @@ class Listed:
     Attributes:
         trial: name of the trial's directory, "" when that is what was asked for.
         info: what its manifest says.
-        problem: what is wrong with it; None when it was not verified, "" when it is whole.
+        problem: what is wrong with it; None: nothing is known to be.
+        verified: it was read.
     """
 
     trial: str
     info: CheckpointInfo
     problem: str | None = None
+    verified: bool = False
 
     @property
-    def verified(self) -> str:
+    def verdict(self) -> str:
         """The word for the table."""
-        if self.problem is None:
+        if not self.verified:
             return "-"
-        return "damaged" if self.problem else "yes"
+        return "yes" if self.problem is None else "damaged"
 
 
 def trials(storage: Storage) -> Iterator[tuple[str, Storage]]:
@@ -96,7 +98,7 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
         store = CheckpointStore(folder)
         try:
             infos = store.committed()
-            found += [Listed(name, info, verified(store, info) if verify else None) for info in infos]
+            found += [Listed(name, info, find_damage(store, info) if verify else None, verify) for info in infos]
         finally:
             store.close()
     if not found:
@@ -106,8 +108,8 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
     return found
 
 
-def verified(store: CheckpointStore, info: CheckpointInfo) -> str:
-    """Read a checkpoint; return what is wrong with it, "" when it is whole."""
+def find_damage(store: CheckpointStore, info: CheckpointInfo) -> str | None:
+    """Read a checkpoint; return what is wrong with it, None when it is complete and undamaged."""
     from trialpod.storage.checkpoints.remote import RemoteCheckpoints
 
     try:
@@ -118,7 +120,7 @@ def verified(store: CheckpointStore, info: CheckpointInfo) -> str:
             store.fetch(info)
     except CheckpointError as error:
         return str(error)
-    return ""
+    return None
 
 
 def metrics_of(info: CheckpointInfo) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def table(found: list[Listed]) -> str:
         info = one.info
         lines.append(
             f"  {info.name:<20}{size_text(info.size):>10}  {info.iteration:>9}  {info.attempt:>7}  "
-            f"{one.verified:<9} {one_line(shown)}{more}"
+            f"{one.verdict:<9} {one_line(shown)}{more}"
         )
     total = sum(one.info.size for one in found)
     lines += ["", f"{plural(len(found), 'checkpoint')}, {size_text(total)}"]
@@ -167,8 +169,8 @@ def data(one: Listed) -> dict[str, Any]:
         "iteration": info.iteration,
         "attempt": info.attempt,
         "time": info.time,
-        "verified": None if one.problem is None else one.problem == "",
-        "problem": one.problem or None,
+        "verified": one.problem is None if one.verified else None,
+        "problem": one.problem,
         "metrics": info.metrics,
     }
 

@@ -222,9 +222,8 @@ class Checks:
                 yield Finding("operator", "unknown", text, hint)
         else:
             yield self._operator_finding(pods)
-        if problem := skew(self.facts):
-            found, _, remedy = problem.partition(": ")
-            yield Finding("versions", "bad", found, remedy)
+        if found := skew(self.facts):
+            yield Finding("versions", "bad", found.problem, found.remedy)
 
     def _operator_pods(self) -> list[Json]:
         query = {"labelSelector": _OPERATOR}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from trialpod import __version__
@@ -24,26 +25,39 @@ def series(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def skew(facts: Mapping[str, str], own: str = __version__) -> str:
-    """Return "" when client and operator go together, else what is wrong, with the remedy.
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Versions that do not go together: what is wrong, and the command that mends it."""
+
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}: {self.remedy}"
+
+
+def skew(facts: Mapping[str, str], own: str = __version__) -> Skew | None:
+    """Return how client and operator do not go together; None when they do, or nothing is known.
 
     Args:
-        facts: what the operator says of itself; nothing is known when it is empty.
+        facts: what the operator says of itself.
         own: version of the client.
     """
     theirs = facts.get(names.VERSION_ANNOTATION, "")
     here, there = series(own), series(theirs)
     if here is None or there is None or here == there:
-        return ""
+        return None
     if here[0] == there[0] and abs(here[1] - there[1]) <= 1:
-        return ""
-    told = f"this is trialpod {own}, the cluster's operator is trialpod {theirs}; more than one release apart"
-    if here < there:
-        return f'{told}, they may not understand each other: pip install "trialpod=={theirs}"'
-    return (
-        f"{told}, they may not understand each other. Upgrade the operator: helm upgrade trialpod {CHART} "
-        f'--namespace trialpod-system --reuse-values --set image.tag={own}; or here: pip install "trialpod=={theirs}"'
+        return None
+    problem = (
+        f"this is trialpod {own}, the cluster's operator is trialpod {theirs}; more than one release apart, they "
+        "may not understand each other"
     )
+    install = f'pip install "trialpod=={theirs}"'
+    if here < there:
+        return Skew(problem, install)
+    upgrade = f"helm upgrade trialpod {CHART} --namespace trialpod-system --reuse-values --set image.tag={own}"
+    return Skew(problem, f"{upgrade}; or here: {install}")
 
 
 def missing_fields(schemas: Mapping[str, Any]) -> list[str]:

@@ -136,22 +136,27 @@ def get_backend(name: str | None = None, *, environ: Mapping[str, str] = os.envi
     Raises:
         InvalidInputError: there is no backend of that name, or a package that it needs is not installed.
     """
+    wanted = name or environ.get(VARIABLE) or DEFAULT
+    loaded = load_backend(wanted, from_variable=not name and bool(environ.get(VARIABLE)))
+    backend: Backend = loaded() if isinstance(loaded, type) else loaded
+    return backend
+
+
+def load_backend(wanted: str, *, from_variable: bool = False) -> Any:
+    """Return what the entry point of a backend names, a class or an object; raises as `get_backend`."""
     from importlib.metadata import entry_points
 
-    wanted = name or environ.get(VARIABLE) or DEFAULT
     found = {point.name: point for point in entry_points(group=GROUP)}
     if wanted not in found:
-        raise InvalidInputError(_unknown(wanted, found, from_variable=not name and bool(environ.get(VARIABLE))))
+        raise InvalidInputError(_unknown(wanted, found, from_variable=from_variable))
     try:
-        loaded: Any = found[wanted].load()
+        return found[wanted].load()
     except ModuleNotFoundError as error:
         install = install_command(error.name or "") or f"pip install {error.name}"
         raise InvalidInputError(
             f"the backend {wanted!r} needs the package {error.name!r}, which is not installed; "
             f"install it with: {install}"
         ) from error
-    backend: Backend = loaded() if isinstance(loaded, type) else loaded
-    return backend
 
 
 def _unknown(wanted: str, found: Iterable[str], *, from_variable: bool) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ from typing import Any
 import pytest
 from api_server import ApiServer, condition_of, trial_object
 
+import trialpod.kubernetes
 from trialpod import tune
 from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod.kubernetes import KubernetesBackend
 from trialpod.protocol.packed import read_packed
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.backends import get_backend
 from trialpod.tune.outcomes import ExperimentOutcome
 from trialpod_operator.kube_client import backend as module
-from trialpod_operator.kube_client.backend import KubernetesBackend
 
 Json = dict[str, Any]
 SUCCEEDED = [condition_of("Ready", "True", "Succeeded"), condition_of("Succeeded", "True", "Succeeded", "all done")]
@@ -290,3 +293,15 @@ def test_an_experiment_without_a_name_gets_one_that_a_cluster_takes() -> None:
 
 def test_it_is_found_by_its_name() -> None:
     assert isinstance(get_backend("kubernetes"), KubernetesBackend)
+
+
+def test_the_public_name_is_cheap_until_it_is_used() -> None:
+    code = (
+        "import sys, trialpod.kubernetes as made;"
+        "print([name for name in sys.modules if name.startswith(('trialpod_operator', 'trialpod.tune'))]);"
+        "print(made.KubernetesBackend.__name__, 'kubernetes' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "KubernetesBackend False"]
+    with pytest.raises(AttributeError, match="no attribute 'Other'"):
+        trialpod.kubernetes.Other  # noqa: B018

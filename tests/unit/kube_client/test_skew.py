@@ -9,13 +9,15 @@ VERSION = "trialpod.dev/version"
 
 @pytest.mark.parametrize("theirs", ["0.3.0", "0.3.9", "0.2.0", "0.4.1", "", "main"])
 def test_neighbouring_releases_go_together_and_nothing_known_is_no_news(theirs: str) -> None:
-    assert skew({VERSION: theirs}, own="0.3.2") == ""
-    assert skew({}, own="0.3.2") == ""
+    assert skew({VERSION: theirs}, own="0.3.2") is None
+    assert skew({}, own="0.3.2") is None
 
 
 def test_releases_further_apart_are_told_with_the_command_that_mends_it() -> None:
-    assert skew({VERSION: "0.5.0"}, own="0.3.2").endswith('pip install "trialpod==0.5.0"')
-    older = skew({VERSION: "0.1.0"}, own="0.3.2")
+    newer = skew({VERSION: "0.5.0"}, own="0.3.2")
+    assert newer is not None
+    assert newer.remedy == 'pip install "trialpod==0.5.0"'
+    older = str(skew({VERSION: "0.1.0"}, own="0.3.2"))
     assert "helm upgrade trialpod charts/trialpod" in older
     assert "--set image.tag=0.3.2" in older
     assert skew({VERSION: "1.0.0"}, own="0.9.0")

@@ -331,4 +331,4 @@ def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
         return describe_decision("pause", trial.current.decision_reason)
     if trial.error:
         return f"to be tried again after: {trial.error}"
-    return "waits for its turn" if trial.attempt == 0 else "waits to go on"
+    return "pending" if trial.attempt == 0 else "waiting to resume"

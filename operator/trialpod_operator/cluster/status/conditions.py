@@ -173,7 +173,7 @@ def observe_experiment(
     if problem is not None:
         return [Observation(READY, "False", problem.reason, problem.message)]
     if not started:
-        return [Observation(READY, "False", Reason.STARTING, "the operator is taking it up")]
+        return [Observation(READY, "False", Reason.STARTING, "starting")]
     if suspended:
         if running:
             text = f"suspended: {running} trial{'s' if running > 1 else ''} still save{'s' if running == 1 else ''}"
