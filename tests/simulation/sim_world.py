@@ -151,21 +151,16 @@ class SimOperator:
         self.service = ReportService(self.controller, timer=sim_time.monotonic)
         self.lease = Lease(self.kube, NAMESPACE, lease, name, sim_time.monotonic, alone=world.plan.seed % 2 == 0)
         self.kube.lease_valid = self.lease.lease_valid
-        self.reconciles = 0
-        queue = self.controller.queue
-        work = queue._work
-
-        async def counted(key: str) -> float | None:
-            self.reconciles += 1
-            return await work(key)
-
-        queue._work = counted
-        queue._failed = self._failed
+        self.controller.queue.on_failure = self._on_failure
         process.on_kill = lambda: world.operator_gone(self)
         process.on_exit = lambda status: world.operator_gone(self)
         process.call(self._begin)
 
-    def _failed(self, key: str, error: BaseException) -> None:
+    @property
+    def reconciles(self) -> int:
+        return self.controller.queue.passes
+
+    def _on_failure(self, key: str, error: BaseException) -> None:
         if not isinstance(error, ApiError | NotReadyError):
             self.world.kernel.note_error(f"{self.process.name} could not reconcile {key}", error)
 

@@ -54,7 +54,7 @@ class Controller:
         authority: Callable[[], str] = lambda: "",
     ) -> None:
         self.cache = ObjectCache()
-        self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self._rest)
+        self.queue = WorkQueue(timed_reconcile(self._reconcile), self._failed, rest=self.rest_s)
         self.services = Services(
             kube,
             options,
@@ -150,7 +150,8 @@ class Controller:
             self._controllers[key] = controller
         return await controller.reconcile(item)
 
-    def _rest(self, key: str) -> float:
+    def rest_s(self, key: str) -> float:
+        """Return for how many seconds an experiment rests after a pass."""
         controller = self._controllers.get(key)
         return controller.size * REST_PER_ATTEMPT_S if controller is not None else 0.0
 

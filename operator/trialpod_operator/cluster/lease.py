@@ -89,7 +89,7 @@ class Lease:
                     break
                 if not told:
                     told = True
-                    logger.info("%s is at work; waiting for the Lease %s", holder, self._name)
+                    logger.info("%s is the leader; waiting for the Lease %s", holder, self._name)
             except ApiError as error:
                 if not error.temporary:
                     raise
@@ -221,12 +221,12 @@ class LeaderLabel:
         self._collection = paths.pods(namespace)
         self._pod = pod
 
-    async def put(self) -> None:
-        """Send reports to this pod from now on; tries again until that works."""
+    async def set(self) -> None:
+        """Have reports sent to this pod; retries until the label is written."""
         await self._until_written("true")
 
     async def clear(self) -> None:
-        """Send no reports to this pod; tries again until that works."""
+        """Have no reports sent to this pod; retries until the label is removed."""
         await self._until_written(None)
 
     async def _until_written(self, value: str | None) -> None:

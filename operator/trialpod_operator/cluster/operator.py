@@ -1,9 +1,12 @@
 """The operator's process: kopf watches, the controller decides, the report service listens, all in one event loop.
 
-Order of a start: the API server, the certificates, the probes, the Lease, then the report service and the watches. A
-process that waits for the Lease is alive; it is ready only where several are wanted (`standby`). Order of an end: the
-report service stops answering, what is under way is committed or dropped (nobody has seen it), the Lease is released.
-Trials notice none of it; they try again.
+Order of a start: the API server, the probes, the certificates, the Lease, then the report service and the watches. A
+standby is alive; it is ready only where several operators are wanted (`standby`). Order of an end: the report service
+stops answering, what is under way is committed or dropped (nobody has seen it), the Lease is released. Trials retry.
+
+kopf logs in, discovers, lists and watches, with its settings and its retries. Its last-handled state and its events
+for log records are switched off (`_settings`). Lease, work queue, cache and probes are the operator's own; each says
+why where it is made.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import kopf
@@ -49,7 +52,7 @@ async def run_operator(options: OperatorOptions) -> int:
     """Run until SIGTERM, or until another operator has the Lease; return the exit status."""
     share_arenas()
     kube = await Kube.connect()
-    process = _Process(kube, options)
+    process = OperatorProcess(kube, options)
     try:
         return await process.run()
     finally:
@@ -57,7 +60,14 @@ async def run_operator(options: OperatorOptions) -> int:
         await kube.close()
 
 
-class _Process:
+class OperatorProcess:
+    """One operator: a standby until it holds the Lease, then the leader until it loses it or is told to stop.
+
+    Args:
+        kube: the API server.
+        options: the operator's settings.
+    """
+
     def __init__(self, kube: Kube, options: OperatorOptions) -> None:
         self._kube = kube
         self._options = options
@@ -65,6 +75,7 @@ class _Process:
         server_names = [options.service, *({short, f"{short}.cluster.local"} - {options.service}), "localhost"]
         self._authority = StoredAuthority(kube, options.own_namespace, server_names, time.time)
         self._controller = Controller(kube, options, time.time, lambda: self._authority.bundle)
+        # kopf's peering has no fencing, takes a resource definition of its own, and watches before it leads.
         self._lease = Lease(
             kube,
             options.own_namespace,
@@ -73,82 +84,55 @@ class _Process:
             facts=options.facts,
             alone=not options.standby,
         )
+        self._label = LeaderLabel(kube, options.own_namespace, options.identity)
 
         async def review(token: str) -> dict[str, Any]:
             return await kube.review_token(token, names.TOKEN_AUDIENCE)
 
         service = ReportService(self._controller, REPORT_SECONDS.observe)
         self._server = ReportServer(Gate(service, TokenReviewer(review)))
-        probes = {"/healthz": self._healthy, "/readyz": self._ready}
-        self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self._metrics)})
+        # kopf serves liveness only, and only while it runs: a standby answers before that, also about readiness.
+        probes = {"/healthz": self.liveness, "/readyz": self.readiness}
+        self._probes = ProbeServer(probes, {"/metrics": Page(CONTENT_TYPE, self.metrics)})
         self._beat_at = time.monotonic()
         self._watching = asyncio.Event()
-        self._waiting = False
+        self._stopping = asyncio.Event()
+        self._signalled = False
+        self._standing_by = False
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
     async def run(self) -> int:
-        mark = LeaderLabel(self._kube, self._options.own_namespace, self._options.identity)
-        stop = asyncio.Event()
-        waiting = asyncio.ensure_future(self._until_leading(mark))
-        told: list[int] = []
+        """Run until SIGTERM, or until the Lease is lost; return the exit status."""
+        standby = asyncio.ensure_future(self._stand_by())
 
-        def end(number: int) -> None:
-            told.append(number)
-            waiting.cancel()
-            stop.set()
+        def end() -> None:
+            self._signalled = True
+            standby.cancel()
+            self._stopping.set()
 
-        # Until kopf listens for them: the first process of a container hears no signal that it does not ask for, and
-        # would stand by, or even take over, while its pod is being deleted.
+        # kopf handles signals only while it runs, and process 1 of a container gets none that it does not handle.
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, end, number)
+            asyncio.get_running_loop().add_signal_handler(number, end)
         try:
-            await waiting
+            await standby
         except asyncio.CancelledError:
-            if not told:
+            if not self._signalled:
                 raise
-            logger.info("told to end before it was at work")
+            logger.info("stopped while standing by")
             return 0
-        logger.info("this operator is at work: %s", self._options.identity)
-        self._kube.lease_valid = self._lease.lease_valid
-        # While this process waited, the one at work may have made new certificates.
-        await self._authority.begin()
-        keeping = asyncio.ensure_future(self._lease.keep())
-        self._tasks.append(keeping)
-        await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
-        if self._options.standby:
-            self._tasks.append(asyncio.ensure_future(mark.put()))
-        self._controller.start()
-        self._tasks.append(asyncio.ensure_future(self._renew_certificates()))
-        self._tasks.append(asyncio.ensure_future(self._trim()))
-        keeping.add_done_callback(lambda _: stop.set())
+        await self._begin_to_lead()
         try:
-            await kopf.operator(
-                registry=self._registry(),
-                settings=_settings(),
-                standalone=True,
-                clusterwide=not self._options.namespaces,
-                namespaces=self._options.namespaces,
-                stop_flag=stop,
-                ready_flag=self._watching,
-            )
+            await self._watch()
         except Exception as error:
-            if not stop.is_set():
+            if not self._stopping.is_set():
                 raise
-            # It waits for everybody's tasks in the end, and raises what they do: the Lease was the reason, not they.
-            logger.info("while this operator ended: %s: %s", type(error).__name__, error)
-        return 1 if stop.is_set() and not told else 0
-
-    async def _until_leading(self, mark: LeaderLabel) -> None:
-        await self._probes.start(self._options.host, self._options.probe_port)
-        self._tasks.append(asyncio.ensure_future(self._beat()))
-        await self._authority.begin()
-        if self._options.standby:
-            await mark.clear()
-        self._waiting = True
-        await self._lease.acquire()
+            # kopf awaits all tasks of the loop at its end and raises what they raise; why it ended is known here.
+            logger.info("while this operator stopped: %s: %s", type(error).__name__, error)
+        return 1 if self._stopping.is_set() and not self._signalled else 0
 
     async def close(self) -> None:
+        """Stop serving, commit or drop what is under way, release the Lease."""
         if self._closed:
             return
         self._closed = True
@@ -159,42 +143,65 @@ class _Process:
         await self._lease.release()
         await self._probes.close()
 
-    def _registry(self) -> kopf.OperatorRegistry:
-        registry = kopf.OperatorRegistry()
-        controller = self._controller
+    # -- a standby, then the leader --
 
-        def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-            return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+    async def _stand_by(self) -> None:
+        # A standby is alive before it leads.
+        await self._probes.start(self._options.host, self._options.probe_port)
+        self._in_background(self._beat())
+        await self._authority.begin()
+        # The process before this one may have left the label on the pod.
+        if self._options.standby:
+            await self._label.clear()
+        self._standing_by = True
+        await self._lease.acquire()
 
-        # Coroutines that await nothing: kopf runs plain functions in threads, and the event loop owns the cache.
-        async def on_experiment(event: kopf.RawEvent, **_: Any) -> None:
-            controller.on_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
+    async def _begin_to_lead(self) -> None:
+        logger.info("this operator is the leader: %s", self._options.identity)
+        self._kube.lease_valid = self._lease.lease_valid
+        # The leader before may have renewed the certificates meanwhile.
+        await self._authority.begin()
+        self._in_background(self._lease.keep()).add_done_callback(lambda _: self._stopping.set())
+        # The Service sends reports here only after the server listens.
+        await self._server.start_tcp(self._options.host, self._options.report_port, self._authority.context())
+        if self._options.standby:
+            self._in_background(self._label.set())
+        self._controller.start()
+        self._in_background(self._renew_certificates())
+        self._in_background(self._trim())
 
-        async def on_trial(event: kopf.RawEvent, **_: Any) -> None:
-            controller.on_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
+    async def _watch(self) -> None:
+        await kopf.operator(
+            registry=_registry(self._controller),
+            settings=_settings(),
+            standalone=True,
+            clusterwide=not self._options.namespaces,
+            namespaces=self._options.namespaces,
+            stop_flag=self._stopping,
+            ready_flag=self._watching,
+        )
 
-        async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
-            controller.on_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
-
-        kopf.on.login(registry=registry)(login)
-        kopf.on.event(names.GROUP, names.VERSION, names.EXPERIMENTS, registry=registry)(on_experiment)
-        kopf.on.event(names.GROUP, names.VERSION, names.TRIALS, registry=registry)(on_trial)
-        kopf.on.event("", "v1", "pods", registry=registry)(on_pod)
-        return registry
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.append(task)
+        return task
 
     # -- probes --
 
-    def _healthy(self) -> tuple[bool, str]:
+    def liveness(self) -> tuple[bool, str]:
+        """Return whether the event loop runs, and how late it is."""
         late = time.monotonic() - self._beat_at
-        return late < LOOP_LATE_S, f"the event loop was last seen {late:.1f} s ago"
+        return late < LOOP_LATE_S, f"the event loop is {late:.1f} s late"
 
-    def _ready(self) -> tuple[bool, str]:
+    def readiness(self) -> tuple[bool, str]:
+        """Return whether this process serves, or stands by where several operators are wanted."""
         if not self._lease.held:
-            return self._options.standby and self._waiting, "standing by: another operator is at work"
+            return self._options.standby and self._standing_by, "standing by: another operator is the leader"
         queue = self._controller.queue.depth
-        return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} wait for a look"
+        return self._watching.is_set(), f"{self._controller.open_count} experiments open, {queue} queued"
 
-    def _metrics(self) -> str:
+    def metrics(self) -> str:
+        """Return the page for Prometheus."""
         return page(
             self._controller.cache.experiments,
             active=self._lease.held,
@@ -226,12 +233,38 @@ class _Process:
                 logger.warning("the certificates could not be renewed: %s", error)
 
 
+def _registry(controller: Controller) -> kopf.OperatorRegistry:
+    """Return kopf's handlers: its watches feed the operator's cache, which keeps less of each object than an index.
+
+    They are coroutines, because kopf runs plain functions in threads, and the event loop owns the cache.
+    """
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.EXPERIMENTS, registry=registry)
+    async def on_experiment(event: kopf.RawEvent, **_: Any) -> None:
+        controller.on_experiment(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.TRIALS, registry=registry)
+    async def on_trial(event: kopf.RawEvent, **_: Any) -> None:
+        controller.on_trial(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+    @kopf.on.event("", "v1", "pods", registry=registry)
+    async def on_pod(event: kopf.RawEvent, **_: Any) -> None:
+        controller.on_pod(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+    return registry
+
+
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
+    # Events are the status writer's: one for a transition, not one for each log record.
     settings.posting.loggers = False
-    settings.posting.worker_limit = 10
     settings.peering.standalone = True
-    # It would look for kinds and namespaces that come and go, which takes rights over the whole cluster.
+    # Scanning for kinds and namespaces takes rights over the whole cluster.
     settings.scanning.disabled = True
     settings.watching.chunk_size = 500
     settings.watching.connect_timeout = 5
@@ -239,25 +272,23 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = 330
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30
-    settings.networking.error_backoffs = _ForEver()
-    settings.execution.default_backoff = 10
+    settings.networking.error_backoffs = _EndlessBackoff()
     settings.persistence.diffbase_storage = _NoDiff()
-    settings.queueing.worker_limit = None
     ours = f"{names.MANAGED_BY_LABEL}={names.MANAGER}"
     settings.watching.label_selectors["pods"] = ours
     settings.watching.label_selectors[names.TRIALS] = ours
     return settings
 
 
-class _ForEver:
-    """The seconds between two tries of kopf: a watch that gave up would end the operator."""
+class _EndlessBackoff:
+    """The seconds between kopf's retries of a request: a watch that gave up would end the operator."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((1.0, 1.0, 2.0, 3.0), itertools.repeat(5.0))
 
 
 class _NoDiff(kopf.DiffBaseStorage):
-    """Remembers nothing of objects: kopf would copy each of them with every event, for handlers of other kinds."""
+    """Stores no last-handled state: kopf would build a copy of each object for each event, to find no difference."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         """Return what is compared with the state before: nothing."""
@@ -268,7 +299,7 @@ class _NoDiff(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: Any) -> None:
-        """Keep it nowhere."""
+        """Store nothing."""
 
 
 class JsonLines(logging.Formatter):

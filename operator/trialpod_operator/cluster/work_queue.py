@@ -1,8 +1,10 @@
-"""A work queue of keys: what is put in twice is done once, one key is never worked on twice at a time.
+"""A work queue of keys, as in client-go: equal keys are merged, and one key is never processed concurrently.
 
-Invariants: a key put in while it is being worked on is worked on again afterwards. A key whose work failed comes back
-by itself, later each time, and at once when something new happens to it. A large key rests after each piece of work,
-so that its news come together and the loop has time for the others. Owned by one event loop.
+Own code, because Python's client has none, and kopf queues events of one object instead of keys of one experiment.
+
+Invariants: a key added while it is processed is processed again afterwards. A failed key is retried with backoff,
+which new events do not shorten. A large key rests after each pass, so that its events are merged and the loop has
+time for others. Owned by one event loop.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
-BASE_S = 0.5
-MOST_S = 60.0
+BACKOFF_S = 0.5
+MAX_BACKOFF_S = 60.0
 
 Work = Callable[[str], Awaitable[float | None]]
 
@@ -22,42 +24,48 @@ class WorkQueue:
     """Calls `work` for keys.
 
     Args:
-        work: does what a key needs; returns in how many seconds it wants the key again (None = not by itself).
-        failed: told of the key and the exception when `work` raises.
-        workers: how many keys are worked on at once.
-        jitter: returns a factor for the waits after failures.
-        rest: returns for how many seconds a key is not worked on again after it was.
+        work: processes a key; returns in how many seconds to process it again (None = not by itself).
+        on_failure: called with the key and the exception when `work` raises.
+        workers: how many keys are processed concurrently.
+        jitter: returns a factor for the backoff.
+        rest: returns for how many seconds a key is not processed again after a pass.
+
+    Attributes:
+        passes: how many times `work` was called.
+        longest_pass_s: the longest of these calls.
     """
 
     def __init__(
         self,
         work: Work,
-        failed: Callable[[str, BaseException], None],
+        on_failure: Callable[[str, BaseException], None],
         workers: int = 16,
         jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.25),  # spreads load, decides nothing
         rest: Callable[[str], float] = lambda _key: 0.0,
     ) -> None:
         self._work = work
-        self._failed = failed
+        self.on_failure = on_failure
         self._workers = workers
-        self._jitter = jitter
+        self.jitter = jitter
+        self.passes = 0
+        self.longest_pass_s = 0.0
         self._rest = rest
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._active: set[str] = set()
         self._resting: dict[str, asyncio.TimerHandle] = {}
-        self._again: set[str] = set()  # put in while active or resting
+        self._again: set[str] = set()  # added while active or resting
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def depth(self) -> int:
-        """How many keys wait to be worked on."""
+        """How many keys are queued."""
         return len(self._queued)
 
     def add(self, key: str) -> None:
-        """Have a key worked on as soon as possible."""
+        """Process a key as soon as possible."""
         later = self._later.pop(key, None)
         if later is not None:
             later.cancel()
@@ -68,7 +76,7 @@ class WorkQueue:
             self._ready.put_nowait(key)
 
     def add_later(self, key: str, seconds: float) -> None:
-        """Have a key worked on in so many seconds, unless that is due earlier already."""
+        """Process a key in so many seconds, unless it is due earlier."""
         if key in self._queued or key in self._again:
             return
         loop = asyncio.get_running_loop()
@@ -81,11 +89,11 @@ class WorkQueue:
         self._later[key] = loop.call_at(at, self._due, key)
 
     def start(self) -> None:
-        """Start working."""
+        """Start the workers."""
         self._tasks = [asyncio.ensure_future(self._run()) for _ in range(self._workers)]
 
     async def close(self) -> None:
-        """Stop: work in progress is cancelled."""
+        """Stop the workers; passes in progress are cancelled."""
         for waiting in (self._later, self._resting):
             for handle in waiting.values():
                 handle.cancel()
@@ -113,19 +121,22 @@ class WorkQueue:
             self._queued.discard(key)
             self._active.add(key)
             again_in: float | None = None
+            self.passes += 1
+            began = asyncio.get_running_loop().time()
             try:
                 again_in = await self._work(key)
                 self._failures.pop(key, None)
             except asyncio.CancelledError:
                 raise
-            except Exception as error:  # noqa: BLE001 - told to `failed`, and tried again
+            except Exception as error:  # noqa: BLE001 - given to `on_failure`, and retried
                 failures = self._failures.get(key, 0) + 1
                 self._failures[key] = failures
-                wait = max(BASE_S * 2.0 ** min(failures - 1, 16), getattr(error, "retry_after_s", 0.0))
-                again_in = min(wait, MOST_S) * self._jitter()
-                self._failed(key, error)
+                wait = max(BACKOFF_S * 2.0 ** min(failures - 1, 16), getattr(error, "retry_after_s", 0.0))
+                again_in = min(wait, MAX_BACKOFF_S) * self.jitter()
+                self.on_failure(key, error)
             finally:
                 self._active.discard(key)
+                self.longest_pass_s = max(self.longest_pass_s, asyncio.get_running_loop().time() - began)
             rest = self._rest(key) if key not in self._failures else 0.0
             if rest > 0.0:
                 self._resting[key] = asyncio.get_running_loop().call_later(rest, self._rested, key)
@@ -134,7 +145,7 @@ class WorkQueue:
                     continue
                 self._again.discard(key)
                 if key in self._failures:
-                    self.add_later(key, again_in or 0.0)  # news do not shorten the wait after a failure
+                    self.add_later(key, again_in or 0.0)  # new events do not shorten the backoff
                 else:
                     self.add(key)
             elif again_in is not None:

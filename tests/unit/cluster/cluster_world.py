@@ -101,21 +101,21 @@ class Operator:
         self.service = ReportService(self.controller)
         self.controller.start()
         self.watch = Watch(world.api, self._take, world.random, world.watch_delay_s)
-        self.reconciles = 0
-        work = self.controller.queue._work
-
-        async def counted(key: str) -> float | None:
-            self.reconciles += 1
-            return await work(key)
-
-        self.controller.queue._work = counted
-        self.controller.queue._jitter = lambda: world.jitter.uniform(0.75, 1.25)
+        queue = self.controller.queue
+        queue.jitter = lambda: world.jitter.uniform(0.75, 1.25)
         self.errors: list[BaseException] = []
-        self.controller.queue._failed = self._failed
+        log_failure = queue.on_failure
 
-    def _failed(self, key: str, error: BaseException) -> None:
-        self.errors.append(error)
-        self.controller._failed(key, error)
+        def on_failure(key: str, error: BaseException) -> None:
+            self.errors.append(error)
+            log_failure(key, error)
+
+        queue.on_failure = on_failure
+
+    @property
+    def reconciles(self) -> int:
+        """How many reconcile passes have begun."""
+        return self.controller.queue.passes
 
     def _take(self, kind: str, item: Object, deleted: bool) -> None:
         getattr(self.controller, f"on_{kind}")(item, deleted=deleted)

@@ -1,8 +1,9 @@
-"""The label by which the Service finds the operator at work."""
+"""The label by which the Service finds the leader, and what a standby says of itself."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import operator
 from trialpod_operator.cluster.api_errors import UnreachableError
 from trialpod_operator.cluster.kube import Kube
-from trialpod_operator.cluster.lease import ACTIVE_LABEL, LeaderLabel
+from trialpod_operator.cluster.lease import ACTIVE_LABEL, LeaderLabel, Lease
+from trialpod_operator.cluster.operator import OperatorProcess
 from trialpod_operator.cluster.options import OperatorOptions
 
 
@@ -40,10 +42,10 @@ def labels(api: FakeApi) -> dict[str, str]:
 
 def test_the_label_comes_and_goes_and_others_stay() -> None:
     async def test() -> None:
-        api, _, mark = await world()
-        await mark.put()
+        api, _, label = await world()
+        await label.set()
         assert labels(api) == {"app": "operator", ACTIVE_LABEL: "true"}
-        await mark.clear()
+        await label.clear()
         assert labels(api) == {"app": "operator"}
 
     virtual_time.run(test)
@@ -51,9 +53,9 @@ def test_the_label_comes_and_goes_and_others_stay() -> None:
 
 def test_it_is_tried_until_it_works_and_a_missing_right_is_named(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        api, kube, mark = await world()
+        api, kube, label = await world()
         kube.faults.append(lambda method, path, body: error(method, path, 403, "Forbidden", "no right to pods"))
-        trying = asyncio.ensure_future(mark.put())
+        trying = asyncio.ensure_future(label.set())
         await asyncio.sleep(10.0)
         assert not trying.done()
         kube.faults.clear()
@@ -71,16 +73,30 @@ def test_the_chart_says_whether_others_stand_by(value: str, wanted: bool) -> Non
 
 
 @pytest.mark.parametrize("standby", [False, True])
-def test_who_waits_for_the_lease_is_ready_only_where_several_are_wanted(standby: bool) -> None:
+def test_a_standby_is_ready_only_where_several_are_wanted(standby: bool) -> None:
     async def test() -> None:
-        process = operator._Process(FakeKube(FakeApi()), OperatorOptions(standby=standby))
-        assert process._ready()[0] is False  # it has no certificates yet
-        process._waiting = True
-        ready, why = process._ready()
-        assert ready is standby
-        assert "another operator is at work" in why
+        kube, lease_read = FakeKube(FakeApi()), asyncio.Event()
 
-    virtual_time.run(test)
+        def note(method: str, path: str, _body: Any) -> None:
+            if method == "GET" and path.endswith(operator.LEASE_NAME):
+                lease_read.set()
+
+        await Lease(kube, "default", operator.LEASE_NAME, "leader").acquire()
+        process = OperatorProcess(kube, OperatorOptions(standby=standby, host="127.0.0.1", probe_port=0))
+        assert process.readiness()[0] is False, "it has no certificates yet"
+        kube.faults.append(note)
+        running = asyncio.ensure_future(process.run())
+        await asyncio.wait_for(lease_read.wait(), 20.0)
+        ready, why = process.readiness()
+        assert ready is standby
+        assert "another operator is the leader" in why
+        assert process.liveness()[0]
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await process.close()
+
+    asyncio.run(test())
 
 
 def test_an_operator_that_may_not_act_sends_nothing_that_changes_anything() -> None:

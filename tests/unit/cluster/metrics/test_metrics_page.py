@@ -155,7 +155,7 @@ def test_a_label_may_hold_anything() -> None:
 def test_the_operator_serves_all_of_it_before_it_has_done_anything() -> None:
     options = OperatorOptions.from_environment({"TRIALPOD_OPERATOR_NAMESPACE": "t", "TRIALPOD_SERVICE": "s.t.svc"})
     kube: Any = object()
-    found = families(operator._Process(kube, options)._metrics())
+    found = families(operator.OperatorProcess(kube, options).metrics())
     assert values(found["trialpod_active"]) == {(): 0}
     assert values(found["trialpod_open_experiments"]) == {(): 0}
     assert set(values(found["trialpod_experiments"], "condition").values()) == {0}
