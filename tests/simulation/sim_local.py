@@ -44,8 +44,7 @@ from trialpod.storage.registry import open_storage
 from trialpod_operator.api.loader import load_manifests
 from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment import writer
-from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.plans import plan_from_manifest
+from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_manifest
 from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.local import experiment_run, processes
 from trialpod_operator.local import shell as shell_module

@@ -64,8 +64,7 @@ from trialpod_operator.engine.events import (
 from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
-from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
-from trialpod_operator.experiment.plans import plan_from_manifest
+from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage, plan_from_manifest
 from trialpod_operator.experiment.replica.replica import FencedError
 from trialpod_operator.experiment.stored import fixed_changes, replace_stored
 from trialpod_operator.reports.service import Caller, Served

@@ -38,7 +38,7 @@ def local_facts(root: Path) -> list[Json]:
 
 def _local_fact(path: Path) -> Json:
     from trialpod_operator.display.progress import done
-    from trialpod_operator.local.running import live_view
+    from trialpod_operator.local.reading import live_view
 
     try:
         view, _ = live_view(str(path), rows=0)

@@ -199,8 +199,7 @@ def _copy_file(log: Path, offset: int, out: IO[bytes]) -> int:
 
 
 def _is_over(location: str, trial_id: str) -> bool:
-    from trialpod_operator.local.reading import reading
-    from trialpod_operator.local.running import activity
+    from trialpod_operator.local.reading import activity, reading
 
     runs = activity(Path(location)).runs
     with reading(location) as experiment:

@@ -62,7 +62,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
     from trialpod_operator.display.base import write_closing
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.summary import RunCommand, command_ways, exit_status, summarize
-    from trialpod_operator.experiment.plans import plan_from_manifest
+    from trialpod_operator.experiment.plan import plan_from_manifest
     from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 
     overrides = list(args.sets)

@@ -110,7 +110,7 @@ def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
     """Return why Trainables of valid experiments cannot be loaded here."""
     from trialpod.runner.import_check import problem_of
     from trialpod_operator.api.rules import SOURCES
-    from trialpod_operator.experiment.plans import trainable_ref
+    from trialpod_operator.experiment.plan import trainable_ref
 
     found = []
     for checked in report.experiments:

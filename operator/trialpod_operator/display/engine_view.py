@@ -6,6 +6,7 @@ files.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -34,7 +35,6 @@ from trialpod_operator.engine.lifecycle import RUNNING as EXPERIMENT_RUNNING
 from trialpod_operator.engine.reasons import describe_decision
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
-from trialpod_operator.experiment.best import best_trial
 
 
 def build_row(trial: Trial, *, path: str, name: str, now: float, checkpoints: str = "") -> TrialRow:
@@ -244,3 +244,17 @@ class TrialDetails:
             )
             self._hidden = 0
             self._noticed_at = self._now()
+
+
+def best_trial(engine: Engine) -> Trial | None:
+    """Return the trial whose latest finite value of the metric is the best; the earliest of equals."""
+    settings = engine.state.settings
+    if settings is None or settings.metric is None:
+        return None
+    sign = 1.0 if settings.mode == "max" else -1.0
+    best: Trial | None = None
+    best_value = -math.inf
+    for trial in engine.state.trials.values():
+        if trial.value is not None and math.isfinite(trial.value) and sign * trial.value > best_value:
+            best, best_value = trial, sign * trial.value
+    return best

@@ -28,9 +28,8 @@ from trialpod_operator.engine.events import AnyEvent, AttemptStarted, Suggestion
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.background_search import BackgroundSearcher, is_slow
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.policy_files import PolicyFiles
 from trialpod_operator.experiment.records import EngineSnapshot, Record, decode_record, decode_snapshot, encode
-from trialpod_operator.experiment.trial_files import TrialFiles
+from trialpod_operator.experiment.trial_files import PolicyFiles, TrialFiles
 
 SNAPSHOT_MIN_BYTES = 16 * 1024 * 1024
 """The journal grows at least this much between two snapshots, and at least twice the size of the last one.

@@ -1,19 +1,33 @@
-"""What a shell needs to run an experiment, whether it came from a manifest or from a script."""
+"""What a shell needs to run an experiment, made of a manifest or of what a `Tuner` was given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from trialpod.protocol.messages import TrainableRef
+import msgspec
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.protocol.values import params_encoder
+from trialpod.runner import variables
 from trialpod.storage.options import StorageOptions
-from trialpod.tune.backends import TrialNamer
-from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
-from trialpod.tune.search.search_algorithm import SearchAlgorithm
-from trialpod.tune.stopper.stopper import Stopper
+from trialpod.storage.s3.endpoints import endpoint_of, region_of
+from trialpod.tune.backends import ExperimentRequest, TrialNamer
+from trialpod.tune.plugins.goal import own_goal
+from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
+from trialpod.tune.search.prepare import with_seed
+from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
+from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.problems import InvalidManifestError
+from trialpod_operator.api.rules import check_scheduler, nothing_varies
+from trialpod_operator.api.search_space import compile_search_space, varies
 from trialpod_operator.engine.settings import Settings
+from trialpod_operator.experiment.definition import describe
 
 DEFAULT_GRACE_S = 10.0
 """How long a trial that is asked to end may take to reach a boundary and save its state."""
@@ -62,3 +76,260 @@ class ExperimentPlan:
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
         """Return what a trial with this config asks for."""
         return self.resources_of(config) if self.resources_of is not None else self.resources
+
+
+MIN_GRACE_S = 0.2
+_SEED_BITS = 32
+
+
+def choose_seed() -> int:
+    """Return a seed for an experiment whose user gave none."""
+    return random.SystemRandom().getrandbits(_SEED_BITS)
+
+
+def plan_from_manifest(
+    experiment: TuneExperiment,
+    folder: Path,
+    stored: Mapping[str, Any] | None,
+    storage_uri: str = "",
+    trainable: TrainableRef | None = None,
+) -> ExperimentPlan:
+    """Return the plan for a manifest.
+
+    Args:
+        experiment: a valid manifest.
+        folder: where the manifest is; its modules can be imported from there.
+        stored: what an earlier start stored (``experiment.json``), None at the first.
+        storage_uri: the ``s3://`` URI below which the experiment is kept; "" = only in its directory.
+        trainable: where the code is, when that is not beside the manifest.
+
+    Raises:
+        InvalidInputError: it can run in a cluster, but not here.
+    """
+    spec = experiment.spec
+    seed = spec.seed if spec.seed is not None else (stored or {}).get("seed", None)
+    seed = choose_seed() if seed is None else int(seed)
+    space, problems = compile_search_space(spec.search_space, started=stored is not None)
+    if problems:
+        raise InvalidManifestError(experiment.name, problems)
+    settings = Settings(
+        name=experiment.name,
+        trainable_name=_trainable_name(spec.trainable),
+        metric=spec.metric,
+        mode=spec.mode or "max",
+        num_samples=spec.num_samples,
+        max_concurrent=spec.max_concurrent_trials,
+        time_budget_s=spec.time_budget_seconds,
+        progress_deadline_s=spec.progress_deadline_seconds,
+        max_trial_hours=spec.max_trial_hours,
+        max_gpu_hours=spec.max_gpu_hours,
+        max_failures=spec.failure_policy.max_failures,
+        fail_fast=spec.failure_policy.fail_fast,
+        reuse=spec.reuse_pods,
+        stop_rules=[StopRule(key, float(value)) for key, value in spec.stop.items()],
+        checkpoint_rules=CheckpointRules(
+            frequency=spec.checkpoint.frequency,
+            at_end=spec.checkpoint.at_end,
+            num_to_keep=spec.checkpoint.num_to_keep,
+            score_attribute=spec.checkpoint.score_attribute,
+            score_order=spec.checkpoint.score_order,
+        ),
+    )
+    scheduler = _scheduler(spec, seed)
+    if stored is None:
+        check_scheduler(scheduler, space, spec.metric, spec.mode)
+    return ExperimentPlan(
+        settings=settings,
+        search=_searcher(spec, space, seed),
+        scheduler=scheduler,
+        stopper=_combined([create_stopper(s.name, **s.parameters) for s in spec.stoppers]),
+        trainable=trainable or trainable_ref(spec.trainable, folder),
+        resources=spec.resource_amounts,
+        suspend=spec.suspend,
+        grace_s=_grace_s(spec),
+        remote=_remote(spec, f"{storage_uri}/{experiment.name}") if storage_uri else None,
+        notice=_notice(space, spec.num_samples, scheduler),
+        document={
+            "name": experiment.name,
+            "storage": f"{storage_uri}/{experiment.name}" if storage_uri else "",
+            "seed": seed,
+            "total": _total(spec, space),
+            "manifest": msgspec.to_builtins(experiment),
+        },
+    )
+
+
+def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | None) -> ExperimentPlan:
+    """Return the plan for what a `Tuner` was given; `stored` as in `plan_from_manifest`."""
+    seed = request.seed if request.seed is not None else (stored or {}).get("seed", None)
+    seed = choose_seed() if seed is None else int(seed)
+    definition = describe(request)
+    search = prepare(
+        request.search_alg,
+        space=request.param_space,
+        num_samples=request.num_samples,
+        metric=request.metric,
+        mode=request.mode,
+        seed=seed,
+        chosen_seed=request.seed is not None,
+    )
+    name = str((stored or {}).get("name") or request.name)  # its folder may have been renamed since
+    stop = request.stop
+    rules = [StopRule(key, float(value)) for key, value in stop.items()] if isinstance(stop, dict) else []
+    settings = Settings(
+        name=name,
+        trainable_name=request.trainable_name,
+        metric=request.metric,
+        mode=request.mode or _own_mode(request) or "max",
+        num_samples=request.num_samples,
+        max_concurrent=request.max_concurrent,
+        time_budget_s=request.time_budget_s,
+        max_trial_hours=request.max_trial_hours,
+        max_gpu_hours=request.max_gpu_hours,
+        max_failures=request.max_failures,
+        fail_fast=request.fail_fast,
+        strict_metric=request.strict_metric,
+        reuse=request.reuse,
+        stop_rules=rules,
+        checkpoint_rules=request.checkpoint_rules,
+        from_script=True,
+    )
+    scheduler = request.scheduler or FIFOScheduler()
+    if stored is None:
+        check_scheduler(scheduler, request.param_space, request.metric, request.mode)
+    return ExperimentPlan(
+        settings=settings,
+        search=search,
+        scheduler=scheduler,
+        stopper=_request_stopper(request),
+        trainable=request.trainable,
+        resources=request.resources,
+        resources_of=request.resources_fn,
+        trial_name=request.trial_name,
+        trial_dirname=request.trial_dirname,
+        environment={} if request.chdir else {variables.STAY: "0"},
+        opens_values=True,
+        remote=RemoteStorage(uri=request.storage_uri, options=_named_options(request.storage_uri).resolved())
+        if request.storage_uri
+        else None,
+        # A search algorithm may have its own space beside these values.
+        notice=_notice(request.param_space if request.search_alg is None else {}, request.num_samples, scheduler),
+        document={
+            "name": name,
+            "storage": request.storage_uri,
+            "seed": seed,
+            "total": search.total,
+            "definition": definition,
+        },
+    )
+
+
+def _own_mode(request: ExperimentRequest) -> Literal["max", "min"] | None:
+    """Return the mode that only the scheduler or the search algorithm was given."""
+    modes = (own_goal(owner)[1] for owner in (request.scheduler, request.search_alg) if owner is not None)
+    return next((mode for mode in modes if mode == "max" or mode == "min"), None)
+
+
+def _notice(space: Mapping[str, Any], samples: int, scheduler: TrialScheduler) -> str:
+    """Return what the user should know of a search space; "" when there is nothing."""
+    inner = getattr(scheduler, "base_scheduler", scheduler)
+    if not space or samples in (0, 1) or varies(space) or getattr(inner, "changes_configs", False):
+        return ""
+    return f"the search space: {nothing_varies(samples)}"
+
+
+def _grace_s(spec: TuneExperimentSpec) -> float:
+    """Return how long a trial that is to end may take over it: what the pod template says, or the default."""
+    given = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE_S if given is None else max(float(given), MIN_GRACE_S)
+
+
+def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> SearchAlgorithm:
+    component = spec.search_algorithm
+    name, parameters = (component.name, dict(component.parameters)) if component else ("random", {})
+    return prepare(
+        create_searcher(name, **with_seed(parameters, name, seed)),
+        space=space,
+        num_samples=spec.num_samples,
+        metric=spec.metric,
+        mode=spec.mode if spec.metric else None,
+        seed=seed,
+    )
+
+
+def _scheduler(spec: TuneExperimentSpec, seed: int) -> TrialScheduler:
+    component = spec.scheduler
+    if component is None:
+        return FIFOScheduler()
+    scheduler = create_scheduler(component.name, **component.parameters)
+    if "seed" not in component.parameters:
+        try:
+            return create_scheduler(component.name, seed=seed, **component.parameters)
+        except InvalidInputError:
+            return scheduler  # It takes no seed: it makes no random choices.
+    return scheduler
+
+
+def _combined(stoppers: list[Stopper]) -> Stopper | None:
+    if not stoppers:
+        return None
+    return stoppers[0] if len(stoppers) == 1 else CombinedStopper(*stoppers)
+
+
+def _request_stopper(request: ExperimentRequest) -> Stopper | None:
+    stop = request.stop
+    if stop is None or isinstance(stop, dict):
+        return None
+    parts = stop if isinstance(stop, list) else [stop]
+    return _combined([part if isinstance(part, Stopper) else FunctionStopper(part) for part in parts])
+
+
+def _named_options(uri: str) -> StorageOptions:
+    """Return the server and region that were named for a URI's bucket."""
+    return StorageOptions(endpoint=endpoint_of(uri), region=region_of(uri))
+
+
+def _remote(spec: TuneExperimentSpec, uri: str) -> RemoteStorage:
+    storage = spec.storage
+    options = StorageOptions(
+        endpoint=(storage.endpoint if storage is not None else "") or endpoint_of(uri),
+        region=region_of(uri),
+        create_bucket=storage.create_bucket if storage is not None else False,
+    )
+    return RemoteStorage(uri=uri, options=options.resolved())
+
+
+def _total(spec: TuneExperimentSpec, space: dict[str, Any]) -> int | None:
+    search = _searcher(spec, space, 0)
+    return search.total
+
+
+def _trainable_name(trainable: TrainableSpec) -> str:
+    entrypoint = trainable.entrypoint or (trainable.config_map_ref and trainable.config_map_ref.entrypoint)
+    if entrypoint:
+        return entrypoint.rpartition(":")[2].rpartition(".")[2]
+    named = trainable.pickle.name if trainable.pickle is not None else None
+    return named or trainable.attribute or "trainable"
+
+
+def trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
+    """Return where the code of a manifest in a folder is.
+
+    Raises:
+        InvalidInputError: it is in a cluster.
+    """
+    if trainable.config_map_ref is not None:
+        raise InvalidInputError(
+            "spec.trainable.configMapRef needs a cluster; to run on this machine, put the file beside the manifest "
+            "and name it: --set spec.trainable.configMapRef=null "
+            f"--set spec.trainable.entrypoint={trainable.config_map_ref.entrypoint}"
+        )
+    pickle = trainable.pickle
+    return TrainableRef(
+        entrypoint=trainable.entrypoint,
+        source=trainable.source,
+        attribute=trainable.attribute,
+        pickle=pickle.uri if pickle else None,
+        sha256=pickle.sha256 if pickle else None,
+        path=[str(folder)],
+    )

@@ -29,14 +29,12 @@ from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.engine.vocabulary import SCRIPT
 from trialpod_operator.experiment.definition import describe
-from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.plans import plan_from_request
+from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_request
 from trialpod_operator.experiment.stored import read_stored, stored_in
 from trialpod_operator.experiment.trial_files import complete_result
-from trialpod_operator.local.callbacks import Callbacks
+from trialpod_operator.local.callbacks import Callbacks, LogLinks
 from trialpod_operator.local.existing import Existing
 from trialpod_operator.local.experiment_run import RunOptions, run_experiment
-from trialpod_operator.local.log_links import LogLinks
 from trialpod_operator.local.slots import Machine, Slots
 from trialpod_operator.local.trial_output import FollowedTrials, follow_all
 

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from trialpod.errors import StorageError
+from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.protocol.values import open_leniently
 from trialpod.storage.base import storage_error
-from trialpod.storage.layout import CALLBACKS_FILE, TRIALPOD_DIR
+from trialpod.storage.layout import CALLBACKS_FILE, LOG_FILE, TRIALPOD_DIR
 from trialpod.tune.callback import Callback
 from trialpod.tune.callback_list import CallbackList
 from trialpod.tune.result import Metrics, checkpoints_in
@@ -284,3 +284,31 @@ class _Facts:
     @property
     def checkpoint_uri(self) -> str:
         return self._host.checkpoint_uri(self._trial)
+
+
+class LogLinks(Callback):
+    """Gives a trial's log the names of ``RunConfig(log_to_file=...)``, as symbolic links, when the trial starts.
+
+    Args:
+        names: of the links; the same one twice is made once.
+    """
+
+    def __init__(self, names: tuple[str, str]) -> None:
+        self._names = [name for name in dict.fromkeys(names) if name != LOG_FILE]
+
+    def on_trial_start(self, iteration: int, trials: list[TrialView], trial: TrialView, **info: Any) -> None:
+        """Make the links of one trial.
+
+        Raises:
+            InvalidInputError: there is something else of that name.
+        """
+        for name in self._names:
+            path = os.path.join(trial.path, name)
+            if os.path.islink(path):
+                continue
+            try:
+                os.symlink(LOG_FILE, path)
+            except FileExistsError:
+                raise InvalidInputError(
+                    f"RunConfig(log_to_file=...): {path} is another file; choose another name"
+                ) from None

@@ -24,8 +24,7 @@ from trialpod.protocol.messages import Assignment, AssignmentAnswer, AssignmentR
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, AttemptStarted
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.local.exits import describe_exit
-from trialpod_operator.local.processes import ExitInfo, ProcessPool
+from trialpod_operator.local.processes import ExitInfo, ProcessPool, describe_exit
 from trialpod_operator.local.slots import Slots, given
 
 BUDGET_DELAY_S = 1.0

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trialpod.tune.schedulers.fifo import FIFOScheduler
-from trialpod_operator.experiment.policy_files import PolicyFiles
+from trialpod_operator.experiment.trial_files import PolicyFiles
 
 
 class Log(FIFOScheduler):

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from trialpod_operator.local.exits import describe_exit
-from trialpod_operator.local.processes import ExitInfo
+from trialpod_operator.local.processes import ExitInfo, describe_exit
 
 
 def ended(status: int, *, lost: bool = False, problem: str = "") -> ExitInfo:

@@ -35,12 +35,12 @@ from trialpod_operator.cluster.status.conditions import (
     observe_trial,
     update_conditions,
 )
+from trialpod_operator.display.engine_view import best_trial
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.reasons import describe_decision
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, TERMINATED, Trial
-from trialpod_operator.experiment.best import best_trial
 
 MAX_BEST_PARAMS = 8 * 1024
 MAX_EVIDENCE = 4 * 1024
