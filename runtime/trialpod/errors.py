@@ -119,3 +119,22 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
         return lowered[name.lower()]
     matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return lowered[matches[0]] if matches else None
+
+
+def format_mismatch(what: str, found: object, expected: int) -> str | None:
+    """Return why something stored cannot be read here: its format has another version. None when it can.
+
+    Args:
+        what: its name, first word of the sentence.
+        found: the version that it states.
+        expected: the only version that this trialpod reads and writes.
+    """
+    if found == expected:
+        return None
+    remedy = "read it with the release of trialpod that wrote it, or start again under another name"
+    if isinstance(found, int) and found > expected:
+        remedy = "upgrade trialpod to the release that wrote it"
+    return (
+        f"{what} has format version {found!r}, and this trialpod reads version {expected}. "
+        f"Nothing was changed; {remedy}"
+    )

@@ -19,9 +19,8 @@ from cluster_access import Cluster, KubectlError
 from cluster_plan import FREQUENCY, SAME_END, STEP_S, Plan, spec_of
 from experiments import Experiment
 
-from trialpod.storage.checkpoints.manifest import tombstone_time
-from trialpod.storage.checkpoints.upload import CLAIM_FILE
-from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index
+from trialpod.storage.checkpoints.manifest import Tombstone, decode
+from trialpod.storage.layout import CLAIM_FILE, MANIFEST_FILE, checkpoint_index
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.experiment.fsck.examine import _Examiner, examine
 from trialpod_operator.experiment.fsck.history import check_records
@@ -245,7 +244,7 @@ def litter(experiment: Experiment, engine: Engine) -> list[str]:
             manifest = f"{dirname}/{name}/{MANIFEST_FILE}"
             if keys == [f"{dirname}/{name}/{CLAIM_FILE}"]:
                 continue
-            if keys != [manifest] or tombstone_time(storage.read(manifest)) is None:
+            if keys != [manifest] or not isinstance(decode(storage.read(manifest), name), Tombstone):
                 wrong.append(f"{experiment.name}: {dirname}/{name} is left, which its trial does not know: {keys}")
     return wrong
 

@@ -21,9 +21,10 @@ from s3_proxy import AnsweringProxy, CuttingProxy
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import Assignment, CheckpointInfo, CheckpointRules, TrainableRef
+from trialpod.storage.base import Storage
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage
@@ -58,6 +59,7 @@ class Trial:
         scratch: Path | None = None,
         attempt: int = 1,
         known: list[CheckpointInfo] | None = None,
+        storage: Storage | None = None,
     ) -> None:
         options = server.options(
             endpoint=endpoint or server.endpoint,
@@ -67,8 +69,8 @@ class Trial:
             create_bucket=False,
         ).resolved({})
         client = S3Client("trials", options, credentials=keys or server.keys, wall_clock=wall_clock)
-        self.storage = S3Storage(client, place)
-        self.store = RemoteCheckpoints(self.storage, scratch=scratch or folder)
+        self.storage = storage or S3Storage(client, place)
+        self.store = RemoteCheckpointStore(self.storage, scratch=scratch or folder)
         self.folder = folder
         self.source = folder / "source"
         self.source.mkdir(exist_ok=True)
@@ -107,7 +109,7 @@ class Trial:
 def restored(server: MinioServer, folder: Path, place: str) -> list[str]:
     """Fetch all that is committed, and return each one's number as it is written in it."""
     storage = server.storage(f"s3://trials/{place}")
-    store = RemoteCheckpoints(storage, scratch=folder)
+    store = RemoteCheckpointStore(storage, scratch=folder)
     found = [(store.fetch(info) / "index").read_text() for info in store.committed()]
     store.close()
     storage.close()
@@ -237,15 +239,13 @@ def test_a_bucket_that_is_gone_ends_the_training_with_the_remedy_and_one_that_ma
     server: MinioServer, tmp_path: Path
 ) -> None:
     gone = S3Storage(server.client("gone", create_bucket=False), "trial")
-    trial = Trial(server, tmp_path, "gone")
-    trial.store._storage = gone
+    trial = Trial(server, tmp_path, "gone", storage=gone)
     trial.take(0, 1000)
     with pytest.raises(StorageError, match=r"bucket does not exist; make it, or set `createBucket: true`"):
         trial.drained()
     trial.close()
     made = server.storage("s3://made-for-it/trial", create_bucket=True)
-    trial = Trial(server, tmp_path, "gone")
-    trial.store._storage = made
+    trial = Trial(server, tmp_path, "gone", storage=made)
     trial.take(0, 1000)
     assert trial.drained()
     assert [info.index for info in trial.store.committed()] == [0]
@@ -268,7 +268,7 @@ def test_an_attempt_that_is_superseded_in_mid_upload_ends_and_its_successor_has_
         old.take(1)
         assert started.wait(60)
         (tmp_path / "b").mkdir()
-        first = RemoteCheckpoints(server.storage("s3://trials/two"), scratch=tmp_path / "b").committed()
+        first = RemoteCheckpointStore(server.storage("s3://trials/two"), scratch=tmp_path / "b").committed()
         new = Trial(server, tmp_path / "b", "two", attempt=2, known=first)
         assert new.store.sweep([info.name for info in first]) == ["checkpoint_000001"]
         index = new.store.reserve(1, 2)
@@ -288,16 +288,17 @@ import os, sys
 from pathlib import Path
 from trialpod.storage.registry import open_storage
 from trialpod.storage.options import StorageOptions
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 endpoint, folder = sys.argv[1:]
 options = StorageOptions(endpoint=endpoint, part_bytes=5 << 20, multipart_bytes=6 << 20)
-store = RemoteCheckpoints(open_storage("s3://trials/kill-9", options), scratch=Path(folder))
+store = RemoteCheckpointStore(open_storage("s3://trials/kill-9", options), scratch=Path(folder))
 source = Path(folder, "from")
 source.mkdir()
 for index, size in ((0, 1000), (1, 30 << 20)):
     (source / "model.bin").write_bytes(os.urandom(size))
     (source / "index").write_text(str(index))
-    store.commit(index, iteration=index, metrics={}, attempt=1, time=1.0, source=source)
+    store.snapshot(index, source)
+    store.commit(index, iteration=index, metrics={}, attempt=1, time=1.0)
 """
 
 
@@ -352,13 +353,12 @@ def test_a_first_checkpoint_that_equals_the_last_of_the_attempt_before_is_copied
     trial.close()
     with CuttingProxy(server.port, after=1 * MEBIBYTE) as proxy:
         successor = Trial(server, tmp_path, "copied", endpoint=proxy.endpoint, attempt=2, known=[info])
-        assert successor.store.newest_whole([info])[0] == info
-        second = successor.store.commit(
-            1, iteration=1, metrics={}, attempt=2, time=2.0, source=successor.store.fetch(info)
-        )
+        assert successor.store.latest_valid([info])[0] == info
+        successor.store.snapshot(1, successor.store.fetch(info))
+        second = successor.store.commit(1, iteration=1, metrics={}, attempt=2, time=2.0)
         assert proxy.cuts == 0  # a megabyte was not sent
         successor.close()
-    reader = RemoteCheckpoints(server.storage("s3://trials/copied"), scratch=tmp_path)
+    reader = RemoteCheckpointStore(server.storage("s3://trials/copied"), scratch=tmp_path)
     reader.delete(info.name)
     assert (reader.fetch(second) / "model.bin").read_bytes() == (trial.source / "model.bin").read_bytes()
     reader.close()
@@ -427,5 +427,5 @@ def test_a_uri_that_names_its_server_is_opened_there(server: MinioServer) -> Non
         storage.write("a", b"x")
         assert open_storage("s3://trials/by-uri").read("a") == b"x"
         assert storage.uri == "s3://trials/by-uri"
-        assert CheckpointStore(storage).committed() == []
+        assert open_checkpoints(storage).committed() == []
         storage.close()

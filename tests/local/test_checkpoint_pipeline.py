@@ -19,20 +19,20 @@ import pytest
 from report_server import ReportServer
 
 from trialpod.protocol.messages import Assignment, CheckpointRules, StopRule, TrainableRef
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.registry import open_storage
 
 pytestmark = [pytest.mark.local, pytest.mark.slow]
 
 GATE = """
 import os, tempfile, time
-from trialpod.storage import directory_checkpoints
-real = directory_checkpoints.sync_tree
+from trialpod.storage.checkpoints import local
+real = local.sync_tree
 def gated(root, *rest):
     while "000000" not in root and not os.path.exists("{gate}"):
         time.sleep(0.01)
     real(root, *rest)
-directory_checkpoints.sync_tree = gated
+local.sync_tree = gated
 """
 
 FUNCTION = """
@@ -107,7 +107,7 @@ class World:
         return [result["step"] for result in self.server.results]
 
     def committed(self) -> list[str]:
-        return [info.name for info in CheckpointStore(open_storage(str(self.trial_dir))).committed()]
+        return [info.name for info in open_checkpoints(open_storage(str(self.trial_dir))).committed()]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from minio_server import MinioServer, environment_keys
 
 from trialpod.errors import CheckpointError
 from trialpod.legacy.durable import DurableTrainable
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 from trialpod.tune import Checkpoint, Trainable
@@ -58,8 +58,9 @@ def test_a_uri_with_nothing_there_says_so() -> None:
 
 def test_a_trials_checkpoint_is_found_by_its_manifest(storage: S3Storage, tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"w" * 1000)
-    store = RemoteCheckpoints(storage.sub("trial"))
-    store.commit(0, iteration=1, metrics={"loss": 0.5}, attempt=1, time=1.0, source=tmp_path)
+    store = RemoteCheckpointStore(storage.sub("trial"))
+    store.snapshot(0, tmp_path)
+    store.commit(0, iteration=1, metrics={"loss": 0.5}, attempt=1, time=1.0)
     found = Checkpoint.from_uri("s3://uris/exp/trial/checkpoint_000000")
     with found.as_directory() as folder:
         assert Path(folder, "weights").read_bytes() == b"w" * 1000

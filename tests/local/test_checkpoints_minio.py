@@ -16,7 +16,7 @@ from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import Storage
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
 
@@ -59,8 +59,9 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def commit(store: RemoteCheckpoints, index: int, source: Path, attempt: int = 1) -> CheckpointInfo:
-    return store.commit(index, iteration=index, metrics={"i": index}, attempt=attempt, time=1.0, source=source)
+def commit(store: RemoteCheckpointStore, index: int, source: Path, attempt: int = 1) -> CheckpointInfo:
+    store.snapshot(index, source)
+    return store.commit(index, iteration=index, metrics={"i": index}, attempt=attempt, time=1.0)
 
 
 def content(folder: Path) -> dict[str, bytes | None]:
@@ -72,8 +73,8 @@ def content(folder: Path) -> dict[str, bytes | None]:
 def test_what_is_committed_comes_back(storage: Storage, source: Path, tmp_path: Path) -> None:
     for number in range(300):
         (source / f"small{number}").write_bytes(os.urandom(100))
-    info = commit(RemoteCheckpoints(storage, scratch=tmp_path), 0, source)
-    reader = RemoteCheckpoints(storage, scratch=tmp_path)
+    info = commit(RemoteCheckpointStore(storage, scratch=tmp_path), 0, source)
+    reader = RemoteCheckpointStore(storage, scratch=tmp_path)
     assert reader.committed() == [info]
     assert content(reader.fetch(info)) == content(source)
     assert len(storage.list("checkpoint_000000")) == 4
@@ -83,7 +84,7 @@ def test_what_is_committed_comes_back(storage: Storage, source: Path, tmp_path: 
 def test_damaged_objects_are_found_and_the_one_before_is_used(
     storage: Storage, source: Path, tmp_path: Path, damage: str
 ) -> None:
-    store = RemoteCheckpoints(storage, scratch=tmp_path)
+    store = RemoteCheckpointStore(storage, scratch=tmp_path)
     infos = []
     for index in range(2):
         (source / "weights.bin").write_bytes(os.urandom(3_000_000))
@@ -93,7 +94,7 @@ def test_damaged_objects_are_found_and_the_one_before_is_used(
         storage.delete(key)
     else:
         storage.write(key, os.urandom(3_000_000 if damage == "changed" else 100))
-    found, warnings = RemoteCheckpoints(storage, scratch=tmp_path).newest_whole(infos)
+    found, warnings = RemoteCheckpointStore(storage, scratch=tmp_path).latest_valid(infos)
     assert found == infos[0]
     assert len(warnings) == 1
     assert "checkpoint_000001" in warnings[0]
@@ -105,7 +106,7 @@ def test_of_two_attempts_at_once_one_has_the_index_and_the_other_is_refused(
     outcomes: list[CheckpointInfo | CheckpointError] = []
 
     def race(attempt: int) -> None:
-        store = RemoteCheckpoints(storage, scratch=tmp_path)
+        store = RemoteCheckpointStore(storage, scratch=tmp_path)
         try:
             outcomes.append(commit(store, 0, source, attempt))
         except CheckpointError as error:
@@ -117,7 +118,7 @@ def test_of_two_attempts_at_once_one_has_the_index_and_the_other_is_refused(
     for thread in threads:
         thread.join(60)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["CheckpointInfo", "SupersededError"]
-    reader = RemoteCheckpoints(storage, scratch=tmp_path)
+    reader = RemoteCheckpointStore(storage, scratch=tmp_path)
     (info,) = reader.committed()
     assert content(reader.fetch(info)) == content(source)
 
@@ -126,7 +127,7 @@ def test_a_server_that_is_killed_in_mid_upload_costs_nothing_but_time(
     server: MinioServer, source: Path, tmp_path: Path
 ) -> None:
     storage = opened(server, "killed", retry_s=1.0)
-    store = RemoteCheckpoints(storage, scratch=tmp_path)
+    store = RemoteCheckpointStore(storage, scratch=tmp_path)
     first = commit(store, 0, source)
     told: list[str] = []
     writer = CheckpointWriter(
@@ -147,7 +148,7 @@ def test_a_server_that_is_killed_in_mid_upload_costs_nothing_but_time(
     server.start()
     assert writer.drain(lambda: None)
     assert told == ["checkpoint_000001", "checkpoint_000000"]
-    reader = RemoteCheckpoints(storage, scratch=tmp_path)
+    reader = RemoteCheckpointStore(storage, scratch=tmp_path)
     (info,) = reader.committed()
     assert content(reader.fetch(info)) == content(source)
     writer.close()

@@ -29,7 +29,7 @@ from trialpod.protocol.messages import (
 )
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError, StorageUnavailableError
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.client import S3Client
@@ -253,7 +253,7 @@ def test_a_trial_checkpoints_resumes_and_sweeps_with_them(
     with ReportServer(tmp_path) as reports:
         desk = Desk(server, reports)
         runner.run(reports, runner.assignment())
-        kept = CheckpointStore(fresh).committed()
+        kept = open_checkpoints(fresh).committed()
         assert [info.iteration for info in kept] == [4, 5], "the others were removed with these keys, too"
         fresh.write("checkpoint_000099/left", b"by a process that was killed")
         last = reports.checkpoints[-1]
@@ -275,7 +275,7 @@ def test_a_trial_checkpoints_resumes_and_sweeps_with_them(
 
 def test_an_exploit_reads_the_other_trials_checkpoint(server: MinioServer, tmp_path: Path, fresh: S3Storage) -> None:
     place = server.storage(OTHER)
-    store = CheckpointStore(place)
+    store = open_checkpoints(place)
     folder = store.begin(7)
     (folder / "count.json").write_text(json.dumps(40))
     start = store.commit(7, iteration=40, metrics={}, attempt=1, time=0.0)
@@ -307,7 +307,7 @@ def test_a_trial_waits_for_keys_and_loses_nothing(server: MinioServer, tmp_path:
         desk.closed_for = 3
         output = runner.run(reports, runner.assignment())
     assert "the token service is away" in output
-    assert [info.iteration for info in CheckpointStore(fresh).committed()] == [4, 5]
+    assert [info.iteration for info in open_checkpoints(fresh).committed()] == [4, 5]
     assert reports.ends[-1].cause == "completed"
 
 

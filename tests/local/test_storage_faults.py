@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from trialpod.errors import ExperimentLockedError, StorageError
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.lock import ExperimentLock
@@ -40,9 +40,9 @@ while True:
 CHECKPOINT_WRITER = """
 import os, sys
 from pathlib import Path
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.directory import DirectoryStorage
-store = CheckpointStore(DirectoryStorage(sys.argv[1]))
+store = open_checkpoints(DirectoryStorage(sys.argv[1]))
 index = store.first_free_index(0)
 while True:
     folder = store.begin(index)
@@ -118,7 +118,7 @@ def test_every_checkpoint_of_a_killed_writer_is_whole_or_not_there(tmp_path):
             else:
                 committed.add(number)
         committed -= deleted
-        store = CheckpointStore(DirectoryStorage(tmp_path))
+        store = open_checkpoints(DirectoryStorage(tmp_path))
         infos = store.committed()
         found = {info.index for info in infos}
         # The last step may have been done and not acknowledged: one commit more, or one deletion.
@@ -168,20 +168,22 @@ def small_disk(tmp_path):
 
 
 def test_a_full_disk_leaves_no_half_checkpoint_and_says_how_much_is_missing(small_disk, tmp_path):
-    store = CheckpointStore(DirectoryStorage(small_disk / "trial"))
+    store = open_checkpoints(DirectoryStorage(small_disk / "trial"))
     source = tmp_path / "source"
     source.mkdir()
     (source / "small").write_bytes(b"x" * 100_000)
-    first = store.commit(0, iteration=1, metrics={}, attempt=1, time=0.0, source=source)
+    store.snapshot(0, source)
+    first = store.commit(0, iteration=1, metrics={}, attempt=1, time=0.0)
     (source / "weights").write_bytes(os.urandom(4_000_000))
     with pytest.raises(
         StorageError, match=r"no space left on the device \(\d+\.\d kB needed, \d.* free\); free some"
     ):
-        store.commit(1, iteration=2, metrics={}, attempt=1, time=0.0, source=source)
+        store.snapshot(1, source)
     assert os.listdir(small_disk / "trial") == ["checkpoint_000000"]
-    assert store.newest_whole([first]) == (first, [])
+    assert store.latest_valid([first]) == (first, [])
     (source / "weights").write_bytes(os.urandom(400_000))
-    assert store.commit(1, iteration=2, metrics={}, attempt=1, time=0.0, source=source).index == 1
+    store.snapshot(1, source)
+    assert store.commit(1, iteration=2, metrics={}, attempt=1, time=0.0).index == 1
 
 
 def test_a_full_disk_leaves_the_journal_usable_once_there_is_space(small_disk):
@@ -234,7 +236,7 @@ def test_a_full_disk_keeps_results_for_the_next_flush(small_disk):
 
 def test_a_file_size_limit_is_reported_as_a_storage_error(tmp_path):
     """A limit that works without root: the kernel refuses to grow a file beyond it."""
-    store = CheckpointStore(DirectoryStorage(tmp_path / "trial"))
+    store = open_checkpoints(DirectoryStorage(tmp_path / "trial"))
     source = tmp_path / "source"
     source.mkdir()
     (source / "weights").write_bytes(b"x" * 400_000)
@@ -243,7 +245,7 @@ def test_a_file_size_limit_is_reported_as_a_storage_error(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(StorageError, match=r"cannot write .*weights: File too large"):
-            store.commit(0, iteration=1, metrics={}, attempt=1, time=0.0, source=source)
+            store.snapshot(0, source)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)

@@ -16,7 +16,7 @@ from sim_plan import KINDS, Fault, Plan, plain_plan_of, plan_of
 from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints import remote
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.tune.session import Session
 from trialpod_operator.cluster import deletion
 from trialpod_operator.cluster.controller import Controller
@@ -142,7 +142,7 @@ def attempt_not_checked(put: Put) -> None:
 def manifest_first(put: Put) -> None:
     """A checkpoint is there before its files are."""
 
-    def commit(self: RemoteCheckpoints, index: int, **options: Any) -> Any:
+    def commit(self: RemoteCheckpointStore, index: int, **options: Any) -> Any:
         kept = remote.Upload.run
 
         def run(upload: Any, threads: int, progress: Any = None) -> Any:
@@ -156,8 +156,8 @@ def manifest_first(put: Put) -> None:
         finally:
             remote.Upload.run = kept  # type: ignore[method-assign]
 
-    right = RemoteCheckpoints.commit
-    put(RemoteCheckpoints, "commit", commit)
+    right = RemoteCheckpointStore.commit
+    put(RemoteCheckpointStore, "commit", commit)
 
 
 class _Nowhere:
@@ -205,13 +205,13 @@ def decision_forgotten_on_restart(put: Put) -> None:
 def superseded_attempts_write(put: Put) -> None:
     """An attempt that was replaced goes on in the storage: it claims, commits and removes."""
 
-    def sweep(self: RemoteCheckpoints, known: Any, *, attempt: int | None = None) -> Any:
+    def sweep(self: RemoteCheckpointStore, known: Any, *, attempt: int | None = None) -> Any:
         return right(self, known)
 
-    right = RemoteCheckpoints.sweep
-    put(RemoteCheckpoints, "sweep", sweep)
-    put(RemoteCheckpoints, "_refuse_superseded", lambda _self, _keys, _attempt: None)
-    put(RemoteCheckpoints, "_claim", lambda self, index, _attempt, parts: self._claimed.__setitem__(index, parts))
+    right = RemoteCheckpointStore.sweep
+    put(RemoteCheckpointStore, "sweep", sweep)
+    put(RemoteCheckpointStore, "_refuse_superseded", lambda _self, _keys, _attempt: None)
+    put(RemoteCheckpointStore, "_claim", lambda self, index, _attempt, parts: self._claimed.__setitem__(index, parts))
 
 
 def clock_taken_as_it_is(put: Put) -> None:
@@ -316,25 +316,25 @@ def checkpoint_not_handed_over(put: Put) -> None:
 def copied_after_the_report(put: Put) -> None:
     """What a function has reported as a checkpoint is read when it is stored, not when it is reported."""
 
-    def commit(self: RemoteCheckpoints, index: int, **options: Any) -> Any:
+    def commit(self: RemoteCheckpointStore, index: int, **options: Any) -> Any:
         if folder := later.pop((id(self), index), None):
             snapshot(self, index, folder)
         return right(self, index, **options)
 
-    def take(self: RemoteCheckpoints, index: int, source: Any = None) -> int:
+    def take(self: RemoteCheckpointStore, index: int, source: Any = None) -> int:
         if source is not None:
             later[id(self), index] = source
         return snapshot(self, index, source)
 
     later: dict[tuple[int, int], Any] = {}
-    right, snapshot = RemoteCheckpoints.commit, RemoteCheckpoints.snapshot
-    put(RemoteCheckpoints, "commit", commit)
-    put(RemoteCheckpoints, "snapshot", take)
+    right, snapshot = RemoteCheckpointStore.commit, RemoteCheckpointStore.snapshot
+    put(RemoteCheckpointStore, "commit", commit)
+    put(RemoteCheckpointStore, "snapshot", take)
 
 
 def commits_behind_a_deletion(put: Put) -> None:
     """Who has stored a checkpoint does not look whether its experiment is still there."""
-    put(RemoteCheckpoints, "_refuse_deleted", lambda _self, _name: None)
+    put(RemoteCheckpointStore, "_refuse_deleted", lambda _self, _name: None)
 
 
 # -- workers --

@@ -35,9 +35,9 @@ from trialpod.errors import ExperimentLockedError, TrialpodError
 from trialpod.runner import main as runner_main
 from trialpod.storage import trial_log
 from trialpod.storage.base import storage_error
-from trialpod.storage.checkpoints import local
-from trialpod.storage.checkpoints.local import DirectoryCheckpoints
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints import local, open_checkpoints
+from trialpod.storage.checkpoints.local import LocalCheckpointStore
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.checkpoints.store import CheckpointStore
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.registry import open_storage
@@ -450,7 +450,7 @@ class LocalWorld(Surroundings):
         self.boxes: list[Box] = []
         self.runs: list[SimRun] = []
         self.box = self.new_box()
-        self.stores: list[RemoteCheckpoints] = []
+        self.stores: list[RemoteCheckpointStore] = []
         self.journals: list[Journal] = []
         self.leaks: list[str] = []
         self.finished: RunOutcome | None = None
@@ -479,8 +479,8 @@ class LocalWorld(Surroundings):
     def open_checkpoints(self, _assignment: Any, folder: str, uri: str, *, marked: bool = False) -> CheckpointStore:
         assert not marked
         if not uri:
-            return CheckpointStore(open_storage(folder))
-        store = RemoteCheckpoints(
+            return open_checkpoints(open_storage(folder))
+        store = RemoteCheckpointStore(
             self.open_storage(uri), scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
         )
         self.stores.append(store)
@@ -655,7 +655,7 @@ def patched_local(world_of: Callable[[], LocalWorld]) -> Iterator[None]:
             put(shell_module, "time", sim_time)
             put(trial_log, "os", _Disk())
             between(local, "sync_tree")
-            between(DirectoryCheckpoints, "_publish")
+            between(LocalCheckpointStore, "_publish")
             yield
         finally:
             for each in reversed(undo):

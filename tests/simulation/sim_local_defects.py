@@ -15,7 +15,7 @@ from sim_world import Journals
 
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.storage.base import KeyExistsError
-from trialpod.storage.checkpoints.local import DirectoryCheckpoints
+from trialpod.storage.checkpoints.local import LocalCheckpointStore
 from trialpod.storage.journal import journal
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.experiment.durable import DurableExperiment
@@ -161,11 +161,11 @@ def running_trials_are_forgotten(put: Put) -> None:
 def unfinished_checkpoints_count(put: Put) -> None:
     """A checkpoint is there before it is complete."""
 
-    def publish_first(self: DirectoryCheckpoints, staging: str, data: bytes) -> None:
+    def publish_first(self: LocalCheckpointStore, staging: str, data: bytes) -> None:
         right(self, staging, data[: len(data) // 2] if sim_local.kernel().random.random() < 0.2 else data)
 
-    right = DirectoryCheckpoints._write_manifest
-    put(DirectoryCheckpoints, "_write_manifest", publish_first)
+    right = LocalCheckpointStore._write_manifest
+    put(LocalCheckpointStore, "_write_manifest", publish_first)
 
 
 LocalDefect = Callable[[Put], None]

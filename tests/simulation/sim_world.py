@@ -52,10 +52,11 @@ from trialpod.protocol import client as client_module
 from trialpod.runner import attempt as attempt_module
 from trialpod.runner import main as runner_main
 from trialpod.runner import preemption
-from trialpod.storage import file_tree, parallel
+from trialpod.storage import parallel
 from trialpod.storage.checkpoints import commit_queue, remote, snapshots, upload
 from trialpod.storage.checkpoints import store as checkpoints
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.local import LocalCheckpointStore
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.tune import session as session_module
@@ -340,7 +341,7 @@ class SimWorld(Surroundings):
         self.experiments = [Hosted(self, each) for each in plan.experiments]
         self.kernel.counts.update(plan.features)
         self.ended = False
-        self.stores: list[RemoteCheckpoints] = []
+        self.stores: list[RemoteCheckpointStore] = []
         self.journals: list[Journal] = []
         self._operators_made = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -349,11 +350,11 @@ class SimWorld(Surroundings):
 
     def open_checkpoints(
         self, _assignment: Any, _folder: str, uri: str, *, marked: bool = False
-    ) -> RemoteCheckpoints:
+    ) -> RemoteCheckpointStore:
         storage = self.open_storage(uri)
-        place = storage.parent() if marked else None
-        store = RemoteCheckpoints(
-            storage, place=place, scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
+        experiment = storage.parent() if marked else None
+        store = RemoteCheckpointStore(
+            storage, experiment=experiment, scratch=self.folder / "scratch", packing=None, wall=self.kernel.wall
         )
         self.stores.append(store)
         return store
@@ -491,7 +492,7 @@ _runs = itertools.count()
 
 _THREADED: tuple[Any, ...] = (
     attempt_link, client_module, commit_queue, replica, journal_copy, background_search, snapshots, parallel, upload,
-    checkpoints, upload_queue, attempt_module, preemption, runner_main, background_removal, file_tree, files,
+    checkpoints, upload_queue, attempt_module, preemption, runner_main, background_removal, files,
 )  # fmt: skip
 
 _BEGIN_SESSION = session_module.Session.__init__
@@ -521,7 +522,8 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
         put(module, "ThreadPoolExecutor", SimExecutor)
     put(replica, "random", _Jitter())
     put(remote.os, "urandom", _urandom)
-    put(checkpoints.CheckpointStore, "newest_whole", _newest_whole(world_of))
+    for store in (LocalCheckpointStore, RemoteCheckpointStore):
+        put(store, "latest_valid", _latest_valid(world_of, store.latest_valid))
     default(attempt_module.Attempt.__init__, "clock", sim_time.monotonic)
     default(attempt_module.Attempt.__init__, "wall", sim_time.time)
     default(attempt_module.Attempt.__init__, "sleep", sim_time.sleep)
@@ -554,18 +556,17 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
             each()
 
 
-def _newest_whole(world_of: Callable[[], Any]) -> Callable[..., Any]:
+def _latest_valid(world_of: Callable[[], Any], real: Callable[..., Any]) -> Callable[..., Any]:
     """An attempt finds what it goes on from: nothing here damages a checkpoint."""
-    real = checkpoints.CheckpointStore.newest_whole
 
-    def newest_whole(store: Any, infos: Any) -> Any:
+    def latest_valid(store: Any, infos: Any) -> Any:
         found, warnings = real(store, infos)
         world, process = world_of(), PROCESS.get()
         if warnings and process is not None and world.goes_on_alone(process):
             world.pods.problems.append(f"{process.name} misses what it goes on from: {warnings}")
         return found, warnings
 
-    return newest_whole
+    return latest_valid
 
 
 class _Jitter:
@@ -683,8 +684,8 @@ def run_to_its_end(
                 loop.set_exception_handler(lambda *_: None)
                 for store in world.stores:
                     with contextlib.suppress(OSError):
-                        if store._scratch_or_none is not None:
-                            store._scratch_or_none.remove()
+                        if (scratch := store._snapshots._scratch) is not None:
+                            scratch.remove()
                 for journal in world.journals:
                     journal.close()
                 loop.close()

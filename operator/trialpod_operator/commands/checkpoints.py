@@ -6,8 +6,6 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
@@ -90,12 +88,12 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
         InvalidInputError: there are none.
         StorageError: the storage cannot be read.
     """
-    from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.checkpoints import open_checkpoints
     from trialpod.storage.registry import open_storage
 
     found: list[Listed] = []
     for name, folder in trials(open_storage(uri) if storage is None else storage):
-        store = CheckpointStore(folder)
+        store = open_checkpoints(folder)
         try:
             infos = store.committed()
             found += [Listed(name, info, find_damage(store, info) if verify else None, verify) for info in infos]
@@ -110,14 +108,8 @@ def listed(uri: str, *, verify: bool, storage: Storage | None = None) -> list[Li
 
 def find_damage(store: CheckpointStore, info: CheckpointInfo) -> str | None:
     """Read a checkpoint; return what is wrong with it, None when it is complete and undamaged."""
-    from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-
     try:
-        if isinstance(store, RemoteCheckpoints):
-            with TemporaryDirectory(prefix="trialpod-verify-") as folder:
-                store.download(info, Path(folder))
-        else:
-            store.fetch(info)
+        store.verify(info)
     except CheckpointError as error:
         return str(error)
     return None

@@ -40,18 +40,12 @@ def download(store: CheckpointStore, info: CheckpointInfo, path: Path) -> None:
         StorageError: the copy cannot be written.
     """
     from trialpod.storage.base import storage_error
-    from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-    from trialpod.storage.layout import MANIFEST_FILE
 
     part = path.with_name(f".{path.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(store, RemoteCheckpoints):
-            part.mkdir()
-            store.download(info, part)
-        else:
-            shutil.copytree(store.fetch(info), part, ignore=shutil.ignore_patterns(MANIFEST_FILE))
+        part.mkdir(parents=True)
+        store.download(info, part)
         os.replace(part, path)
     except OSError as error:
         raise storage_error(error, "cannot write", path, info.size) from error
@@ -101,7 +95,7 @@ def copy(whole: Storage, location: str, wanted: str | None, destination: Path) -
         InvalidInputError: there are no such checkpoints, or the destination is in use.
         StorageError: some of them are damaged; the others are copied.
     """
-    from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.checkpoints import open_checkpoints
 
     if wanted is not None and destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise InvalidInputError(f"{destination} is there already and not an empty folder; name a new folder")
@@ -111,7 +105,7 @@ def copy(whole: Storage, location: str, wanted: str | None, destination: Path) -
     for trial, storage in trials(whole):
         if wanted is not None and trial:
             continue
-        store = CheckpointStore(storage)
+        store = open_checkpoints(storage)
         try:
             for info in store.committed():
                 names.append(info.name)

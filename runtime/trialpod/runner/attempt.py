@@ -58,20 +58,16 @@ def _open_source(assignment: Assignment) -> CheckpointStore:
 
 
 def _open(assignment: Assignment, folder: str, uri: str, *, marked: bool = False) -> CheckpointStore:
-    from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.checkpoints import open_checkpoints
     from trialpod.storage.registry import open_storage
 
     if not uri:
-        return CheckpointStore(open_storage(folder))
+        return open_checkpoints(open_storage(folder))
     from trialpod.storage.options import StorageOptions
 
     options = msgspec.convert(assignment.storage_options, StorageOptions) if assignment.storage_options else None
     storage = open_storage(uri, options)
-    if marked and storage.local_path("") is None:
-        from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-
-        return RemoteCheckpoints(storage, place=storage.parent())
-    return CheckpointStore(storage)
+    return open_checkpoints(storage, experiment=storage.parent() if marked else None)
 
 
 def _scalars(result: dict[str, Any]) -> dict[str, Any]:
@@ -275,7 +271,7 @@ class Attempt:
 
     def _restore(self, infos: list[CheckpointInfo], names: set[str]) -> tuple[CheckpointInfo, Path] | None:
         self._clear_away(names)
-        found, warnings = self._store.newest_whole(infos)
+        found, warnings = self._store.latest_valid(infos)
         for warning in warnings:
             log.warning("%s", warning)
         if found is None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from trialpod.errors import TrialpodError
 from trialpod.runner.streams import flush, say
+from trialpod.storage.layout import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import AttemptEnd
@@ -36,7 +37,6 @@ RUNNER_VARIABLE = "TRIALPOD_RUNNER"
 TOKEN_VARIABLE = "TRIALPOD_TOKEN_FILE"
 CA_VARIABLE = "TRIALPOD_CA_FILE"
 NODE_IP_VARIABLE = "TRIALPOD_NODE_IP"
-SCRATCH_VARIABLE = "TRIALPOD_SCRATCH_DIR"
 TERMINATION_VARIABLE = "TRIALPOD_TERMINATION_LOG"
 
 _TERMINATION_LOG = "/dev/termination-log"

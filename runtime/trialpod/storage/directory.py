@@ -24,7 +24,7 @@ from trialpod.storage.base import (
     checked_key,
     storage_error,
 )
-from trialpod.storage.file_tree import copy_file, copy_tree, survey, sync_path, sync_tree
+from trialpod.storage.file_tree import checksum_file, copy_file, copy_tree, scan_tree, sync_path, sync_tree
 from trialpod.storage.options import StorageOptions
 
 _TEMPORARY = ".trialpod-tmp-"
@@ -150,7 +150,8 @@ class DirectoryStorage(Storage):
         temporary = os.path.join(folder, _TEMPORARY + os.urandom(8).hex())
         self._make_folder(folder)
         try:
-            entry = copy_file(os.fspath(local), temporary, key)
+            copy_file(os.fspath(local), temporary)
+            checksum = checksum_file(temporary)[1]
             sync_path(temporary)
             os.replace(temporary, path)
         except CheckpointError as error:
@@ -160,7 +161,7 @@ class DirectoryStorage(Storage):
         finally:
             _unlink(temporary)
         sync_path(folder)
-        return entry.checksum
+        return checksum
 
     def copy(self, source: str, key: str) -> None:
         """Copy a file, by clone where the file system can."""
@@ -182,13 +183,14 @@ class DirectoryStorage(Storage):
             raise KeyMissingError(f"there is no file {path}: it is a folder")
         _unlink(os.fspath(local))
         try:
-            entry = copy_file(path, os.fspath(local), key)
+            copy_file(path, os.fspath(local))
+            found, checksum = checksum_file(os.fspath(local))
         except CheckpointError as error:
             raise StorageError(f"cannot read {path}: {error}") from error
-        if size is not None and entry.size != size:
+        if size is not None and found != size:
             _unlink(os.fspath(local))
-            raise StorageError(f"{path} has {entry.size} bytes instead of {size}")
-        return entry.checksum
+            raise StorageError(f"{path} has {found} bytes instead of {size}")
+        return checksum
 
     def exists(self, key: str) -> bool:
         """Tell whether there is a file or folder of this name."""
@@ -257,7 +259,7 @@ class DirectoryStorage(Storage):
     def put_directory(self, local: Path, prefix: str) -> None:
         """Copy a local folder in; files of the same name are replaced."""
         target = self._path(prefix, root_allowed=True)
-        tree = survey(os.fspath(local))
+        tree = scan_tree(os.fspath(local))
         self._make_folder(target)
         for path in tree.files:
             _unlink(os.path.join(target, path))
@@ -273,7 +275,7 @@ class DirectoryStorage(Storage):
         if not os.path.isdir(source):
             raise KeyMissingError(f"there is no folder {source}")
         try:
-            tree = survey(source)
+            tree = scan_tree(source)
             self._make_folder(os.fspath(local))
             for folder in tree.folders:
                 self._make_folder(os.path.join(local, folder))

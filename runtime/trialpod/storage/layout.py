@@ -28,6 +28,15 @@ EVENT_FILE_PREFIX = "events.out.tfevents."
 """TensorBoard reads every file whose name begins so."""
 
 MANIFEST_FILE = ".trialpod-manifest.json"
+CLAIM_FILE = ".trialpod-claim"
+PACK_PREFIX = ".trialpod-pack-"
+BLOCKS_PREFIX = ".trialpod-blocks-"
+COPY_PREFIX = ".trialpod-copy-"
+"""What a checkpoint has beside the user's files; see `trialpod.storage.checkpoints.remote`."""
+
+SCRATCH_VARIABLE = "TRIALPOD_SCRATCH_DIR"
+"""Environment variable: the folder for local copies of checkpoints, on a disk with room for several."""
+
 STAGING_PREFIX = ".trialpod-staging-"
 """Folders of checkpoints that are being written or removed start so. They are garbage when their writer is gone."""
 
@@ -60,6 +69,11 @@ def named_dirname(name: str, tag: str, created_at: float) -> str:
     if identity.startswith("."):
         identity = "_" + identity[1:]
     return identity + date
+
+
+def is_internal(path: str) -> bool:
+    """Return whether this path in a checkpoint is not of the user's files."""
+    return path in (MANIFEST_FILE, CLAIM_FILE) or path.startswith((PACK_PREFIX, BLOCKS_PREFIX, COPY_PREFIX))
 
 
 def checkpoint_name(index: int) -> str:

@@ -141,7 +141,7 @@ class Result:
             NotSupportedError: `storage_filesystem` is neither S3 nor this machine.
             TrialpodError: a file in it is damaged, or the storage cannot be read.
         """
-        from trialpod.storage.checkpoints.store import CheckpointStore
+        from trialpod.storage.checkpoints import open_checkpoints
         from trialpod.tune.location.places import resolve
 
         if storage_filesystem is not None:
@@ -158,7 +158,7 @@ class Result:
                 f"Result.from_path({directory!r}): neither {_PARAMS_FILE} nor result.json there; "
                 "give the directory of one trial, or its URI, {storage_path}/{experiment}/{trial}"
             )
-        saved = checkpoints_in(directory, CheckpointStore(storage).committed())
+        saved = checkpoints_in(directory, open_checkpoints(storage).committed())
         newest = saved[-1][0] if saved else None
         last = rows[-1] if rows else None
         return cls(last, newest, _read_error(storage, directory), directory, saved, config=config)

@@ -19,9 +19,8 @@ import msgspec
 from trialpod.protocol.messages import AssignmentRequest, AttemptEnd, CheckpointInfo, ReportRequest, TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.protocol.values import metrics_encoder, params_encoder
-from trialpod.storage.checkpoints.manifest import encode
-from trialpod.storage.checkpoints.store import CheckpointStore
-from trialpod.storage.file_tree import FileEntry, Piece
+from trialpod.storage.checkpoints import open_checkpoints
+from trialpod.storage.checkpoints.manifest import FileEntry, Piece, encode
 from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers import create_scheduler
 from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
@@ -123,7 +122,7 @@ def write_experiment(directory: Path) -> None:
                 continue
             committed = []
             if (index, step) == (3, 2):
-                store = CheckpointStore(open_storage(str(host.files.path(trial))))
+                store = open_checkpoints(open_storage(str(host.files.path(trial))))
                 folder = store.begin(0)
                 (folder / "model.txt").write_text("weights\n")
                 (folder / "sub").mkdir()
@@ -154,11 +153,10 @@ def main(folder: Path) -> None:
         (folder / f"engine-{name}.msgpack").write_bytes(play(make_engine(name)))
     info = CheckpointInfo(name="checkpoint_000001", index=1, iteration=7, metrics={"x": 1.0}, attempt=2, size=30)
     plain = FileEntry("a.txt", 10, zlib.crc32(b"a" * 10))
-    packed = FileEntry("b.txt", 10, 2, at="checkpoint_000000/.trialpod-pack-0000", offset=5)
+    packed = FileEntry("b.txt", 10, 2, key="checkpoint_000000/.trialpod-pack-0000", offset=5)
     pieces = (Piece("checkpoint_000000/c.bin", 0, 6), Piece("checkpoint_000001/.trialpod-blocks-0000", 2, 4))
     divided = FileEntry("c.bin", 10, 3, pieces=pieces)
-    for number, files in enumerate(([plain], [plain, packed], [plain, packed, divided]), 1):
-        (folder / f"manifest-format-{number}.json").write_bytes(encode(info, ["empty"], files))
+    (folder / "manifest.json").write_bytes(encode(info, ["empty"], [plain, packed, divided]))
     (folder / "trainable.pkl").write_bytes(
         pack(b"\x80\x05K\x07.", name="train", cloudpickle="3.1.0", objects=["ab" * 32])
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError, StorageError
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.directory import DirectoryStorage
 from trialpod_operator.commands import checkpoints, download
 
@@ -18,17 +18,12 @@ def experiment(tmp_path: Path) -> Path:
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
     for trial in ("a", "b"):
-        store = CheckpointStore(DirectoryStorage(tmp_path / "exp" / trial))
+        store = open_checkpoints(DirectoryStorage(tmp_path / "exp" / trial))
         for index in range(2):
             (source / "sub" / "w").write_text(f"{trial}{index}")
-            store.commit(
-                index,
-                iteration=index + 1,
-                metrics={"loss": 0.5 - index, "done": False},
-                attempt=1,
-                time=1.0,
-                source=source,
-            )
+            store.snapshot(index, source)
+            metrics = {"loss": 0.5 - index, "done": False}
+            store.commit(index, iteration=index + 1, metrics=metrics, attempt=1, time=1.0)
     return tmp_path / "exp"
 
 

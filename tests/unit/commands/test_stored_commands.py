@@ -14,7 +14,7 @@ from api_server import ApiServer, Run, condition_of, experiment_object, trial_ob
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
 from trialpod.storage.base import KeyMissingError
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.directory import DirectoryStorage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
@@ -57,8 +57,9 @@ def trials(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         directory = host.files.path(host.engine.state.trials[trial_id])
         raw = msgspec.Raw(msgspec.msgpack.encode({"training_iteration": 1, "score": number}))
         host.apply(events.ResultsReceived(trial_id=trial_id, attempt=1, first=1, results=[raw]))
-        store = CheckpointStore(DirectoryStorage(directory))
-        info = store.commit(0, iteration=1, metrics={"score": number}, attempt=1, time=1000.0, source=source)
+        store = open_checkpoints(DirectoryStorage(directory))
+        store.snapshot(0, source)
+        info = store.commit(0, iteration=1, metrics={"score": number}, attempt=1, time=1000.0)
         host.apply(events.CheckpointsChanged(trial_id=trial_id, attempt=1, committed=[info]))
         end = AttemptEnd(cause="failed", error="ValueError: no") if number else AttemptEnd(cause="completed")
         host.apply(events.AttemptEnded(trial_id=trial_id, attempt=1, end=end))

@@ -180,13 +180,13 @@ def test_a_best_checkpoint_that_cannot_be_found_is_an_error(tmp_path: Path) -> N
 
 
 def test_a_result_is_read_from_a_directory_alone(tmp_path: Path) -> None:
-    from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.checkpoints import open_checkpoints
     from trialpod.storage.registry import open_storage
 
     write_results(tmp_path, [row(1, 1, 0.5), row(2, 2, 0.25)])
     (tmp_path / "params.json").write_text('{"lr": 0.1}')
     (tmp_path / "error.txt").write_text("Failure # 1\nTraceback\nValueError: no\n")
-    store = CheckpointStore(open_storage(str(tmp_path)))
+    store = open_checkpoints(open_storage(str(tmp_path)))
     (store.begin(0) / "model").write_text("weights")
     store.commit(0, iteration=2, metrics={"loss": 0.25}, attempt=1, time=1.0)
     (tmp_path / "checkpoint_000001").mkdir()  # never committed

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.checkpoints.remote import SCRATCH_VARIABLE
+from trialpod.storage.layout import SCRATCH_VARIABLE
 from trialpod_operator.api.models import ConfigMapRef, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.cluster import names

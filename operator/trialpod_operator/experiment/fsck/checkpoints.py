@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.checkpoints import manifest as manifests
-from trialpod.storage.checkpoints.manifest import Manifest
-from trialpod.storage.checkpoints.upload import CLAIM_FILE
-from trialpod.storage.layout import STAGING_PREFIX, checkpoint_index
+from trialpod.storage.checkpoints.manifest import Manifest, Tombstone
+from trialpod.storage.layout import CLAIM_FILE, STAGING_PREFIX, checkpoint_index
 from trialpod_operator.experiment.fsck.findings import Findings
 
-_GIVEN_UP = "was given up by its attempt, and is marked as such"
 _ELSE = "restore it from a copy; else the trial goes on from an older one, or from the start"
 
 
@@ -82,46 +80,50 @@ def check_checkpoints(
     whole = 0
     for name, info in trial.known.items():
         problem = _problem(info, read.get(name), present)
-        if not problem and verify is not None:
+        if problem is None and verify is not None:
             try:
                 verify(info)
             except CheckpointError as error:
                 problem = str(error)
-        if problem:
+        if problem is not None:
             findings.error("checkpoint", f"{name} (iteration {info.iteration}) {problem}", trial.trial_id, _ELSE)
-        whole += not problem
-    needed = {key for found in read.values() if isinstance(found, Manifest) for key in _objects(found)}
+        whole += problem is None
+    needed = {key for found in read.values() if isinstance(found, Manifest) for key in found.object_keys()}
     for name in sorted(present.folders):
         if name not in trial.known:
             _explain(name, read.get(name), trial, present, needed, findings)
     return whole
 
 
-def _problem(info: CheckpointInfo, found: Manifest | str | None, present: Present) -> str:
-    """Return what is wrong with a checkpoint that must be there, "" when it is whole as far as sizes tell."""
+def _problem(info: CheckpointInfo, found: Manifest | Tombstone | str | None, present: Present) -> str | None:
+    """Return what is wrong with a checkpoint that must be there, None when it is valid as far as sizes tell."""
     if found is None:
         return "has no manifest" if info.name in present.folders else "is missing"
+    if isinstance(found, Tombstone):
+        return "was given up by a later attempt"
     if isinstance(found, str):
         return found
     has, wants = found.checkpoint, info
     if (has.name, has.index, has.attempt, has.iteration) != (wants.name, wants.index, wants.attempt, wants.iteration):
         return f"is another one, of attempt {has.attempt} at iteration {has.iteration}"
     for entry in found.files:
-        key = entry.at or f"{info.name}/{entry.path}"
+        ranges = entry.ranges(info.name)
+        missing = [piece.key for piece in ranges if piece.key not in present.sizes]
+        if missing:
+            what = f"{missing[0]}, which {entry.path} is in," if entry.pieces else missing[0]
+            return f"is damaged: {what} is missing"
         if entry.pieces:
-            missing = [piece.at for piece in entry.pieces if piece.at not in present.sizes]
-            if missing:
-                return f"is damaged: {missing[0]}, which {entry.path} is in, is missing"
-        elif key not in present.sizes:
-            return f"is damaged: {key} is missing"
-        elif present.sizes[key] < entry.offset + entry.size or (not entry.at and present.sizes[key] != entry.size):
-            return f"is damaged: {key} has {present.sizes[key]:,} bytes instead of {entry.offset + entry.size:,}"
-    return ""
+            continue
+        (piece,) = ranges
+        size, end = present.sizes[piece.key], piece.offset + piece.size
+        if size < end or (not entry.key and size != end):
+            return f"is damaged: {piece.key} has {size:,} bytes instead of {end:,}"
+    return None
 
 
 def _explain(
     name: str,
-    found: Manifest | str | None,
+    found: Manifest | Tombstone | str | None,
     trial: TrialCheckpoints,
     present: Present,
     needed: set[str],
@@ -135,10 +137,10 @@ def _explain(
         findings.note("garbage", what if trial.running else f"{what} when its process died", trial.trial_id, sweep)
     elif isinstance(found, Manifest):
         _explain_committed(name, found, trial, findings)
-    elif found is not None and found != _GIVEN_UP:
-        findings.warning("garbage", f"{name}, which the journal does not know, {found}", trial.trial_id, sweep)
+    elif isinstance(found, Tombstone):
+        findings.note("garbage", f"{name} was given up by its attempt, and is marked as such", trial.trial_id)
     elif found is not None:
-        findings.note("garbage", f"{name} {_GIVEN_UP}", trial.trial_id)
+        findings.warning("garbage", f"{name}, which the journal does not know, {found}", trial.trial_id, sweep)
     else:
         left = present.folders[name].keys() - needed
         only_claim = left <= {f"{name}/{CLAIM_FILE}"}
@@ -169,18 +171,12 @@ def _explain_committed(name: str, found: Manifest, trial: TrialCheckpoints, find
         )
 
 
-def _manifest(name: str, data: bytes) -> Manifest | str:
-    """Return the manifest, or what is wrong with it."""
-    if manifests.tombstone_time(data) is not None:
-        return _GIVEN_UP
+def _manifest(name: str, data: bytes) -> Manifest | Tombstone | str:
+    """Return the manifest, the tombstone in its place, or what is wrong with it."""
     try:
         found = manifests.decode(data, "its manifest")
     except CheckpointError as error:
         return f"is damaged: {error}"
-    return found if found.checkpoint.name == name else f"is damaged: it has the manifest of {found.checkpoint.name}"
-
-
-def _objects(manifest: Manifest) -> set[str]:
-    name = manifest.checkpoint.name
-    whole = {entry.at or f"{name}/{entry.path}" for entry in manifest.files if not entry.pieces}
-    return whole | {piece.at for entry in manifest.files for piece in entry.pieces}
+    if isinstance(found, Manifest) and found.checkpoint.name != name:
+        return f"is damaged: it has the manifest of {found.checkpoint.name}"
+    return found

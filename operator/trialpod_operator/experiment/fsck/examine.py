@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 
 from trialpod.errors import InvalidInputError, JournalError, StorageError, TrialpodError
-from trialpod.protocol.messages import CheckpointInfo, TrainableRef
+from trialpod.protocol.messages import TrainableRef
 from trialpod.storage.base import KeyMissingError, Storage
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import (
     ERROR_FILE,
@@ -323,9 +323,9 @@ class _Examiner:
                 attempt=trial.attempt,
             )
             place = Present(below.get(dirname, {}), texts.get(dirname, {}), storage.local_path("") is None)
-            store = CheckpointStore(storage.sub(dirname)) if self.verify and about.known else None
+            store = open_checkpoints(storage.sub(dirname)) if self.verify and about.known else None
             try:
-                verify = partial(_verify, store) if store is not None else None
+                verify = store.verify if store is not None else None
                 self.found.checkpoints += check_checkpoints(about, place, verify, self.findings)
             finally:
                 if store is not None:
@@ -410,14 +410,3 @@ def _manifests(storage: Storage, sizes: Mapping[str, int]) -> dict[str, dict[str
             jobs.append(partial(read, parts[0], parts[1], key))
     run_all(jobs, _THREADS)
     return found
-
-
-def _verify(store: CheckpointStore, info: CheckpointInfo) -> None:
-    """Read a checkpoint; raise CheckpointError when it is damaged."""
-    from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-
-    if isinstance(store, RemoteCheckpoints):
-        with tempfile.TemporaryDirectory(prefix="trialpod-verify-") as folder:
-            store.download(info, Path(folder))
-    else:
-        store.fetch(info)

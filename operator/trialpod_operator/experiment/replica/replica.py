@@ -33,7 +33,7 @@ from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import Storage, StorageCredentialsError, StorageDeniedError
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod_operator.experiment.replica.files import FileReplica, LogText
 from trialpod_operator.experiment.replica.journal import JournalReplica
@@ -460,7 +460,7 @@ class Replica:
 
     def _remove(self, dirname: str, name: str) -> None:
         try:
-            CheckpointStore(self._storage.sub(dirname)).delete(name)
+            open_checkpoints(self._storage.sub(dirname)).delete(name)
         except CheckpointError as error:
             logger.warning("%s of %s is left in %s: %s", name, dirname, self.uri, error)
 

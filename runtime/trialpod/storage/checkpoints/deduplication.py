@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from trialpod.errors import CheckpointError
-from trialpod.storage.file_tree import FileEntry, Piece
+from trialpod.storage.checkpoints.manifest import FileEntry, Piece
+from trialpod.storage.checkpoints.staging import LocalFile
 
 _MEBIBYTE = 1024 * 1024
 _MAX_BLOCKS = 8192
@@ -26,24 +27,8 @@ _STEP = 256 * 1024
 _SAMPLE = 4096
 _SMALL = 64 * 1024
 
-Facts = tuple[tuple[int, ...], dict[int, bytes]]
+Fingerprint = tuple[tuple[int, ...], dict[int, bytes]]
 """The samples' checksums of all blocks of a file, and the SHA-256 of those that were computed."""
-
-
-class LocalFile(NamedTuple):
-    """The content of a checkpoint's file on this machine.
-
-    Attributes:
-        path: its path in the checkpoint.
-        size: bytes.
-        place: the file with the content: its own, or a local pack of many.
-        offset: where in `place` it starts.
-    """
-
-    path: str
-    size: int
-    place: str
-    offset: int = 0
 
 
 def block_bytes(size: int) -> int:
@@ -148,19 +133,19 @@ def _unreadable(file: LocalFile, error: OSError) -> CheckpointError:
     return CheckpointError(f"cannot read {file.place}: {error.strerror or error}")
 
 
-class Known:
+class StoredFile:
     """A file of a checkpoint that is stored.
 
     Args:
         entry: what its manifest says.
         name: the checkpoint's.
-        facts: of its content.
+        fingerprint: of its content.
     """
 
-    def __init__(self, entry: FileEntry, name: str, facts: Facts) -> None:
+    def __init__(self, entry: FileEntry, name: str, fingerprint: Fingerprint) -> None:
         self.entry = entry
-        self.pieces = entry.pieces or (Piece(entry.at or f"{name}/{entry.path}", entry.offset, entry.size),)
-        self.samples, self._digests = facts
+        self.pieces = entry.ranges(name)
+        self.samples, self._digests = fingerprint
 
     def digest(self, block: int) -> bytes | None:
         """Return the SHA-256 of a block; None if it is not known."""
@@ -171,12 +156,12 @@ class Known:
         for piece in self.pieces:
             if start < piece.size and length:
                 count = min(length, piece.size - start)
-                yield Piece(piece.at, piece.offset + start, count)
+                yield Piece(piece.key, piece.offset + start, count)
                 start, length = start + count, length - count
             start = max(start - piece.size, 0)
 
 
-class KnownCopy(Known):
+class StoredFileCopy(StoredFile):
     """A file of a checkpoint of which this machine has a copy, that somebody else may have changed.
 
     The copy is read when its digests are asked for the first time, and not trusted if its checksum is another.
@@ -209,11 +194,11 @@ class KnownCopy(Known):
 class Match(NamedTuple):
     """What of a file is stored already: the blocks in `same` are those of `known`."""
 
-    known: Known
+    known: StoredFile
     same: frozenset[int]
 
 
-class Stored:
+class StoredFiles:
     """The files of a checkpoint that is stored: what a new one may have in common with.
 
     Args:
@@ -221,10 +206,10 @@ class Stored:
         foreign: another attempt's, whose objects may go at any time.
     """
 
-    def __init__(self, files: Iterable[Known] = (), *, foreign: bool = False) -> None:
+    def __init__(self, files: Iterable[StoredFile] = (), *, foreign: bool = False) -> None:
         self.foreign = foreign
-        self._by_path: dict[str, Known] = {}
-        self._by_start: dict[tuple[int, int], list[Known]] = {}
+        self._by_path: dict[str, StoredFile] = {}
+        self._by_start: dict[tuple[int, int], list[StoredFile]] = {}
         self.object_bytes: dict[str, int] = {}
         """How many bytes of each object the checkpoint has."""
         for known in files:
@@ -232,13 +217,13 @@ class Stored:
                 self._by_path[known.entry.path] = known
                 self._by_start.setdefault((known.entry.size, known.samples[0]), []).append(known)
             for piece in known.pieces:
-                self.object_bytes[piece.at] = self.object_bytes.get(piece.at, 0) + piece.size
+                self.object_bytes[piece.key] = self.object_bytes.get(piece.key, 0) + piece.size
 
     def __bool__(self) -> bool:
         return bool(self._by_path)
 
-    def match(self, file: LocalFile, descriptor: int, found: Facts) -> tuple[Match | None, bool]:
-        """Return what of a file is stored, and whether anything looked alike; digests are added to `found`.
+    def match(self, file: LocalFile, descriptor: int, found: Fingerprint) -> tuple[Match | None, bool]:
+        """Return what of a file is stored, and whether anything resembled it; digests are added to `found`.
 
         Raises:
             CheckpointError: the file cannot be read.
@@ -248,7 +233,7 @@ class Stored:
         named = self._by_path.get(file.path)
         if named is not None and named not in candidates and block_bytes(named.entry.size) == block_bytes(file.size):
             candidates.append(named)
-        alike = False
+        resembles = False
         best: Match | None = None
         for known in candidates:
             same = []
@@ -256,7 +241,7 @@ class Stored:
                 span = block_span(file.size, block)
                 if starts[block] != known.samples[block] or span != block_span(known.entry.size, block):
                     continue
-                alike = True
+                resembles = True
                 stored = known.digest(block)
                 if stored is None:
                     continue
@@ -268,52 +253,52 @@ class Stored:
                 best = Match(known, frozenset(same))
             if best is not None and len(best.same) == len(starts):
                 break
-        return best, alike
+        return best, resembles
 
 
-def learn(
+def hash_files(
     files: Iterable[LocalFile],
     entries: Mapping[str, FileEntry],
     name: str,
-    facts: Mapping[str, Facts],
+    fingerprints: Mapping[str, Fingerprint],
     wanted: bool,
     stopped: Callable[[], bool],
-) -> Stored:
+) -> StoredFiles:
     """Read what was sent, and return it as what the next checkpoint may have in common with.
 
     Args:
         files: the checkpoint's files.
         entries: of its manifest, by path.
         name: the checkpoint's.
-        facts: what is known already, by path.
-        wanted: whether digests are computed; without them the next checkpoint can only look alike.
+        fingerprints: what is known already, by path.
+        wanted: whether digests are computed; without them the next checkpoint can only resemble this one.
         stopped: ends it before it is done.
     """
     found = []
     for file, descriptor in opened(files):
         if stopped():
             break
-        starts, known = facts.get(file.path) or (samples(file, descriptor), {})
+        starts, known = fingerprints.get(file.path) or (samples(file, descriptor), {})
         if wanted:
             missing = [block for block in range(len(starts)) if block not in known]
             for block in missing:
                 if stopped():
                     break
                 known |= digests(file, descriptor, [block])
-        found.append(Known(entries[file.path], name, (starts, known)))
-    return Stored(found)
+        found.append(StoredFile(entries[file.path], name, (starts, known)))
+    return StoredFiles(found)
 
 
-def copies(files: Iterable[LocalFile], entries: Mapping[str, FileEntry], name: str) -> Stored:
+def compare_copies(files: Iterable[LocalFile], entries: Mapping[str, FileEntry], name: str) -> StoredFiles:
     """Return what is known of another attempt's checkpoint from this machine's copy of it."""
-    found: list[Known] = []
+    found: list[StoredFile] = []
     for file in files:
         entry = entries.get(file.path)
         try:
             if entry is None or os.stat(file.place).st_size != entry.size:
                 continue
             for one, descriptor in opened([file]):
-                found.append(KnownCopy(entry, name, one, samples(one, descriptor)))
+                found.append(StoredFileCopy(entry, name, one, samples(one, descriptor)))
         except (OSError, CheckpointError):
             continue  # the user has removed it: nothing is known of it
-    return Stored(found, foreign=True)
+    return StoredFiles(found, foreign=True)

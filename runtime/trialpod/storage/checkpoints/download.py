@@ -13,9 +13,9 @@ from pathlib import Path
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.storage.base import KeyMissingError, Storage, StorageUnavailableError, storage_error
-from trialpod.storage.checkpoints.manifest import Manifest
+from trialpod.storage.checkpoints.manifest import FileEntry, Manifest
 from trialpod.storage.checkpoints.packing import Part, Span, is_pack, parts, spans
-from trialpod.storage.file_tree import FileEntry, checksum_file
+from trialpod.storage.file_tree import checksum_file
 from trialpod.storage.parallel import run_all
 
 
@@ -55,9 +55,9 @@ class Download:
                 (target / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise storage_error(error, "cannot write", target, self._manifest.checkpoint.size) from error
-        packed = [entry for entry in files if is_pack(entry.at)]
+        packed = [entry for entry in files if is_pack(entry.key)]
         pieced = [entry for entry in files if entry.pieces]
-        alone = [entry for entry in files if not is_pack(entry.at) and not entry.pieces]
+        alone = [entry for entry in files if not is_pack(entry.key) and not entry.pieces]
         alone.sort(key=lambda entry: -entry.size)
         for entry in pieced:
             self._make_file(target / entry.path, entry.size)
@@ -70,7 +70,7 @@ class Download:
         run_all([partial(self._verify, entry) for entry in pieced], threads)
 
     def _get_one(self, entry: FileEntry) -> None:
-        key = entry.at or f"{self._manifest.checkpoint.name}/{entry.path}"
+        key = entry.key or f"{self._manifest.checkpoint.name}/{entry.path}"
         try:
             checksum = self._storage.get_file(key, self._target / entry.path, size=entry.size)
         except KeyMissingError as error:
@@ -133,7 +133,7 @@ class Download:
             raise storage_error(error, "cannot write", path, size) from error
 
     def _verify(self, entry: FileEntry) -> None:
-        if checksum_file(str(self._target), entry.path).checksum != entry.checksum:
+        if checksum_file(str(self._target / entry.path))[1] != entry.checksum:
             raise self._damaged(f"the checksum of {entry.path} does not match")
 
     def _advance(self, count: int) -> None:

@@ -8,17 +8,15 @@ Invariants: a pack holds whole files; a file keeps its bytes as they are; the or
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trialpod.errors import CheckpointError
 from trialpod.storage.base import storage_error
-from trialpod.storage.checkpoints.deduplication import LocalFile
-from trialpod.storage.file_tree import FileEntry, Tree
-
-PACK_PREFIX = ".trialpod-pack-"
+from trialpod.storage.checkpoints.manifest import FileEntry
+from trialpod.storage.checkpoints.staging import LocalFile
+from trialpod.storage.file_tree import Tree, unreadable
+from trialpod.storage.layout import PACK_PREFIX
 
 SETTING = "TRIALPOD_PACK_CHECKPOINTS"
 """Environment variable: "0" keeps one whole object for each file, as Ray Tune does."""
@@ -90,12 +88,7 @@ def _read(path: str, size: int) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):
-            raise CheckpointError(
-                f"cannot checkpoint {path}: it vanished before the checkpoint was complete; keep the folder until "
-                "the report has returned"
-            ) from error
-        raise CheckpointError(f"cannot checkpoint {path}: {error.strerror or error}") from error
+        raise unreadable(error, path) from error
 
 
 class Span(NamedTuple):
@@ -123,7 +116,7 @@ def parts(entry: FileEntry) -> list[Part]:
     for piece in entry.pieces:
         for start in range(0, piece.size, _SPAN_BYTES):
             length = min(_SPAN_BYTES, piece.size - start)
-            found.append(Part(piece.at, piece.offset + start, length, position + start))
+            found.append(Part(piece.key, piece.offset + start, length, position + start))
         position += piece.size
     return found
 
@@ -154,17 +147,17 @@ def packs(files: Sequence[tuple[str, int]], packing: Packing | None) -> tuple[li
 def spans(entries: Sequence[FileEntry]) -> list[Span]:
     """Return the ranges to read for files that are in packs: neighbours together, holes of some size left out."""
     found: list[Span] = []
-    for entry in sorted(entries, key=lambda entry: (entry.at, entry.offset)):
+    for entry in sorted(entries, key=lambda entry: (entry.key, entry.offset)):
         last = found[-1] if found else None
         end = entry.offset + entry.size
         if (
             last is not None
-            and last.key == entry.at
+            and last.key == entry.key
             and entry.offset - (last.start + last.length) <= _GAP_BYTES
             and end - last.start <= _SPAN_BYTES
         ):
             length = max(last.length, end - last.start)
             found[-1] = Span(last.key, last.start, length, [*last.entries, entry])
         else:
-            found.append(Span(entry.at, entry.offset, entry.size, [entry]))
+            found.append(Span(entry.key, entry.offset, entry.size, [entry]))
     return found

@@ -10,7 +10,7 @@ Objects, with keys below the trial's directory::
     checkpoint_000003/.trialpod-manifest.json    the manifest; last, and only if there is none
 
 A file that has not changed since the checkpoint before is not sent again: the manifest says in which object it is.
-What the checkpoint before holds is found out after its commit, beside the training, or for an attempt's first one
+The hashes of the checkpoint before are computed after its commit, beside the training, or for an attempt's first one
 from the copy that it started from.
 
 Invariants:
@@ -22,8 +22,8 @@ Invariants:
 * A manifest refers only to objects of checkpoints that the same attempt committed, so a superseded attempt never
   removes what its successor needs. An object goes when no manifest refers to it any more.
 * A manifest goes before the objects.
-* Nothing stays that comes behind the deletion of the whole experiment, whose own file goes last: who has written
-  looks for that file, and if it is gone takes its objects away. (A process that dies in between leaves them.)
+* Nothing stays that is written after the deletion of the whole experiment, whose own file goes last: a writer looks
+  for that file, and if it is gone removes its objects. (A process that dies in between leaves them.)
 * Memory is bounded: files stream; of packs and pieces, `_THREADS` spans of 8 MB at most are held at once.
 """
 
@@ -34,9 +34,10 @@ import logging
 import os
 import shutil
 import time as clocks
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -51,40 +52,47 @@ from trialpod.storage.base import (
     StorageUnavailableError,
 )
 from trialpod.storage.checkpoints import manifest as manifests
-from trialpod.storage.checkpoints.deduplication import LocalFile, Stored, copies
+from trialpod.storage.checkpoints.deduplication import StoredFiles, compare_copies, hash_files
 from trialpod.storage.checkpoints.download import Download
-from trialpod.storage.checkpoints.manifest import Manifest
+from trialpod.storage.checkpoints.manifest import Manifest, Tombstone
+from trialpod.storage.checkpoints.objects import CheckpointObjects, Claim
 from trialpod.storage.checkpoints.packing import Packing, configured
-from trialpod.storage.checkpoints.snapshots import SnapshotStore
-from trialpod.storage.checkpoints.store import Progress, refuse_other, scalars
-from trialpod.storage.checkpoints.upload import CLAIM_FILE, Upload
-from trialpod.storage.layout import EXPERIMENT_KEY, MANIFEST_FILE, checkpoint_index, checkpoint_name
+from trialpod.storage.checkpoints.snapshots import Snapshots
+from trialpod.storage.checkpoints.staging import LocalFile, Staged
+from trialpod.storage.checkpoints.store import (
+    CheckpointStore,
+    Pins,
+    Progress,
+    find_latest_valid,
+    refuse_bad_name,
+    refuse_other,
+    scalars,
+)
+from trialpod.storage.checkpoints.upload import Upload
+from trialpod.storage.layout import (
+    CLAIM_FILE,
+    EXPERIMENT_KEY,
+    MANIFEST_FILE,
+    SCRATCH_VARIABLE,
+    checkpoint_index,
+    checkpoint_name,
+)
 from trialpod.storage.parallel import run_all
 
 logger = logging.getLogger(__name__)
 
-SCRATCH_VARIABLE = "TRIALPOD_SCRATCH_DIR"
-"""Environment variable: the folder for local copies of checkpoints, on a disk with room for several."""
-
 _THREADS = 8
 _TOMBSTONE_S = 24 * 3600.0
-"""How long a tombstone stays, in seconds; no superseded attempt lives that long."""
+"""Minimum age at which a tombstone is removed, in seconds; no superseded attempt lives that long."""
 
 
-class _Claim(msgspec.Struct, omit_defaults=True):
-    attempt: int
-    token: str
-    parts: list[str] = []  # names of objects that may be sent in parts, below the checkpoint's
-
-
-class RemoteCheckpoints(SnapshotStore):
+class RemoteCheckpointStore(CheckpointStore):
     """The checkpoints of a trial in a remote storage.
 
     Args:
         storage: the trial's directory.
         scratch: the folder for local copies; None takes TRIALPOD_SCRATCH_DIR or the system's temporary folder.
-        place: the experiment's, if it has its file `EXPERIMENT_KEY` for as long as there is anything; None where
-            nobody deletes an experiment whose trials may still run.
+        experiment: see `open_checkpoints`.
         packing: when small files share objects; None keeps one object for each file. The default is what
             TRIALPOD_PACK_CHECKPOINTS says.
         wall: seconds since the epoch.
@@ -95,29 +103,39 @@ class RemoteCheckpoints(SnapshotStore):
         storage: Storage,
         *,
         scratch: Path | None = None,
-        place: Storage | None = None,
+        experiment: Storage | None = None,
         packing: Packing | str | None = "environment",
         wall: Callable[[], float] = clocks.time,
     ) -> None:
-        super().__init__(
-            storage,
-            scratch or (Path(folder) if (folder := os.environ.get(SCRATCH_VARIABLE)) else None),
-            configured() if isinstance(packing, str) else packing,
-        )
-        self._place = place
+        self.uri = storage.uri
+        self._storage = storage
+        self._experiment = experiment
+        self._packing = configured() if isinstance(packing, str) else packing
+        self._scratch = scratch or (Path(folder) if (folder := os.environ.get(SCRATCH_VARIABLE)) else None)
         self._wall = wall
+        self._objects = CheckpointObjects(storage)
+        self._snapshots = Snapshots(self._scratch, self._packing)
+        self._pins = Pins()
         self._token = os.urandom(8).hex()
-        self._claimed: dict[int, list[str]] = {}  # and what the claim says about parts
+        self._claimed: dict[int, list[str]] = {}  # by index: what the claim says about parts
         self._uploads: dict[int, Upload] = {}
-        self._manifests: dict[str, Manifest] = {}  # they never change
         self._fetched: dict[str, tuple[CheckpointInfo, Path]] = {}
 
     # Writing.
 
+    def begin(self, index: int) -> Path:
+        """Return a new folder on the local disk."""
+        self.abandon(index)
+        return Path(self._snapshots.staging.begin(index).folder)
+
+    def snapshot(self, index: int, source: Path | None = None) -> int:
+        """Copy into a folder on the local disk, many small files into one."""
+        return self._snapshots.take(index, source)
+
     def abandon(self, index: int) -> None:
         """Remove the local folder, and forget how far its upload was."""
         self._uploads.pop(index, None)
-        super().abandon(index)
+        self._snapshots.staging.discard(index)
 
     def commit(
         self,
@@ -127,22 +145,17 @@ class RemoteCheckpoints(SnapshotStore):
         metrics: Mapping[str, Any],
         attempt: int,
         time: float,
-        source: Path | None = None,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
         """Claim, files in parallel, manifest."""
         name = checkpoint_name(index)
-        if source is not None:
-            self.snapshot(index, source)
-        folder = self._begun.get(index)
-        if folder is None:
-            raise CheckpointError(f"{name} was not begun; call begin({index}) first, or give a source folder")
-        upload = None
+        staged = self._snapshots.staging.sealed(index)
+        upload = self._uploads.get(index)
         try:
-            upload = self._uploads.get(index)
-            folders, files = self._files(folder)
+            folders, files = _contents(staged)
             if upload is None:
-                upload = Upload(self._storage, name, files, self._before(), self._packing, self._folder)
+                before, make_folder = self._before(), self._snapshots.make_folder
+                upload = Upload(self._storage, name, files, before, self._packing, make_folder)
             else:
                 self._refuse_given_up(name)
             self._claim(index, attempt, upload.in_parts())
@@ -171,28 +184,42 @@ class RemoteCheckpoints(SnapshotStore):
                 with contextlib.suppress(StorageError):
                     self._storage.delete_many(upload.sent)
             raise
-        self._manifests[name] = manifests.decode(data, name)
-        del self._uploads[index], self._begun[index]
-        self._learn(folder, files, {entry.path: entry for entry in entries}, name, upload.facts, upload.alike)
+        committed = manifests.decode(data, name)
+        assert isinstance(committed, Manifest)
+        self._objects.remember(committed)
+        del self._uploads[index]
+        self._snapshots.staging.release(index)
+        self._snapshots.hash_then_remove(
+            staged,
+            partial(
+                hash_files,
+                files,
+                {entry.path: entry for entry in entries},
+                name,
+                upload.fingerprints,
+                # Where everything changes from one to the next, hashing would be for nothing.
+                upload.resembles or not self._snapshots.has_latest,
+            ),
+        )
         return info
 
-    def _before(self) -> Stored:
+    def _before(self) -> StoredFiles:
         """Return what the checkpoint before holds."""
-        self._learned()
-        if self._newest is not None:
-            return self._newest
+        latest = self._snapshots.latest()
+        if latest is not None:
+            return latest
         if not self._fetched:
-            return Stored()
+            return StoredFiles()
         name = max(self._fetched)
         root = str(self._fetched[name][1])
-        entries = {entry.path: entry for entry in self._manifest(name).files}
+        entries = {entry.path: entry for entry in self._objects.manifest(name).files}
         files = [LocalFile(entry.path, entry.size, os.path.join(root, entry.path)) for entry in entries.values()]
-        return copies(files, entries, name)
+        return compare_copies(files, entries, name)
 
     def _claim(self, index: int, attempt: int, parts: list[str]) -> None:
         name = checkpoint_name(index)
         key = f"{name}/{CLAIM_FILE}"
-        data = msgspec.json.encode(_Claim(attempt, self._token, parts))
+        data = msgspec.json.encode(Claim(attempt, self._token, parts))
         if index in self._claimed:
             if self._claimed[index] != parts:
                 self._storage.write(key, data)
@@ -201,7 +228,7 @@ class RemoteCheckpoints(SnapshotStore):
         try:
             self._storage.write_new(key, data)
         except KeyExistsError as error:
-            owner = self._claim_of(name)
+            owner = self._objects.claim(name)
             if owner is None or owner.token != self._token:
                 by = f" by attempt {owner.attempt}" if owner else ""
                 raise SupersededError(
@@ -210,12 +237,6 @@ class RemoteCheckpoints(SnapshotStore):
         if self._storage.exists(f"{name}/{MANIFEST_FILE}"):
             self._refuse_published(name)
         self._claimed[index] = parts
-
-    def _claim_of(self, name: str) -> _Claim | None:
-        try:
-            return msgspec.json.decode(self._storage.read(f"{name}/{CLAIM_FILE}"), type=_Claim)
-        except (KeyMissingError, msgspec.DecodeError, UnicodeDecodeError):
-            return None
 
     def _publish(self, name: str, data: bytes) -> None:
         key = f"{name}/{MANIFEST_FILE}"
@@ -227,35 +248,40 @@ class RemoteCheckpoints(SnapshotStore):
                 self._refuse_published(name)
 
     def _refuse_deleted(self, name: str) -> None:
-        """Take away claim and manifest, which were just written, if the experiment has been deleted."""
-        if self._place is None:
+        """Remove claim and manifest, which were just written, if the experiment has been deleted."""
+        if self._experiment is None:
             return
         try:
-            if self._place.exists(EXPERIMENT_KEY):
+            if self._experiment.exists(EXPERIMENT_KEY):
                 return
         except StorageDeniedError as error:
-            # Keys that may do no more than they must. What comes behind a deletion stays then.
-            logger.debug("whether the experiment was deleted is not looked at: %s", error)
-            self._place = None
+            # Keys that may do no more than they must. What is written after a deletion stays then.
+            logger.debug("whether the experiment was deleted cannot be checked: %s", error)
+            self._experiment = None
             return
         self._storage.delete_many([f"{name}/{MANIFEST_FILE}", f"{name}/{CLAIM_FILE}"])
-        raise SupersededError(f"{self.uri} has been deleted with its experiment while this attempt was at work")
+        raise SupersededError(f"{self.uri} was deleted with its experiment while this attempt was running")
 
     def _refuse_given_up(self, name: str) -> None:
-        with contextlib.suppress(KeyMissingError):
-            if manifests.tombstone_time(self._storage.read(f"{name}/{MANIFEST_FILE}")) is not None:
-                self._refuse_published(name)
+        with contextlib.suppress(KeyMissingError, CheckpointError):
+            data = self._storage.read(f"{name}/{MANIFEST_FILE}")
+            if isinstance(manifests.decode(data, name), Tombstone):
+                raise self._given_up(name)
 
     def _refuse_published(self, name: str) -> None:
         where = f"{name} in {self.uri}"
-        data = self._storage.read(f"{name}/{MANIFEST_FILE}")
-        if manifests.tombstone_time(data) is not None:
-            raise SupersededError(f"{where} was given up by a later attempt; this one has been superseded")
         try:
-            owner = f" by attempt {manifests.decode(data, where).checkpoint.attempt}"
+            found = manifests.decode(self._storage.read(f"{name}/{MANIFEST_FILE}"), where)
         except CheckpointError:
             owner = ""  # damaged; still not ours to replace
+        else:
+            if isinstance(found, Tombstone):
+                raise self._given_up(name)
+            owner = f" by attempt {found.checkpoint.attempt}"
         raise SupersededError(f"{where} has been committed{owner}; a committed checkpoint is never replaced")
+
+    def _given_up(self, name: str) -> SupersededError:
+        return SupersededError(f"{name} in {self.uri} was given up by a later attempt; this one has been superseded")
 
     # Reading.
 
@@ -265,58 +291,73 @@ class RemoteCheckpoints(SnapshotStore):
         if kept is not None:
             refuse_other(kept[0], info, f"{info.name} in {self.uri}")
             return kept[1]
-        self._read(info.name, +1)
-        try:
-            target = Path(self._folder(f"fetched-{info.name}"))
+        with self._pins.pinned(info.name):
+            target = Path(self._snapshots.make_folder(f"fetched-{info.name}"))
             try:
                 self.download(info, target)
             except BaseException:
                 shutil.rmtree(target, ignore_errors=True)
                 raise
-        finally:
-            self._read(info.name, -1)
         self._fetched[info.name] = (info, target)
         return target
 
     def download(self, info: CheckpointInfo, target: Path, progress: Progress | None = None) -> None:
         """Write a checkpoint's files into an empty local folder and verify them; errors as of `fetch`."""
-        where = f"{info.name} in {self.uri}"
-        found = self._manifest(info.name)
-        refuse_other(found.checkpoint, info, where)
+        found = self._objects.manifest(info.name)
+        refuse_other(found.checkpoint, info, f"{info.name} in {self.uri}")
         Download(self._storage, found, target, progress).run(_THREADS)
 
-    def _is_damage(self, error: CheckpointError | StorageError) -> bool:
-        # A full local disk or missing rights say nothing about the checkpoint: an older one would be no better.
-        return isinstance(error, CheckpointError)
+    def verify(self, info: CheckpointInfo) -> None:
+        """Download the checkpoint and remove the copy at once."""
+        with TemporaryDirectory(prefix="trialpod-verify-", dir=self._scratch) as folder:
+            self.download(info, Path(folder))
 
-    # Keeping order.
+    def latest_valid(self, infos: Sequence[CheckpointInfo]) -> tuple[CheckpointInfo | None, list[str]]:
+        """Fetch one after the other, the latest first."""
+        # A full local disk or missing rights say nothing about the checkpoint: an older one would be no better.
+        return find_latest_valid(infos, self.fetch, (CheckpointError,))
+
+    def committed(self) -> list[CheckpointInfo]:
+        """Return the checkpoints that have a readable manifest."""
+        found: list[CheckpointInfo] = []
+
+        def read(name: str) -> None:
+            manifest = self._objects.find_manifest(name)
+            if manifest is not None:
+                found.append(manifest.checkpoint)
+
+        keys = self._objects.keys()
+        run_all([partial(read, name) for name in keys if f"{name}/{MANIFEST_FILE}" in keys[name]], _THREADS)
+        return sorted(found, key=lambda info: info.index)
+
+    # Garbage collection and indices.
 
     def delete(self, name: str, *, attempt: int | None = None) -> None:
         """Remove the manifest, then the objects that no other manifest refers to."""
-        self._refuse_bad_name(name)
-        self._refuse_read(name)
-        keys = self._keys()
+        refuse_bad_name(name)
+        self._pins.refuse_pinned(name)
+        keys = self._objects.keys()
         if name not in keys:
             return
         if attempt is not None:
             self._refuse_superseded(keys, attempt)
-        needed = self._needed(keys, without={name})
+        needed = self._objects.referenced(keys, without={name})
         key = f"{name}/{MANIFEST_FILE}"
         doomed = keys[name] - {key}
         if key in keys[name]:
-            data = self._storage.read(key)
-            if manifests.tombstone_time(data) is not None:
-                return
-            with contextlib.suppress(CheckpointError):
-                doomed |= _objects(manifests.decode(data, key))
+            with contextlib.suppress(CheckpointError):  # of a damaged one only what is below its name goes
+                found = manifests.decode(self._storage.read(key), key)
+                if isinstance(found, Tombstone):
+                    return
+                doomed |= found.object_keys()
             self._storage.delete(key)
-        self._manifests.pop(name, None)
+        self._objects.forget(name)
         self._storage.delete_many(sorted(doomed - needed))
         if not keys[name] & needed:
             self._forget_claim(name)
 
     def _forget_claim(self, name: str) -> None:
-        """Forget one whose objects are all gone; the newest says below which no index is free."""
+        """Forget one whose objects are all removed; the newest says below which no index is free."""
         index = checkpoint_index(name)
         if index is not None and index in self._claimed and index != max(self._claimed):
             del self._claimed[index]
@@ -325,85 +366,55 @@ class RemoteCheckpoints(SnapshotStore):
         for name, present in keys.items():
             if checkpoint_index(name) in self._claimed:
                 continue
-            owner = 0
-            if f"{name}/{MANIFEST_FILE}" in present:
-                found = self._manifest_or_none(name)
-                owner = found.checkpoint.attempt if found is not None else 0
-            elif f"{name}/{CLAIM_FILE}" in present:
-                claim = self._claim_of(name)
-                owner = claim.attempt if claim is not None else 0
+            owner = self._objects.owner(name, present)
             if owner > attempt:
                 raise SupersededError(
                     f"{name} in {self.uri} was begun by attempt {owner}; attempt {attempt} has been superseded and "
                     "may not change anything"
                 )
 
-    def committed(self) -> list[CheckpointInfo]:
-        """Return the checkpoints that have a readable manifest."""
-        names = [name for name, keys in self._keys().items() if f"{name}/{MANIFEST_FILE}" in keys]
-        found: list[CheckpointInfo] = []
-
-        def look(name: str) -> None:
-            manifest = self._manifest_or_none(name)
-            if manifest is not None:
-                found.append(manifest.checkpoint)
-
-        run_all([partial(look, name) for name in names], _THREADS)
-        return sorted(found, key=lambda info: info.index)
-
     def sweep(self, known: Collection[str], *, attempt: int | None = None) -> list[str]:
         """Put tombstones on what is not known, then remove its objects; old tombstones go too."""
-        keys = self._keys()
+        keys = self._objects.keys()
         if attempt is not None:
             # All that goes is in this listing, so nothing of an attempt that begins from now on does.
             self._refuse_superseded({name: keys[name] for name in keys if name not in known}, attempt)
         doomed = {name for name in keys if name not in known and checkpoint_index(name) not in self._claimed}
-        needed = self._needed(keys, without=doomed)
-        removed = []
-        for name in sorted(doomed):
-            key = f"{name}/{MANIFEST_FILE}"
-            garbage = keys[name] - needed - {key}
-            given_up = None
-            if key in keys[name]:
-                with contextlib.suppress(KeyMissingError):
-                    data = self._storage.read(key)
-                    given_up = manifests.tombstone_time(data)
-                    if given_up is None:
-                        with contextlib.suppress(CheckpointError):
-                            garbage |= _objects(manifests.decode(data, key)) - needed
-                        self._storage.write(key, manifests.encode_tombstone(self._wall()))
-            elif garbage:
-                try:
-                    self._storage.write_new(key, manifests.encode_tombstone(self._wall()))
-                except KeyExistsError:
-                    # It has just been committed, by an attempt that does not know yet that it is superseded.
-                    self._storage.write(key, manifests.encode_tombstone(self._wall()))
-            else:
-                continue  # only objects that a later checkpoint still refers to
-            self._manifests.pop(name, None)
-            if given_up is None:
-                self._abort_uploads(name)
-            self._storage.delete_many(sorted(garbage))
-            if given_up is not None and not garbage and self._wall() - given_up > _TOMBSTONE_S:
-                self._storage.delete(key)
-            if given_up is None or garbage:
-                removed.append(name)
-        return removed
+        needed = self._objects.referenced(keys, without=doomed)
+        return [name for name in sorted(doomed) if self._sweep_one(name, keys[name], needed)]
 
-    def _abort_uploads(self, name: str) -> None:
-        """Remove the parts of uploads that were under way when their process ended; MinIO wants exact names."""
-        claim = self._claim_of(name)
-        names = [f"{name}/{part}" for part in claim.parts] if claim is not None else []
-        try:
-            self._storage.abort_uploads([f"{name}/", *names])
-        except StorageUnavailableError:
-            raise
-        except StorageError as error:
-            logger.debug("unfinished uploads are left to the server: %s", error)
+    def _sweep_one(self, name: str, present: set[str], needed: set[str]) -> bool:
+        """Sweep one checkpoint; return whether anything of it was there."""
+        key = f"{name}/{MANIFEST_FILE}"
+        garbage = present - needed - {key}
+        found = None
+        if key in present:
+            with contextlib.suppress(KeyMissingError):
+                data = self._storage.read(key)
+                with contextlib.suppress(CheckpointError):
+                    found = manifests.decode(data, key)
+                if isinstance(found, Manifest):
+                    garbage |= found.object_keys() - needed
+                if not isinstance(found, Tombstone):
+                    self._storage.write(key, manifests.encode_tombstone(self._wall()))
+        elif garbage:
+            # Also where it has just been committed, by an attempt that does not know yet that it is superseded.
+            self._storage.write(key, manifests.encode_tombstone(self._wall()))
+        else:
+            return False  # only objects that a later checkpoint still refers to
+        self._objects.forget(name)
+        if not isinstance(found, Tombstone):
+            self._objects.abort_uploads(name)
+        self._storage.delete_many(sorted(garbage))
+        if isinstance(found, Tombstone) and not garbage:
+            if self._wall() - found.time > _TOMBSTONE_S:
+                self._storage.delete(key)
+            return False
+        return True
 
     def first_free_index(self, at_least: int) -> int:
         """Return the lowest index above that of every object there is."""
-        return self._first_free(self._keys(), at_least)
+        return self._first_free(self._objects.keys(), at_least)
 
     def _first_free(self, keys: Mapping[str, set[str]], at_least: int) -> int:
         used = [index for name in keys if (index := checkpoint_index(name)) is not None]
@@ -412,7 +423,7 @@ class RemoteCheckpoints(SnapshotStore):
     def reserve(self, at_least: int, attempt: int) -> int:
         """Claim the first free index, so that a superseded attempt ends when it comes to it."""
         while True:
-            keys = self._keys()
+            keys = self._objects.keys()
             # Before it claims anything: behind the index at which its successor stops it, it would stop that one.
             self._refuse_superseded(keys, attempt)
             index = self._first_free(keys, at_least)
@@ -420,57 +431,17 @@ class RemoteCheckpoints(SnapshotStore):
                 self._claim(index, attempt, [])
             except CheckpointError:
                 continue
-            with contextlib.suppress(StorageUnavailableError):  # a reservation is not worth to wait for
+            with contextlib.suppress(StorageUnavailableError):  # a reservation is not worth waiting for
                 self._refuse_deleted(checkpoint_name(index))
             return index
 
-    def _keys(self) -> dict[str, set[str]]:
-        """Return the keys that there are, by the name of their checkpoint."""
-        found: dict[str, set[str]] = {}
-        for key in self._storage.list():
-            name, separator, _ = key.partition("/")
-            if separator and checkpoint_index(name) is not None:
-                found.setdefault(name, set()).add(key)
-        return found
-
-    def _needed(self, keys: Mapping[str, set[str]], without: Collection[str]) -> set[str]:
-        needed: set[str] = set()
-        for name, present in keys.items():
-            if name not in without and f"{name}/{MANIFEST_FILE}" in present:
-                found = self._manifest_or_none(name)
-                if found is not None:
-                    needed |= _objects(found)
-        return needed
-
-    def _manifest(self, name: str) -> Manifest:
-        found = self._manifests.get(name)
-        if found is None:
-            where = f"{name} in {self.uri}"
-            key = f"{name}/{MANIFEST_FILE}"
-            try:
-                data = self._storage.read(key)
-            except KeyMissingError as error:
-                if self._storage.list(name):
-                    raise CheckpointError(f"{where} is incomplete: it has no manifest") from error
-                raise CheckpointError(f"{where} does not exist") from error
-            if manifests.tombstone_time(data) is not None:
-                raise CheckpointError(f"{where} does not exist: it was given up before it was complete")
-            found = manifests.decode(data, where)
-            if found.checkpoint.name != name:
-                raise CheckpointError(f"{where} is damaged: it has the manifest of {found.checkpoint.name}")
-            self._manifests[name] = found
-        return found
-
-    def _manifest_or_none(self, name: str) -> Manifest | None:
-        try:
-            return self._manifest(name)
-        except CheckpointError as error:
-            if "does not exist" not in str(error):
-                logger.warning("skipped a damaged checkpoint: %s", error)
-            return None
+    def close(self) -> None:
+        """Remove local copies."""
+        self._snapshots.close()
 
 
-def _objects(manifest: Manifest) -> set[str]:
-    name = manifest.checkpoint.name
-    whole = {entry.at or f"{name}/{entry.path}" for entry in manifest.files if not entry.pieces}
-    return whole | {piece.at for entry in manifest.files for piece in entry.pieces}
+def _contents(staged: Staged) -> tuple[list[str], list[LocalFile]]:
+    """Return the folders of a snapshot, and its files with where they are on this machine."""
+    tree = staged.seal()
+    files = [LocalFile(path, size, os.path.join(staged.folder, path)) for path, size in tree.files.items()]
+    return tree.folders, files + staged.packed

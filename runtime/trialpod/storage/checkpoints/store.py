@@ -1,74 +1,53 @@
 """The checkpoints of one trial: committed as a whole or not there at all, verified when read.
 
-`CheckpointStore` is what the rest of trialpod knows. There are two kinds, chosen by where the storage is:
-`directory_checkpoints` for a folder, `remote_checkpoints` for everything that has no path on this machine.
+`CheckpointStore` is what the rest of trialpod knows; `trialpod.storage.checkpoints.open_checkpoints` chooses between
+`local` for a folder and `remote` for a storage that has no path on this machine.
 
 Invariants of both:
 
 * A checkpoint exists when its manifest has been written, which is the last step. Anything else is garbage.
 * A committed checkpoint is never replaced: of two attempts that commit the same index, the second is refused.
 * What was snapshot is cut off from its source: nothing that happens to the source later reaches the checkpoint.
-* What is being fetched is not deleted by the same store.
+* What is being read is not deleted by the same store.
 * Damage that is found is reported and left where it is.
 * `begin`, `snapshot`, `fetch` and the readers may be called by one thread while another one commits and deletes.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
-from trialpod.storage.base import Storage, StorageUnavailableError
-from trialpod.storage.file_tree import Tree, own_links, snapshot_tree, survey
-from trialpod.storage.layout import MANIFEST_FILE, checkpoint_index, checkpoint_name
-
-if TYPE_CHECKING:
-    from typing import Self
+from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.layout import checkpoint_index
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many are done; it may raise, which gives the commit up."""
+"""Called with the number of bytes done and their total; it may raise, which abandons the operation."""
 
 
-class CheckpointStore:
-    """The checkpoints below one trial's directory; ``CheckpointStore(storage)`` is of the kind that suits `storage`.
+class CheckpointNotFoundError(CheckpointError):
+    """There is no such checkpoint, or it was given up before it was complete."""
 
-    One attempt uses it at a time; another one may be dying meanwhile.
 
-    Args:
-        storage: the trial's directory.
+class CheckpointStore(ABC):
+    """The checkpoints below one trial's directory. One attempt uses it at a time; another one may be dying meanwhile.
+
+    Attributes:
+        uri: where they are, as a user would write it.
     """
 
-    def __new__(cls, storage: Storage, *args: Any, **options: Any) -> Self:  # noqa: ARG004
-        """Choose the kind."""
-        kind: type[CheckpointStore] = cls
-        if cls is CheckpointStore:
-            if storage.local_path("") is not None:
-                from trialpod.storage.checkpoints.local import DirectoryCheckpoints
+    uri: str
 
-                kind = DirectoryCheckpoints
-            else:
-                from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+    # Writing.
 
-                kind = RemoteCheckpoints
-        return object.__new__(kind)  # type: ignore[return-value]
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._begun: dict[int, str] = {}
-        self._readers: Counter[str] = Counter()
-        self._readers_lock = threading.Lock()
-
-    @property
-    def uri(self) -> str:
-        """Where the checkpoints are, as a user would write it."""
-        return self._storage.uri
-
+    @abstractmethod
     def begin(self, index: int) -> Path:
         """Return an empty local folder to write the checkpoint with this index in; `commit` takes what is in it.
 
@@ -78,14 +57,8 @@ class CheckpointStore:
             CheckpointError: the index has a committed checkpoint.
             StorageError: the folder cannot be made.
         """
-        raise NotImplementedError
 
-    def abandon(self, index: int) -> None:
-        """Remove what was begun and not committed under this index, if anything."""
-        begun = self._begun.pop(index, None)
-        if begun is not None:
-            self._discard(begun)
-
+    @abstractmethod
     def snapshot(self, index: int, source: Path | None = None) -> int:
         """Take what is to become the checkpoint with this index, and return its size in bytes.
 
@@ -101,31 +74,8 @@ class CheckpointStore:
                 has a committed checkpoint.
             StorageError: the local disk is full or refuses; when full, with the space needed and free.
         """
-        name = checkpoint_name(index)
-        begun = self._begun.get(index)
-        if source is not None and begun is not None and source.absolute() == Path(begun):
-            source = None
-        if source is None:
-            if begun is None:
-                raise CheckpointError(f"{name} was not begun; call begin({index}) first, or give a source folder")
-            try:
-                survey(begun)  # finds what cannot be copied, before anything is changed
-                own_links(begun)
-                return _without_ours(survey(begun)).size
-            except BaseException:
-                self.abandon(index)
-                raise
-        if begun is not None and any(Path(begun).iterdir()):
-            raise CheckpointError(f"{begun} was written to; commit it without a source, or leave it empty")
-        tree = _without_ours(survey(str(source)))
-        target = begun if begun is not None else str(self.begin(index))
-        try:
-            self._take(str(source), target, tree)
-        except BaseException:
-            self.abandon(index)
-            raise
-        return tree.size
 
+    @abstractmethod
     def commit(
         self,
         index: int,
@@ -134,13 +84,12 @@ class CheckpointStore:
         metrics: Mapping[str, Any],
         attempt: int,
         time: float,
-        source: Path | None = None,
         progress: Progress | None = None,
     ) -> CheckpointInfo:
-        """Make the checkpoint with this index exist as a whole.
+        """Make the checkpoint that was begun or snapshot under this index exist as a whole.
 
         When this fails nothing of it is left, except after a StorageUnavailableError: then the same call may be made
-        again, and goes on from where it was.
+        again, and resumes where it was.
 
         Args:
             index: its number within the trial.
@@ -148,48 +97,55 @@ class CheckpointStore:
             metrics: that result, flattened; only scalars are kept.
             attempt: number of the attempt that commits it.
             time: seconds since the epoch.
-            source: a folder to copy; None takes what was begun or snapshot.
-            progress: told how far it is; it is called at least once before the step that makes the checkpoint exist.
+            progress: called at least once before the step that makes the checkpoint exist.
 
         Raises:
-            CheckpointError: the source is missing, changed meanwhile, or holds what cannot be copied; or the index
-                was committed by someone else.
+            CheckpointError: it was not begun, changed meanwhile, or holds what cannot be copied; or the index was
+                committed by another attempt.
             StorageError: the storage is full or refuses; when full, with the space needed and free.
             StorageUnavailableError: the storage cannot be reached for now.
         """
-        raise NotImplementedError
 
+    @abstractmethod
+    def abandon(self, index: int) -> None:
+        """Remove what was begun and not committed under this index, if anything."""
+
+    # Reading.
+
+    @abstractmethod
     def fetch(self, info: CheckpointInfo) -> Path:
         """Return a local folder with a checkpoint, to be read only, after verifying every file's size and checksum.
 
-        Right after `newest_whole` has returned the same checkpoint, it is not verified again.
+        Right after `latest_valid` has returned the same checkpoint, it is not verified again.
 
         Raises:
             CheckpointError: it is missing or damaged, or another one now has its name.
             StorageError: a file cannot be read.
         """
-        raise NotImplementedError
 
-    def newest_whole(self, infos: Sequence[CheckpointInfo]) -> tuple[CheckpointInfo | None, list[str]]:
-        """Return the one with the highest index that verifies, and a warning for each newer one that does not.
+    @abstractmethod
+    def download(self, info: CheckpointInfo, target: Path, progress: Progress | None = None) -> None:
+        """Write a checkpoint's files into an empty local folder and verify them; errors as of `fetch`."""
+
+    @abstractmethod
+    def verify(self, info: CheckpointInfo) -> None:
+        """Read the whole checkpoint; errors as of `fetch`."""
+
+    @abstractmethod
+    def latest_valid(self, infos: Sequence[CheckpointInfo]) -> tuple[CheckpointInfo | None, list[str]]:
+        """Return the one with the highest index that verifies, and a warning for each later one that does not.
 
         Raises:
             StorageUnavailableError: the storage cannot be reached for now; that says nothing about a checkpoint.
         """
-        warnings: list[str] = []
-        for info in sorted(infos, key=lambda info: info.index, reverse=True):
-            try:
-                self._verify(info)
-            except StorageUnavailableError:
-                raise
-            except (CheckpointError, StorageError) as error:
-                if not self._is_damage(error):
-                    raise
-                warnings.append(f"skipped {info.name} (iteration {info.iteration}): {error}")
-            else:
-                return info, warnings
-        return None, warnings
 
+    @abstractmethod
+    def committed(self) -> list[CheckpointInfo]:
+        """Return the checkpoints whose manifest is there and readable, oldest first; damaged ones are logged."""
+
+    # Garbage collection and indices.
+
+    @abstractmethod
     def delete(self, name: str, *, attempt: int | None = None) -> None:
         """Remove a checkpoint; nothing happens if it is not there.
 
@@ -201,31 +157,27 @@ class CheckpointStore:
             CheckpointError: `name` is not a checkpoint's name, or a later attempt wrote it, or it is being read.
             StorageError: it cannot be removed.
         """
-        raise NotImplementedError
 
-    def committed(self) -> list[CheckpointInfo]:
-        """Return the checkpoints whose manifest is there and readable, oldest first; damaged ones are logged."""
-        raise NotImplementedError
-
+    @abstractmethod
     def sweep(self, known: Collection[str], *, attempt: int | None = None) -> list[str]:
-        """Remove what attempts that are gone left behind, and return the names of what was removed.
+        """Remove what ended attempts left behind, and return the names of what was removed.
 
         That is everything but this store's own uploads and the checkpoints in `known`. A known one stays, even if it
         is damaged. Call it only when no other attempt of the trial is the current one.
 
         Args:
             known: names of the checkpoints that the trial has.
-            attempt: who asks; it may no longer be the current one without knowing.
+            attempt: the caller's attempt; it may no longer be the current one without knowing.
 
         Raises:
             CheckpointError: a later attempt has begun.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def first_free_index(self, at_least: int) -> int:
         """Return the lowest index from `at_least` on that is above that of everything there is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reserve(self, at_least: int, attempt: int) -> int:
         """Return an index as of `first_free_index` that no other attempt can commit any more.
 
@@ -234,43 +186,67 @@ class CheckpointStore:
             StorageError: the storage refuses.
             StorageUnavailableError: the storage cannot be reached for now.
         """
-        return self.first_free_index(at_least)
 
+    @abstractmethod
     def close(self) -> None:
         """Remove local copies; the store is not used any more."""
 
-    def _discard(self, folder: str) -> None:
-        """Remove a local folder that `begin` has made."""
-        shutil.rmtree(folder, ignore_errors=True)
 
-    def _take(self, source: str, target: str, tree: Tree) -> None:
-        """Copy what `tree` lists from `source` into the empty folder `target`."""
-        snapshot_tree(source, target, tree)
+class Pins:
+    """The checkpoints that are being read, which their store must not delete meanwhile. Any thread may use it."""
 
-    def _verify(self, info: CheckpointInfo) -> None:
-        self.fetch(info)
+    def __init__(self) -> None:
+        self._readers: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
-    def _is_damage(self, error: CheckpointError | StorageError) -> bool:
-        return True
+    def add(self, name: str) -> None:
+        """Pin a checkpoint; each call needs one of `remove`."""
+        with self._lock:
+            self._readers[name] += 1
 
-    def _read(self, name: str, change: int) -> None:
-        with self._readers_lock:
-            self._readers[name] += change
+    def remove(self, name: str) -> None:
+        """Take back one pin."""
+        with self._lock:
+            self._readers[name] -= 1
 
-    def _refuse_read(self, name: str) -> None:
-        with self._readers_lock:
+    @contextmanager
+    def pinned(self, name: str) -> Iterator[None]:
+        """Pin a checkpoint for a while."""
+        self.add(name)
+        try:
+            yield
+        finally:
+            self.remove(name)
+
+    def refuse_pinned(self, name: str) -> None:
+        """Raise CheckpointError if the checkpoint is being read."""
+        with self._lock:
             if self._readers[name] > 0:
                 raise CheckpointError(f"{name} is being read; it is removed later")
 
-    @staticmethod
-    def _refuse_bad_name(name: str) -> None:
-        if checkpoint_index(name) is None:
-            raise CheckpointError(f"{name!r} is not the name of a checkpoint ('checkpoint_000000')")
+
+def find_latest_valid(
+    infos: Sequence[CheckpointInfo],
+    verify: Callable[[CheckpointInfo], object],
+    damage: tuple[type[CheckpointError | StorageError], ...],
+) -> tuple[CheckpointInfo | None, list[str]]:
+    """Do what `CheckpointStore.latest_valid` says; `damage` are those errors that an older one may not have."""
+    warnings: list[str] = []
+    for info in sorted(infos, key=lambda info: info.index, reverse=True):
+        try:
+            verify(info)
+        except StorageUnavailableError:
+            raise
+        except damage as error:
+            warnings.append(f"skipped {info.name} (iteration {info.iteration}): {error}")
+        else:
+            return info, warnings
+    return None, warnings
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that a manifest keeps."""
-    return {key: value for key, value in metrics.items() if _scalar(value)}
+    return {key: value for key, value in metrics.items() if _is_scalar(value)}
 
 
 def refuse_other(found: CheckpointInfo, asked: CheckpointInfo, where: str) -> None:
@@ -282,13 +258,13 @@ def refuse_other(found: CheckpointInfo, asked: CheckpointInfo, where: str) -> No
         )
 
 
-def _without_ours(tree: Tree) -> Tree:
-    # A checkpoint that was fetched and is committed again brings its old manifest along.
-    tree.files.pop(MANIFEST_FILE, None)
-    return tree
+def refuse_bad_name(name: str) -> None:
+    """Raise CheckpointError if this is not the name of a checkpoint."""
+    if checkpoint_index(name) is None:
+        raise CheckpointError(f"{name!r} is not the name of a checkpoint ('checkpoint_000000')")
 
 
-def _scalar(value: Any) -> bool:
+def _is_scalar(value: Any) -> bool:
     if value is None or isinstance(value, (bool, int, float, str)):
         return True
     return hasattr(value, "dtype") and getattr(value, "shape", None) == ()  # NumPy's numbers

@@ -22,14 +22,12 @@ from pathlib import Path
 from trialpod.errors import StorageError
 from trialpod.storage.base import Storage, StorageUnavailableError, storage_error
 from trialpod.storage.checkpoints import deduplication
-from trialpod.storage.checkpoints.deduplication import Facts, LocalFile, Match, Stored
-from trialpod.storage.checkpoints.packing import PACK_PREFIX, Packing, is_pack, packs
-from trialpod.storage.file_tree import FileEntry, Piece
+from trialpod.storage.checkpoints.deduplication import Fingerprint, Match, StoredFiles
+from trialpod.storage.checkpoints.manifest import FileEntry, Piece
+from trialpod.storage.checkpoints.packing import Packing, is_pack, packs
+from trialpod.storage.checkpoints.staging import LocalFile
+from trialpod.storage.layout import BLOCKS_PREFIX, COPY_PREFIX, PACK_PREFIX
 from trialpod.storage.parallel import run_all
-
-CLAIM_FILE = ".trialpod-claim"
-BLOCKS_PREFIX = ".trialpod-blocks-"
-COPY_PREFIX = ".trialpod-copy-"
 
 _PARTS_FROM = 5 * 1024 * 1024
 _SMALL_BYTES = 64 * 1024
@@ -56,15 +54,15 @@ class Upload:
         storage: Storage,
         name: str,
         files: Sequence[LocalFile],
-        stored: Stored,
+        stored: StoredFiles,
         packing: Packing | None,
         scratch: Callable[[str], str],
     ) -> None:
         self.sent: list[str] = []
         """Keys that were, or may have been, written."""
-        self.facts: dict[str, Facts] = {}
+        self.fingerprints: dict[str, Fingerprint] = {}
         """What comparing has found out about files, by path."""
-        self.alike = False
+        self.resembles = False
         """Whether anything looked like what is stored."""
         self._storage = storage
         self._name = name
@@ -153,11 +151,11 @@ class Upload:
 
     def _compare(self, files: list[LocalFile]) -> None:
         for file, descriptor in deduplication.opened(files):
-            facts: Facts = (deduplication.samples(file, descriptor), {})
-            match, alike = self._stored.match(file, descriptor, facts)
+            fingerprint: Fingerprint = (deduplication.samples(file, descriptor), {})
+            match, resembles = self._stored.match(file, descriptor, fingerprint)
             with self._lock:
-                self.facts[file.path] = facts
-                self.alike = self.alike or alike
+                self.fingerprints[file.path] = fingerprint
+                self.resembles = self.resembles or resembles
             if match is not None and (self._is_whole(file.path, match) or self._worthwhile(file, match)):
                 with self._lock:
                     self._matches[file.path] = match
@@ -172,7 +170,7 @@ class Upload:
             return False
         changed = self._changed_bytes(file, match)
         entry = match.known.entry
-        return changed <= file.size // 2 and (entry.held or entry.size) + changed <= 2 * file.size
+        return changed <= file.size // 2 and (entry.stored_bytes or entry.size) + changed <= 2 * file.size
 
     @staticmethod
     def _changed_bytes(file: LocalFile, match: Match) -> int:
@@ -186,12 +184,12 @@ class Upload:
             needs[path] = set()
             for block in match.same:
                 for piece in match.known.ranges(*deduplication.block_span(self._files[path].size, block)):
-                    used[piece.at] += piece.size
-                    needs[path].add(piece.at)
+                    used[piece.key] += piece.size
+                    needs[path].add(piece.key)
         plain: dict[str, str] = {}
         for path, match in self._matches.items():
             entry = match.known.entry
-            if self._is_whole(path, match) and not entry.at and not entry.pieces:
+            if self._is_whole(path, match) and not entry.key and not entry.pieces:
                 plain.setdefault(next(iter(needs[path])), path)
         wanted = sorted(key for key in used if 2 * used[key] >= self._stored.object_bytes.get(key, 0))
         run_all(
@@ -221,15 +219,15 @@ class Upload:
     def _placed(self, piece: Piece) -> Piece:
         if not self._stored.foreign:
             return piece
-        return Piece(self._copied[piece.at], piece.offset, piece.size)
+        return Piece(self._copied[piece.key], piece.offset, piece.size)
 
     def _unchanged(self, path: str, match: Match) -> FileEntry:
         known = match.known
         pieces = tuple(self._placed(piece) for piece in known.pieces)
         entry = known.entry
         if len(pieces) > 1 or entry.pieces:
-            return FileEntry(path, entry.size, entry.checksum, pieces=pieces, held=entry.held)
-        at = "" if pieces[0].at == f"{self._name}/{path}" else pieces[0].at
+            return FileEntry(path, entry.size, entry.checksum, pieces=pieces, stored_bytes=entry.stored_bytes)
+        at = "" if pieces[0].key == f"{self._name}/{path}" else pieces[0].key
         return FileEntry(path, entry.size, entry.checksum, at, pieces[0].offset)
 
     # Sending.
@@ -258,8 +256,8 @@ class Upload:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         entry = match.known.entry
-        held = (entry.held or entry.size) + self._changed_bytes(file, match)
-        self._note(FileEntry(file.path, file.size, whole, pieces=tuple(pieces), held=held))
+        stored_bytes = (entry.stored_bytes or entry.size) + self._changed_bytes(file, match)
+        self._note(FileEntry(file.path, file.size, whole, pieces=tuple(pieces), stored_bytes=stored_bytes))
         return True
 
     def _write_changed(self, file: LocalFile, match: Match, local: str, key: str) -> tuple[list[Piece], int]:
@@ -281,8 +279,8 @@ class Upload:
                         written += length
                     for piece in ranges:
                         last = found[-1] if found else None
-                        if last is not None and (last.at, last.offset + last.size) == (piece.at, piece.offset):
-                            found[-1] = Piece(last.at, last.offset, last.size + piece.size)
+                        if last is not None and (last.key, last.offset + last.size) == (piece.key, piece.offset):
+                            found[-1] = Piece(last.key, last.offset, last.size + piece.size)
                         else:
                             found.append(piece)
                 whole = deduplication.checksum(file, descriptor)

@@ -221,10 +221,10 @@ class S3Storage(Storage):
 
     def put_directory(self, local: Path, prefix: str) -> None:
         """Send the files below a folder, several at a time. Empty folders are not kept: S3 has none."""
-        from trialpod.storage.file_tree import survey
+        from trialpod.storage.file_tree import scan_tree
 
         checked_key(prefix, root_allowed=True)
-        tree = survey(os.fspath(local))
+        tree = scan_tree(os.fspath(local))
         below = f"{prefix}/" if prefix else ""
         run_all(
             (partial(self.put_file, Path(local, path), below + path) for path in tree.files),

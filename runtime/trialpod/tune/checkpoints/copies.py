@@ -18,7 +18,8 @@ from pathlib import Path
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import Storage, storage_error
-from trialpod.storage.checkpoints.remote import SCRATCH_VARIABLE, RemoteCheckpoints
+from trialpod.storage.checkpoints import open_checkpoints
+from trialpod.storage.layout import SCRATCH_VARIABLE
 
 Key = tuple[str, int, float]
 """URI, attempt and time: what tells a checkpoint from a later one at the same place."""
@@ -27,7 +28,7 @@ Key = tuple[str, int, float]
 def download(storage: Storage, info: CheckpointInfo, target: Path) -> None:
     """Download a checkpoint into an empty folder, verified; on an error the folder is empty again."""
     try:
-        RemoteCheckpoints(storage).download(info, target)
+        open_checkpoints(storage).download(info, target)
     except BaseException:
         for name in os.listdir(target):
             with contextlib.suppress(OSError):

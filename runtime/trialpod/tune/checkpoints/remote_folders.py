@@ -28,9 +28,9 @@ def find(uri: str) -> tuple[str, CheckpointInfo, Storage] | None:
     storage = open_storage(trial)
     if not storage.exists(f"{name}/{MANIFEST_FILE}"):
         return None
-    from trialpod.storage.checkpoints.store import CheckpointStore
+    from trialpod.storage.checkpoints import open_checkpoints
 
-    for info in CheckpointStore(storage).committed():
+    for info in open_checkpoints(storage).committed():
         if info.name == name:
             return trial, info, storage
     raise CheckpointError(f"the manifest of the checkpoint {uri} is damaged; take an earlier checkpoint of the trial")

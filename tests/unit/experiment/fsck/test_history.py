@@ -12,7 +12,7 @@ import pytest
 
 from trialpod.cli.main import main
 from trialpod.protocol.messages import AttemptEnd, TrainableRef
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.registry import open_storage
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
@@ -66,7 +66,7 @@ class Stand:
 
     def checkpoint(self, trial_id: str, index: int, iteration: int) -> Path:
         folder = self.host.files.path(self.host.engine.state.trials[trial_id])
-        store = CheckpointStore(open_storage(str(folder)))
+        store = open_checkpoints(open_storage(str(folder)))
         (store.begin(index) / "state").write_text("1234")
         info = store.commit(index, iteration=iteration, metrics={}, attempt=1, time=1000.0)
         self.apply(events.CheckpointsChanged(trial_id=trial_id, attempt=1, committed=[info]))

@@ -75,7 +75,7 @@ def test_checkpoints_that_an_attempt_could_not_remove_are_removed(
     replica = Replica(tmp_path / "here", storage)
     replica.remove_soon("trial_0", ["checkpoint_000001", "checkpoint_000000"])
     with monkeypatch.context() as patch:
-        patch.setattr("trialpod_operator.experiment.replica.replica.CheckpointStore", away)
+        patch.setattr("trialpod_operator.experiment.replica.replica.open_checkpoints", away)
         with pytest.raises(StorageUnavailableError):
             replica.copy()
     assert replica.files_due("trial_0")

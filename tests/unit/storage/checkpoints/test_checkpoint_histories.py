@@ -15,8 +15,10 @@ from memory_storage import Died, MemoryStorage
 
 from trialpod.errors import CheckpointError
 from trialpod.storage.base import StorageUnavailableError
+from trialpod.storage.checkpoints.manifest import Manifest, decode
 from trialpod.storage.checkpoints.packing import Packing
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
+from trialpod.storage.layout import MANIFEST_FILE
 
 FILES = st.dictionaries(
     st.sampled_from(["a", "b", "c/d", "c/e", "f"]),
@@ -45,7 +47,7 @@ class Histories(RuleBasedStateMachine):
     def next_attempt(self):
         self.attempt += 1
         self.storage = MemoryStorage(self.storage.values)
-        self.store = RemoteCheckpoints(self.storage, scratch=self.folder, packing=PACKING)
+        self.store = RemoteCheckpointStore(self.storage, scratch=self.folder, packing=PACKING)
         swept = self.store.sweep([info.name for info in self.known])
         assert not set(swept) & {info.name for info in self.known}
         for name in swept:
@@ -70,7 +72,8 @@ class Histories(RuleBasedStateMachine):
         return folder
 
     def commit(self, store, index, files, attempt):
-        return store.commit(index, iteration=index, metrics={}, attempt=attempt, time=1.0, source=self.source(files))
+        store.snapshot(index, self.source(files))
+        return store.commit(index, iteration=index, metrics={}, attempt=attempt, time=1.0)
 
     @rule(files=FILES)
     def commits(self, files):
@@ -169,12 +172,9 @@ class Histories(RuleBasedStateMachine):
         self.next_attempt()
         needed = set()
         for info in self.known:
-            manifest = self.store._manifest(info.name)
-            needed |= {
-                key
-                for entry in manifest.files
-                for key in ([piece.at for piece in entry.pieces] or [entry.at or f"{info.name}/{entry.path}"])
-            }
+            manifest = decode(self.storage.values[f"{info.name}/{MANIFEST_FILE}"], info.name)
+            assert isinstance(manifest, Manifest)
+            needed |= manifest.object_keys()
         for key in self.storage.values:
             path = key.partition("/")[2]
             assert key in needed or path in (".trialpod-manifest.json", ".trialpod-claim"), key
@@ -183,7 +183,7 @@ class Histories(RuleBasedStateMachine):
     def every_committed_checkpoint_can_be_restored(self):
         if not self.committed and not self.known:
             return
-        reader = RemoteCheckpoints(MemoryStorage(self.storage.values), scratch=self.folder)
+        reader = RemoteCheckpointStore(MemoryStorage(self.storage.values), scratch=self.folder)
         found = reader.committed()
         assert {info.name for info in self.known} <= {info.name for info in found}
         for info in found:

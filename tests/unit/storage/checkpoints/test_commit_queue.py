@@ -10,7 +10,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter, size_text
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 
 WAIT_S = 20.0
 
@@ -32,7 +32,7 @@ class Gate:
 class World:
     def __init__(self, folder, **options):
         self.storage = MemoryStorage()
-        self.store = RemoteCheckpoints(self.storage, scratch=folder)
+        self.store = RemoteCheckpointStore(self.storage, scratch=folder)
         self.told = []
         self.superseded = None
         self.writer = CheckpointWriter(

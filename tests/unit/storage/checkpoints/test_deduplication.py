@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from trialpod.errors import CheckpointError
 from trialpod.storage.checkpoints import deduplication
-from trialpod.storage.checkpoints.deduplication import Known, LocalFile, Stored
-from trialpod.storage.file_tree import FileEntry, Piece
+from trialpod.storage.checkpoints.deduplication import StoredFile, StoredFiles
+from trialpod.storage.checkpoints.manifest import FileEntry, Piece
+from trialpod.storage.checkpoints.staging import LocalFile
 
 MEBIBYTE = 1024 * 1024
 
@@ -32,12 +33,12 @@ def test_blocks_cover_a_file_without_a_gap(size):
 def test_ranges_of_a_file_in_pieces_are_where_its_bytes_are(sizes, data):
     objects = {f"o{number}": bytes(os.urandom(size + 3)) for number, size in enumerate(sizes)}
     pieces = tuple(Piece(f"o{number}", number % 4, size) for number, size in enumerate(sizes))
-    whole = b"".join(objects[piece.at][piece.offset : piece.offset + piece.size] for piece in pieces)
-    known = Known(FileEntry("f", sum(sizes), 0, pieces=pieces), "c", ((), {}))
+    whole = b"".join(objects[piece.key][piece.offset : piece.offset + piece.size] for piece in pieces)
+    known = StoredFile(FileEntry("f", sum(sizes), 0, pieces=pieces), "c", ((), {}))
     start = data.draw(st.integers(0, len(whole)))
     length = data.draw(st.integers(0, len(whole) - start))
     found = b"".join(
-        objects[piece.at][piece.offset : piece.offset + piece.size] for piece in known.ranges(start, length)
+        objects[piece.key][piece.offset : piece.offset + piece.size] for piece in known.ranges(start, length)
     )
     assert found == whole[start : start + length]
 
@@ -45,7 +46,7 @@ def test_ranges_of_a_file_in_pieces_are_where_its_bytes_are(sizes, data):
 def stored(path, name="c"):
     file = LocalFile(path.name, path.stat().st_size, str(path))
     entry = FileEntry(path.name, file.size, zlib.crc32(path.read_bytes()))
-    return deduplication.learn([file], {path.name: entry}, name, {}, True, lambda: False)
+    return deduplication.hash_files([file], {path.name: entry}, name, {}, True, lambda: False)
 
 
 def match(known, path):
@@ -63,9 +64,9 @@ def test_blocks_are_the_same_by_content_not_by_their_samples(tmp_path):
     with open(path, "r+b") as file:
         file.seek(MEBIBYTE + 50_000)  # behind the sample
         file.write(b"other")
-    found, alike = match(before, path)
+    found, resembles = match(before, path)
     assert found.same == {0, 2, 3}
-    assert alike
+    assert resembles
 
 
 def test_a_file_in_which_all_changed_looks_like_nothing(tmp_path):
@@ -74,7 +75,7 @@ def test_a_file_in_which_all_changed_looks_like_nothing(tmp_path):
     before = stored(path)
     path.write_bytes(os.urandom(2 * MEBIBYTE))
     assert match(before, path) == (None, False)
-    assert not Stored()
+    assert not StoredFiles()
 
 
 def test_a_copy_whose_checksum_is_another_is_not_trusted(tmp_path):
@@ -82,11 +83,11 @@ def test_a_copy_whose_checksum_is_another_is_not_trusted(tmp_path):
     path.write_bytes(os.urandom(2 * MEBIBYTE))
     file = LocalFile("f", 2 * MEBIBYTE, str(path))
     entry = FileEntry("f", file.size, zlib.crc32(path.read_bytes()))
-    assert match(deduplication.copies([file], {"f": entry}, "c"), path)[0].same == {0, 1}
+    assert match(deduplication.compare_copies([file], {"f": entry}, "c"), path)[0].same == {0, 1}
     with open(path, "r+b") as changed:
         changed.seek(100_000)
         changed.write(b"other")
-    assert match(deduplication.copies([file], {"f": entry}, "c"), path)[0] is None
+    assert match(deduplication.compare_copies([file], {"f": entry}, "c"), path)[0] is None
 
 
 def test_a_file_that_is_missing_or_becomes_shorter_is_named(tmp_path):

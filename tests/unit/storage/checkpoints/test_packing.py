@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trialpod.storage.checkpoints.manifest import FileEntry
 from trialpod.storage.checkpoints.packing import Packing, packs, spans
-from trialpod.storage.file_tree import FileEntry
 
 SIZES = st.lists(st.integers(0, 300), max_size=30)
 
@@ -36,6 +36,6 @@ def test_spans_cover_exactly_the_files_that_are_asked_for(sizes, unwanted):
     assert sorted((entry for span in found for entry in span.entries), key=lambda e: int(e.path)) == wanted
     for span in found:
         for entry in span.entries:
-            assert entry.at == span.key
+            assert entry.key == span.key
             assert span.start <= entry.offset
             assert entry.offset + entry.size <= span.start + span.length

@@ -10,9 +10,9 @@ from memory_storage import Died, MemoryStorage, fail_on, unavailable
 from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
 from trialpod.storage.checkpoints import manifest as manifests
+from trialpod.storage.checkpoints import open_checkpoints
 from trialpod.storage.checkpoints.packing import Packing
-from trialpod.storage.checkpoints.remote import RemoteCheckpoints
-from trialpod.storage.checkpoints.store import CheckpointStore
+from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.layout import EXPERIMENT_KEY
 
 CLAIM = ".trialpod-claim"
@@ -29,7 +29,7 @@ def make(storage, tmp_path):
     made = []
 
     def open_store(*, over=None, **options):
-        made.append(RemoteCheckpoints(over or storage, scratch=tmp_path / "scratch", **options))
+        made.append(RemoteCheckpointStore(over or storage, scratch=tmp_path / "scratch", **options))
         return made[-1]
 
     (tmp_path / "scratch").mkdir()
@@ -56,7 +56,9 @@ def source(tmp_path):
 
 
 def commit(store, index, source=None, attempt=1, **metrics):
-    return store.commit(index, iteration=index + 1, metrics=metrics, attempt=attempt, time=5.0, source=source)
+    if source is not None:
+        store.snapshot(index, source)
+    return store.commit(index, iteration=index + 1, metrics=metrics, attempt=attempt, time=5.0)
 
 
 def content(folder: Path):
@@ -71,7 +73,7 @@ def again(make):
 
 
 def test_the_storage_decides_which_kind_of_store_it_is(storage):
-    assert isinstance(CheckpointStore(storage), RemoteCheckpoints)
+    assert isinstance(open_checkpoints(storage), RemoteCheckpointStore)
 
 
 def test_a_committed_folder_comes_back_as_it_was_in_rays_layout(store, make, source, storage):
@@ -107,7 +109,7 @@ def test_files_that_did_not_change_are_not_sent_again_also_under_another_name(st
     info = commit(store, 1, source)
     assert storage.sent - sent < 3000
     assert content(again(make).fetch(info)) == content(source)
-    assert manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").format == 2
+    assert any(entry.key for entry in manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").files)
 
 
 def test_a_file_of_the_same_size_with_another_content_is_sent(store, source):
@@ -123,7 +125,7 @@ def test_another_attempt_refers_to_nothing_of_the_one_before(store, make, source
     other = again(make)
     other.fetch(other.committed()[0])
     info = commit(other, 1, source, attempt=2)
-    assert all(not entry.at for entry in manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").files)
+    assert all(not entry.key for entry in manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").files)
 
 
 def test_objects_that_a_kept_checkpoint_refers_to_stay_until_it_goes(store, make, source, storage):
@@ -158,7 +160,7 @@ def test_packing_can_be_switched_off(source, storage, tmp_path, monkeypatch):
     monkeypatch.setenv("TRIALPOD_PACK_CHECKPOINTS", "0")
     for number in range(100):
         (source / f"small{number}").write_bytes(b"x")
-    store = RemoteCheckpoints(storage, scratch=tmp_path)
+    store = RemoteCheckpointStore(storage, scratch=tmp_path)
     commit(store, 0, source)
     assert len(storage.values) == 105
     store.close()
@@ -291,14 +293,14 @@ def test_old_tombstones_go(make, storage):
         (lambda values, key: values.update({key: b"x" * 300_000}), "checksum of weights.bin"),
     ],
 )
-def test_damage_is_found_and_the_newest_whole_one_is_the_one_before(make, source, storage, damage, message):
+def test_damage_is_found_and_the_latest_valid_one_is_the_one_before(make, source, storage, damage, message):
     store = make()
     infos = []
     for index in range(2):
         (source / "weights.bin").write_bytes(os.urandom(300_000))
         infos.append(commit(store, index, source))
     damage(storage.values, "checkpoint_000001/weights.bin")
-    found, warnings = again(make).newest_whole(infos)
+    found, warnings = again(make).latest_valid(infos)
     assert found == infos[0]
     assert len(warnings) == 1
     with pytest.raises(CheckpointError, match=message):
@@ -309,7 +311,7 @@ def test_restoring_downloads_once(make, source, storage):
     info = commit(make(), 0, source)
     store = make()
     storage.calls.clear()
-    found, _ = store.newest_whole([info])
+    found, _ = store.latest_valid([info])
     store.fetch(found)
     assert [key for name, key in storage.calls if name == "get_file"].count("checkpoint_000000/weights.bin") == 1
 
@@ -318,14 +320,14 @@ def test_a_storage_that_cannot_be_reached_says_nothing_about_a_checkpoint(make, 
     info = commit(make(), 0, source)
     storage.before = unavailable
     with pytest.raises(StorageUnavailableError):
-        make().newest_whole([info])
+        make().latest_valid([info])
 
 
 def test_a_refusal_of_the_storage_is_no_damage(make, source, storage):
     info = commit(make(), 0, source)
     storage.before = fail_on("get_file", "weights", StorageError, times=9)
     with pytest.raises(StorageError, match="failed"):
-        make().newest_whole([info])
+        make().latest_valid([info])
 
 
 def test_what_is_being_fetched_is_not_deleted(make, source, storage):
@@ -353,7 +355,7 @@ def test_a_manifest_of_a_newer_format_is_refused_with_what_to_do(make, source, s
     body = storage.values[key].rsplit(b'"crc32"', 1)[0].removeprefix(b'{"manifest":').rstrip(b",")
     newer = body.replace(b'"format":1', b'"format":99')
     storage.values[key] = b'{"manifest":%s,"crc32":%d}' % (newer, zlib.crc32(newer))
-    with pytest.raises(CheckpointError, match=r"format 99 .* update trialpod"):
+    with pytest.raises(CheckpointError, match=r"format version 99.*upgrade trialpod"):
         make().fetch(info)
 
 
@@ -364,7 +366,7 @@ def test_a_process_that_died_in_the_middle_leaves_the_checkpoint_before(make, so
         commit(make(), 1, source)
     storage.before = lambda name, key: None
     assert again(make).committed() == [first]
-    assert again(make).newest_whole([first]) == (first, [])
+    assert again(make).latest_valid([first]) == (first, [])
 
 
 MEBIBYTE = 1024 * 1024
@@ -393,7 +395,7 @@ def test_of_a_large_file_only_the_blocks_that_changed_are_sent(store, make, larg
         infos.append(commit(store, index, large))
         contents.append(content(large))
         assert storage.sent - sent < 1.2 * MEBIBYTE
-    assert manifests.decode(storage.values[f"{infos[5].name}/{MANIFEST}"], "").format == 3
+    assert any(entry.pieces for entry in manifests.decode(storage.values[f"{infos[5].name}/{MANIFEST}"], "").files)
     for info, expected in zip(infos, contents, strict=True):
         assert content(again(make).fetch(info)) == expected
     for info in infos[:5]:
@@ -462,7 +464,7 @@ def test_the_first_checkpoint_of_an_attempt_is_copied_by_the_server_as_far_as_it
     change(large, 5 * MEBIBYTE)
     (large / "small7").write_bytes(os.urandom(1000))
     other = again(make)
-    assert other.newest_whole([first])[0] == first
+    assert other.latest_valid([first])[0] == first
     sent = storage.sent
     info = commit(other, 1, large, attempt=2)
     assert storage.sent - sent < 1.2 * MEBIBYTE
@@ -492,7 +494,7 @@ def test_many_small_files_are_copied_into_one_for_the_snapshot(make, source, tmp
     before = content(source)
     store = make()
     assert store.snapshot(0, source) == sum(len(data) for data in before.values() if data is not None)
-    folder = Path(store._begun[0])
+    (folder,) = (tmp_path / "scratch").glob("*/checkpoint_000000-*")
     assert len([path for path in folder.rglob("*") if path.is_file()]) == 2  # the pack, and what is no small file
     (source / "small7").unlink()
     assert content(again(make).fetch(commit(store, 0))) == before
@@ -530,25 +532,25 @@ def place(storage):
 
 
 def test_a_checkpoint_that_comes_behind_the_deletion_of_its_experiment_is_taken_away(make, place, source):
-    store = make(over=place.sub("trial"), place=place)
+    store = make(over=place.sub("trial"), experiment=place)
     commit(store, store.reserve(0, attempt=1), source)
     assert len(store.committed()) == 1
     place.values.clear()
-    with pytest.raises(SupersededError, match="has been deleted with its experiment"):
+    with pytest.raises(SupersededError, match="was deleted with its experiment"):
         commit(store, 1, source)
     assert place.list() == []
 
 
 def test_a_reservation_behind_the_deletion_of_the_experiment_is_taken_back(make, place):
-    store = make(over=place.sub("trial"), place=place)
+    store = make(over=place.sub("trial"), experiment=place)
     place.values.clear()
-    with pytest.raises(SupersededError, match="has been deleted with its experiment"):
+    with pytest.raises(SupersededError, match="was deleted with its experiment"):
         store.reserve(0, attempt=1)
     assert place.list() == []
 
 
 def test_a_look_that_fails_is_made_again_with_the_same_commit(make, place, source):
-    store = make(over=place.sub("trial"), place=place)
+    store = make(over=place.sub("trial"), experiment=place)
     place.before = fail_on("exists", EXPERIMENT_KEY)
     with pytest.raises(StorageUnavailableError):
         commit(store, 0, source)
@@ -563,6 +565,6 @@ def test_keys_that_may_not_see_whether_the_experiment_is_there_are_enough(make, 
         if name == "exists" and key == EXPERIMENT_KEY:
             raise StorageDeniedError("denied")
 
-    store = make(over=place.sub("trial"), place=place)
+    store = make(over=place.sub("trial"), experiment=place)
     place.before = deny
     assert commit(store, store.reserve(0, attempt=1), source) in store.committed()
