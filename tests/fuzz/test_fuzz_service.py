@@ -33,7 +33,7 @@ def nothing_told(service: LiveService) -> None:
 def trial(live: LiveService) -> tuple[str, int, int]:
     """Return id, attempt and number of results of a trial that runs."""
     running = live.within(lambda: next(iter(live.served.host.engine.state.running.values())))
-    return running.trial_id, running.attempt, running.received
+    return running.trial_id, running.attempt, running.current.received
 
 
 def report(live: LiveService) -> dict[str, Any]:

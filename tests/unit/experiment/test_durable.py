@@ -88,7 +88,7 @@ def test_another_operator_goes_on_from_what_was_committed_and_from_nothing_else(
             await lost
 
         second = RecordingShell(DirectoryStorage(tmp_path / "storage"), tmp_path / "second").start()
-        assert second.engine.state.trials[trial_id].received == 1
+        assert second.engine.state.trials[trial_id].current.received == 1
         second.apply(results(trial_id, 2, 0.6))
         assert second.answer(trial_id, 1).received == 2
         await within(second.commit())
