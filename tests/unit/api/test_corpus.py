@@ -26,7 +26,7 @@ def _matches(problem: Problem, line: str, path: str, fragment: str) -> bool:
 
 
 @pytest.mark.parametrize("file", sorted((CORPUS / "invalid").iterdir()), ids=lambda file: file.stem)
-def test_an_invalid_manifest_has_exactly_the_problems_that_it_announces(file: Path) -> None:
+def test_invalid_manifest_has_exactly_the_announced_problems(file: Path) -> None:
     text = file.read_text()
     expected = [match.groups() for line in text.splitlines() if (match := _EXPECTED.fullmatch(line))]
     assert expected

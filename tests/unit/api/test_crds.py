@@ -85,7 +85,7 @@ def test_every_field_is_documented(kind: str, path: str, part: Schema) -> None:
 
 
 @pytest.mark.parametrize(("kind", "path", "part"), ALL, ids=IDS)
-def test_every_field_has_a_type_and_what_a_user_writes_has_a_bound(kind: str, path: str, part: Schema) -> None:
+def test_every_field_has_a_type_and_user_input_a_bound(kind: str, path: str, part: Schema) -> None:
     assert "type" in part or part.get("x-kubernetes-int-or-string")
     if not path.startswith(".spec") or part.get("x-kubernetes-preserve-unknown-fields"):
         return
@@ -114,7 +114,7 @@ def test_the_fields_are_those_of_the_models(kind: str, part: str, model: type[ms
     assert tuple(schema(kind)["properties"][part]["properties"]) == model.__struct_encode_fields__
 
 
-def test_only_scalars_have_defaults_so_that_nothing_is_added_to_what_was_applied_but_plain_values() -> None:
+def test_only_scalars_have_defaults() -> None:
     defaults = {path: part["default"] for kind, path, part in ALL if "default" in part and path.startswith(".spec")}
     assert defaults == {
         ".spec.numSamples": 1,
@@ -137,7 +137,7 @@ def test_an_object_that_nobody_has_looked_at_says_so() -> None:
     assert schema("TuneTrial")["properties"]["status"]["default"] == {"observedGeneration": -1, "state": "PENDING"}
 
 
-def test_nothing_of_a_status_is_required_so_that_an_older_operator_can_write_it() -> None:
+def test_status_requires_nothing() -> None:
     required = [path for _, path, part in ALL if path.startswith(".status") and "required" in part]
     assert required == []
     assert set(at(schema("TuneExperiment"), ".status.conditions")["items"]["required"]) == {

@@ -38,7 +38,7 @@ def test_every_field_has_a_description(path: str, field: inspect.Field) -> None:
     assert _description(field.type).endswith(".")
 
 
-def test_every_part_of_a_manifest_refuses_unknown_fields_and_cannot_be_changed() -> None:
+def test_models_are_frozen_and_refuse_unknown_fields() -> None:
     def models(kind: type[Model]) -> list[type[Model]]:
         return [kind, *(each for child in kind.__subclasses__() for each in models(child))]
 

@@ -45,7 +45,7 @@ def test_a_huge_number_of_trials_is_a_warning() -> None:
     assert [warning.path for warning in findings.warnings] == ["spec.numSamples"]
 
 
-def test_a_scheduler_that_changes_configs_beside_a_search_that_learns_is_a_warning() -> None:
+def test_config_changing_scheduler_with_learning_search_warns() -> None:
     space = {"lr": {"uniform": [0, 1]}}
     mutations = {"hyperparam_mutations": {"lr": [0.1, 0.2]}}
     pbt = {"name": "pbt", "parameters": mutations}
@@ -66,7 +66,7 @@ def test_a_scheduler_that_changes_configs_beside_a_search_that_learns_is_a_warni
     assert warned(pbt, "random") == warned({"name": "asha"}, "optuna") == []
 
 
-def test_whether_changing_resources_needs_a_metric_depends_on_what_it_wraps() -> None:
+def test_resource_changing_needs_the_metric_of_its_base() -> None:
     def found(**parameters: Any) -> list[str]:
         return [path for path, _ in _findings({"scheduler": {"name": "resource_changing", "parameters": parameters}})]
 
@@ -87,7 +87,7 @@ def test_a_budget_of_gpu_hours_without_gpus_is_a_warning() -> None:
     assert warned(template={"spec": {"containers": True}}) == ["spec.maxGpuHours"]  # told elsewhere to be no list
 
 
-def test_samples_without_limit_are_no_warning_beside_a_budget_of_hours() -> None:
+def test_unlimited_samples_with_hour_budget_do_not_warn() -> None:
     spec = {"trainable": {"entrypoint": "a:b"}, "numSamples": -1, "maxTrialHours": 3}
     assert check_rules(Document({"spec": spec}), set()).warnings == []
 

@@ -118,7 +118,7 @@ def test_each_mistake_is_reported_where_it_is(lr: Any, path: str, message: str) 
     assert message in found_message
 
 
-def test_all_mistakes_are_found_in_one_pass_in_the_order_of_the_document() -> None:
+def test_all_mistakes_are_found_in_document_order() -> None:
     document = {"a": {"uniform": ["x", "y"]}, "b": [{"loguniform": [-1, 1]}], "c": {"choice": []}}
     _, problems = compile_search_space(document, "here")
     assert [found.path for found in problems] == [

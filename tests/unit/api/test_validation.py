@@ -107,7 +107,7 @@ def _only(change: dict[str, Any]) -> str:
     return str(problems[0])
 
 
-def test_a_field_that_stands_at_the_wrong_level_is_sent_to_its_place() -> None:
+def test_field_at_the_wrong_level_gets_its_path() -> None:
     assert "it belongs at spec.checkpoint.numToKeep" in _only({"numToKeep": 2})
 
 

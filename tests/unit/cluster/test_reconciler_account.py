@@ -34,7 +34,7 @@ def hours(status: dict[str, Any], resource: str = "trial") -> dict[str, float]:
     return {part: float(amount) for part, amount in status["resources"][resource].items()}
 
 
-def test_useful_hours_are_those_of_the_pods_and_stand_in_the_status(play: Play) -> None:
+def test_useful_hours_are_in_the_status(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.step_s = 10, 60.0
         labels = {"kueue.x-k8s.io/queue-name": "research"}
@@ -101,7 +101,7 @@ def test_replaced_operators_count_nothing_twice_and_lose_nothing(play: Play) -> 
     play(scenario)
 
 
-def test_a_budget_of_gpu_hours_ends_the_experiment_and_raising_it_goes_on(play: Play) -> None:
+def test_gpu_hour_budget_ends_and_raising_it_resumes(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.step_s = 10, 10.0
         spec = {"numSamples": 9, "maxConcurrentTrials": 2, "resources": {GPU: "2"}}
@@ -120,7 +120,7 @@ def test_a_budget_of_gpu_hours_ends_the_experiment_and_raising_it_goes_on(play: 
     play(scenario)
 
 
-def test_how_long_trials_wait_and_how_much_of_a_budget_is_used_is_shown(play: Play) -> None:
+def test_waiting_time_and_used_budget_are_shown(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.starts = False
         await world.apply(maxTrialHours=1)
@@ -140,7 +140,7 @@ def test_how_long_trials_wait_and_how_much_of_a_budget_is_used_is_shown(play: Pl
     play(scenario)
 
 
-def test_results_are_timed_until_they_are_durable_and_checkpoints_are_counted(play: Play) -> None:
+def test_results_are_timed_until_durable(play: Play) -> None:
     async def scenario(world: World) -> None:
         def counts() -> tuple[float, float]:
             names = ("trialpod_result_durable_seconds_count", "trialpod_checkpoints_total")

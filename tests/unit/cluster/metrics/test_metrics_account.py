@@ -19,7 +19,7 @@ def ran(run: Run, seconds: float) -> None:
     run.result(0, 1.0)
 
 
-def test_all_series_of_a_resource_are_there_with_0_before_anything_ran() -> None:
+def test_all_series_of_a_resource_start_with_0() -> None:
     account = view_of(Run(1), AccountView("team/digits"))
     assert account.decided == {(name, out): 0.0 for name in ("cpu", "trial") for out in accounting.OUTCOMES}
 
@@ -39,7 +39,7 @@ def test_what_runs_is_undecided_until_its_trial_ends() -> None:
     assert (account.decided["cpu", "useful"], account.open["cpu"]) == (20.0, 0.0)
 
 
-def test_an_engine_that_was_opened_anew_from_less_does_not_make_counters_fall() -> None:
+def test_counters_do_not_fall_after_a_reopen() -> None:
     run, view = Run(1), AccountView("team/digits")
     ran(run, 10)
     run.end(0)
@@ -47,7 +47,7 @@ def test_an_engine_that_was_opened_anew_from_less_does_not_make_counters_fall() 
     assert view_of(Run(1), view).decided["cpu", "useful"] == 20.0
 
 
-def test_a_finished_experiment_is_shown_for_a_while_and_then_no_more() -> None:
+def test_finished_experiment_is_shown_for_15_minutes() -> None:
     run, view = Run(1), AccountView("team/digits")
     assert view.last(run.now) is None
     ran(run, 10)

@@ -101,7 +101,7 @@ def test_a_scrape_over_http_is_what_prometheus_can_read() -> None:
     assert found["trialpod_results"].type == "counter"
 
 
-def test_a_page_that_fails_is_an_error_of_the_server_and_not_the_end_of_it() -> None:
+def test_failing_page_is_answered_with_500() -> None:
     def broken() -> str:
         raise ValueError("oops")
 
@@ -118,7 +118,7 @@ def test_a_page_that_fails_is_an_error_of_the_server_and_not_the_end_of_it() -> 
     assert asyncio.run(main()).startswith(b"HTTP/1.1 500 ")
 
 
-def test_each_experiment_counts_once_under_the_condition_that_matters_most() -> None:
+def test_experiment_counts_once_under_its_main_condition() -> None:
     found = values(families(page(experiments()))["trialpod_experiments"], "condition")
     assert {condition: count for (condition,), count in found.items()} == {
         "Running": 1,
@@ -132,7 +132,7 @@ def test_each_experiment_counts_once_under_the_condition_that_matters_most() -> 
     }
 
 
-def test_trials_are_counted_by_state_and_a_finished_experiment_has_no_series() -> None:
+def test_trials_of_unfinished_experiments_count_by_state() -> None:
     found = values(families(page(experiments()))["trialpod_trials"], "namespace", "experiment", "state")
     assert {(namespace, name) for namespace, name, _ in found} == {("a", "running"), ("a", "waiting"), ("b", "away")}
     assert {state: found["a", "running", state] for state in STATES} == {
@@ -152,7 +152,7 @@ def test_a_label_may_hold_anything() -> None:
     assert (sample.labels["experiment"], sample.labels["queue"], sample.value) == ("ü", queue, 2.5)
 
 
-def test_the_operator_serves_all_of_it_before_it_has_done_anything() -> None:
+def test_new_operator_serves_the_whole_page() -> None:
     options = OperatorOptions.from_environment({"TRIALPOD_OPERATOR_NAMESPACE": "t", "TRIALPOD_SERVICE": "s.t.svc"})
     kube: Any = object()
     found = families(operator.OperatorProcess(kube, options).metrics())
@@ -211,7 +211,7 @@ def test_a_report_is_timed_until_its_answer_whatever_that_is() -> None:
     assert len(times) == 3
 
 
-def test_rules_dashboard_and_documentation_name_metrics_that_exist_and_explain_all() -> None:
+def test_rules_dashboards_and_docs_name_existing_metrics() -> None:
     instruments.API_REQUESTS.inc("get", "pods", "200")
     instruments.ATTEMPTS_ENDED.inc("completed", "completed")
     there = set(re.findall(r"^# TYPE (\w+)", page(experiments()), re.MULTILINE))
