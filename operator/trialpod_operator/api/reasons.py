@@ -110,7 +110,7 @@ class Reason(StrEnum):
     REFUSED = (
         "Refused", "condition waiting",
         "another experiment owns the location, spec.trainable changed after results, or keys or a pod are refused",
-        "as the message says; corrected keys are found within seconds",
+        "correct what the message names; corrected keys are found within seconds",
     )  # fmt: skip
 
     # Why a pod does not run, or could not be created.
@@ -136,18 +136,18 @@ class Reason(StrEnum):
     )  # fmt: skip
     QUOTA_EXCEEDED = (
         "QuotaExceeded", "waiting", "the namespace's ResourceQuota is used up",
-        "it starts when other pods end; lower maxConcurrentTrials or resources, or raise the quota",
+        "it starts when other pods end; lower spec.maxConcurrentTrials or spec.resources, or raise the quota",
     )  # fmt: skip
     QUOTA_NEEDS_RESOURCES = (
         "QuotaNeedsResources", "waiting", "the ResourceQuota wants every pod to state its resources",
-        "set them in spec.resources",
+        "set them in spec.resources (and for other containers in spec.template)",
     )  # fmt: skip
     LIMIT_RANGE = (
         "LimitRange", "waiting", "the namespace's LimitRange does not allow the pod", "change spec.resources to fit",
     )  # fmt: skip
     POD_SECURITY = (
         "PodSecurity", "waiting", "the namespace's Pod Security level does not allow the pod",
-        "change the named fields in spec.template.spec, or use another namespace",
+        "change these fields in spec.template.spec, or use another namespace",
     )  # fmt: skip
     RUNS_AS_ROOT = (
         "RunsAsRoot", "waiting", "the container may not run as root", "set a numeric `USER` in the image",
@@ -189,14 +189,15 @@ class Reason(StrEnum):
     INVALID_TEMPLATE = "InvalidTemplate", "waiting", "the pod is not valid", "correct spec.template"
     TOO_LARGE = "TooLarge", "waiting", "the pod is larger than the API server takes", "make spec.template smaller"
     NAME_TAKEN = (
-        "NameTaken", "waiting", "another object has the name of the pod", "delete it if it is not one of trialpod's",
+        "NameTaken", "waiting", "another object has the name of the pod",
+        "retried automatically; delete it if it is not one of trialpod's",
     )  # fmt: skip
     NAMESPACE_TERMINATING = (
         "NamespaceTerminating", "waiting", "the namespace is being deleted", "use another namespace",
     )  # fmt: skip
     OPERATOR_FORBIDDEN = (
         "OperatorForbidden", "waiting", "the operator has no right to do this in the namespace",
-        "check the chart's roles and `watchNamespaces`",
+        "give it the rights: the chart's `watchNamespaces` lists where it may work",
     )  # fmt: skip
     OPERATOR_UNAUTHORIZED = (
         "OperatorUnauthorized", "waiting", "the API server does not accept the operator's credentials",

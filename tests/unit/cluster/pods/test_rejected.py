@@ -100,7 +100,7 @@ _RBAC = (
         (401, "Unauthorized", "OperatorUnauthorized", "waiting", "credentials"),
         (409, 'pods "x" already exists', "NameTaken", "waiting", "already exists"),
         (413, "too large", "TooLarge", "stuck", "smaller"),
-        (429, "too many requests", "ApiServerBusy", "waiting", "tried again"),
+        (429, "too many requests", "ApiServerBusy", "waiting", "retried automatically"),
         (503, "etcd leader changed", "ApiServerUnavailable", "waiting", "etcd leader changed"),
         (0, "connection refused", "ApiServerUnavailable", "waiting", "did not answer"),
         (418, "teapot", "Refused", "stuck", "418"),
