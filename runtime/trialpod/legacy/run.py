@@ -242,7 +242,9 @@ def _outcome(
                 f"{arguments.where}(resume={resume!r}): pass name=... of the experiment to go on with"
             )
         unfinished, errored, restart = flags
-        tuner.go_on_by_name(unfinished=unfinished, errored=errored, restart=restart, must=base != "AUTO")
+        tuner._resume_by_name(  # noqa: SLF001 - what `tune.run` has and a Tuner has not
+            unfinished=unfinished, errored=errored, restart=restart, must=base != "AUTO"
+        )
     outcome = tuner.fit().outcome
     for trial in outcome.trials:
         trial.resources = trial.resources or tuner.resources_for(trial.config)

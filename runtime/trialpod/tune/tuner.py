@@ -137,7 +137,7 @@ class Tuner:
                 ``~/trialpod-results/name``, or in the folder that the variable TRIALPOD_WORK_DIR names.
             trainable: the experiment's Trainable; its code may have changed, its name may not. None takes the one
                 that is stored with the experiment.
-            resume_unfinished: whether trials that had not ended go on.
+            resume_unfinished: whether unfinished trials are resumed.
             resume_errored: whether failed trials go on from their newest checkpoints; goes before `restart_errored`.
             restart_errored: whether failed trials start anew.
             param_space: the search space again, if objects in it must be replaced. The keys must be the same.
@@ -215,15 +215,15 @@ class Tuner:
         """How the search space is explored; may be changed until `fit`, on a restored Tuner too."""
         return self._tune_config
 
-    def go_on_by_name(
+    def _resume_by_name(
         self, *, unfinished: bool = True, errored: bool = False, restart: bool = False, must: bool = True
     ) -> None:
-        """Have `fit` go on with the experiment of the name in the RunConfig, with what this Tuner was made with.
+        """Have `fit` resume the experiment of the name in the RunConfig, with what this Tuner was made with.
 
         Args:
-            unfinished: whether trials that had not ended go on.
-            errored: whether failed trials go on.
-            restart: whether failed trials start anew.
+            unfinished: whether unfinished trials are resumed.
+            errored: whether failed trials are resumed.
+            restart: whether failed trials restart.
             must: refuse when there is no such experiment; otherwise `fit` starts it then.
 
         Raises:

@@ -25,6 +25,7 @@ from trialpod.tune.schedulers.pb2_gaussian_process import next_point, require_nu
 from trialpod.tune.schedulers.pbt import PopulationBasedTraining
 from trialpod.tune.schedulers.trial_scheduler import TrialView
 from trialpod.tune.search.sample import uniform
+from trialpod.tune.utils.dicts import unflatten_dict
 
 MAX_ROWS = 1000
 """Observations that are kept; the model uses the latest of them."""
@@ -80,7 +81,7 @@ class PB2(PopulationBasedTraining):
             metric=metric,
             mode=mode,
             perturbation_interval=perturbation_interval,
-            hyperparam_mutations=_nested({key: uniform(*bound) for key, bound in self._bounds.items()}),
+            hyperparam_mutations=unflatten_dict({key: uniform(*bound) for key, bound in self._bounds.items()}),
             quantile_fraction=quantile_fraction,
             resample_probability=0,
             custom_explore_fn=custom_explore_fn,
@@ -189,17 +190,6 @@ def _flat_bounds(given: Any, prefix: str = "") -> dict[str, tuple[float, float]]
             )
         flat[prefix + key] = (float(low), float(high))
     return flat
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, last = path.split("/")
-        inner = nested
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = value
-    return nested
 
 
 def _value_at(config: Mapping[str, Any], path: str) -> Any:

@@ -19,17 +19,14 @@ Two methods have no counterpart in Ray:
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import EVERY_RESULT, CheckpointInfo, Horizon
 from trialpod.tune.plugins.phrases import evidence_text
-from trialpod.tune.plugins.state import PlugIn, attributes_of, is_ours, is_pickled, pickle_attributes
+from trialpod.tune.plugins.saved import SavedPlugIn
+from trialpod.tune.plugins.state import is_ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +160,14 @@ class ControllerView(Protocol):
         ...
 
 
-class TrialScheduler(PlugIn):
+class TrialScheduler(SavedPlugIn):
     """Base class: subclasses override what they need.
 
     A subclass that decides by an `on_trial_result` of its own is asked at every result unless it also defines
     `horizons`. One that defines no `get_state` has its attributes pickled, in a script on the user's machine only.
     """
+
+    KIND = "scheduler"
 
     CONTINUE = "CONTINUE"
     PAUSE = "PAUSE"
@@ -295,30 +294,6 @@ class TrialScheduler(PlugIn):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned, on an object made with the same arguments."""
         raise NotImplementedError
-
-    def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
-        """Write the state to a file."""
-        if is_pickled(self):
-            pickle_attributes(self, checkpoint_path)
-            return
-        temporary = Path(f"{os.fspath(checkpoint_path)}.tmp")
-        temporary.write_text(json.dumps(self.get_state()), encoding="utf-8")
-        temporary.replace(checkpoint_path)
-
-    def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
-        """Read the state that `save` wrote.
-
-        Raises:
-            InvalidInputError: the file holds no such state.
-        """
-        if is_pickled(self):
-            vars(self).update(attributes_of(checkpoint_path))
-            return
-        try:
-            state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidInputError(f"{os.fspath(checkpoint_path)} holds no state of a scheduler: {error}") from error
-        self.set_state(state)
 
     def debug_string(self) -> str:
         """Return one line about the scheduler for people."""

@@ -33,6 +33,7 @@ class AxSearch(RefitSearcher):
         seed: None takes the experiment's.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        max_concurrent: how many trials may be unfinished at a time.
 
     Raises:
         InvalidInputError: an argument cannot be used, or Ax is not installed.
@@ -59,8 +60,9 @@ class AxSearch(RefitSearcher):
         seed: int | None = None,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
-        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
+        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start, max_concurrent)
         if isinstance(initial, bool) or not isinstance(initial, int) or initial < 1:
             raise InvalidInputError(f"AxSearch: initial must be 1 or more, got {initial!r}")
         if parameter_constraints is not None and (

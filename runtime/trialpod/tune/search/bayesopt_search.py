@@ -45,6 +45,7 @@ class BayesOptSearch(RefitSearcher):
         skip_duplicate: never suggest a point twice.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        max_concurrent: how many trials may be unfinished at a time.
 
     Raises:
         InvalidInputError: an argument cannot be used, or the package is not installed.
@@ -73,8 +74,11 @@ class BayesOptSearch(RefitSearcher):
         *,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
-        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, random_state, warm_start)
+        super().__init__(
+            space, metric, mode, points_to_evaluate, evaluated_rewards, random_state, warm_start, max_concurrent
+        )
         if require("bayes_opt", "bayesian-optimization>=3", "BayesOptSearch").__version__.startswith(
             ("0.", "1.", "2.")
         ):

@@ -73,7 +73,7 @@ class TuneBOHB(LibrarySearcher):
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
     ) -> None:
-        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
+        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start, max_concurrent)
         for name in bohb_config or {}:
             if name not in _OPTIONS:
                 guess = nearest(name, _OPTIONS)
@@ -81,10 +81,7 @@ class TuneBOHB(LibrarySearcher):
                 raise InvalidInputError(
                     f"TuneBOHB: bohb_config has no {name!r}.{hint} It takes {', '.join(_OPTIONS)}"
                 )
-        if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 0:
-            raise InvalidInputError(f"TuneBOHB: max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}")
         self._options = dict(bohb_config or {})
-        self._max_concurrent = max_concurrent
 
     def _open(self) -> None:
         spaces, module = require(*_SPACES), require(*_PACKAGE)
@@ -98,22 +95,17 @@ class TuneBOHB(LibrarySearcher):
                 self._model = module.BOHB(space, logger=quiet, **self._options)
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(f"TuneBOHB: bohb_config {self._options!r} cannot be used: {error}") from error
-        self._live: set[int] = set()
 
     def _ask(self, number: int, seed: int) -> Values | None:
-        if self._max_concurrent and len(self._live) >= self._max_concurrent:
-            return None
         with seeded(seed):
             self._model.configspace.seed(seed)
             found, _ = self._model.get_config(None)
-        self._live.add(number)
         return self.flat.canonical({d.name: found[d.name] for d in self.flat.dimensions})
 
     def _take(self, number: int, values: Values) -> None:
-        self._live.add(number)
+        """Nothing: the model learns from results only."""
 
     def _tell(self, number: int, values: Values, ending: Ending) -> None:
-        self._live.discard(number)
         self._learn(number, values, self._loss(ending), ending.step)
 
     def _park(self, number: int, scores: tuple[float, ...] | None, step: int) -> None:

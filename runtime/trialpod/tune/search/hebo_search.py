@@ -59,18 +59,12 @@ class HEBOSearch(RefitSearcher):
         initial: int = 8,
         warm_start: str | None = None,
     ) -> None:
-        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start)
-        for name, value, least in (("max_concurrent", max_concurrent, 0), ("initial", initial, 4)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInputError(f"HEBOSearch: {name} must be {least} or more, got {value!r}")
-        self._max_concurrent = max_concurrent
+        super().__init__(
+            space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start, max_concurrent
+        )
+        if isinstance(initial, bool) or not isinstance(initial, int) or initial < 4:
+            raise InvalidInputError(f"HEBOSearch: initial must be 4 or more, got {initial!r}")
         self.initial = initial
-
-    def _ask(self, number: int, seed: int) -> Values | str | None:
-        unfinished = len(self._seen) - len(self._losses)
-        if self._max_concurrent and unfinished >= self._max_concurrent:
-            return None
-        return super()._ask(number, seed)
 
     def _propose(self, points: list[Values], losses: list[float], pending: list[Values], seed: int) -> Values:
         import numpy as np

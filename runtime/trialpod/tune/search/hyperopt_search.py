@@ -34,6 +34,7 @@ class HyperOptSearch(LibrarySearcher):
         gamma: share of the trials that count as good, between 0 and 1.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        max_concurrent: how many trials may be unfinished at a time.
 
     Raises:
         InvalidInputError: an argument cannot be used, or HyperOpt is not installed.
@@ -62,8 +63,11 @@ class HyperOptSearch(LibrarySearcher):
         *,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
-        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start)
+        super().__init__(
+            space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start, max_concurrent
+        )
         if isinstance(n_initial_points, bool) or not isinstance(n_initial_points, int) or n_initial_points < 1:
             raise InvalidInputError(f"HyperOptSearch: n_initial_points must be 1 or more, got {n_initial_points!r}")
         if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma < 1:

@@ -64,6 +64,7 @@ class LibrarySearcher(Searcher):
         evaluated_rewards: the metric of each of these points, when it is known: then none of them is tried.
         seed: None takes the experiment's.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        max_concurrent: how many trials may be unfinished at a time; 0 and None are no limit of the searcher's own.
 
     Raises:
         InvalidInputError: an argument cannot be used, or the library is not installed.
@@ -72,6 +73,7 @@ class LibrarySearcher(Searcher):
     _log: list[list[Any]]
     _values: list[Values]
     _numbers: dict[str, int]
+    _unfinished: set[int]
     _latest: dict[int, tuple[tuple[float, ...], int]]
     _early: list[list[Any]]
 
@@ -92,6 +94,7 @@ class LibrarySearcher(Searcher):
         evaluated_rewards: list[Any] | None = None,
         seed: int | None = None,
         warm_start: str | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
         name = type(self).__name__
         require_all(self.LIBRARY, name)
@@ -105,6 +108,10 @@ class LibrarySearcher(Searcher):
         self._rewards = evaluated_rewards
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise InvalidInputError(f"{name}: seed must be a whole number, got {seed!r}")
+        limit = 0 if max_concurrent is None else max_concurrent
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise InvalidInputError(f"{name}: max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}")
+        self._max_concurrent = limit
         self._seed = seed
         self._warm_start = warm_start
         self._given_space = space
@@ -156,7 +163,7 @@ class LibrarySearcher(Searcher):
             self._seed = spec.get("seed")
         if self._given_space is None:
             self._given_space = config
-        self._numbers = {}  # of another experiment's trials, if there are any
+        self._numbers, self._unfinished = {}, set()  # of another experiment's trials, if there are any
         self._ready()
         return True
 
@@ -180,6 +187,8 @@ class LibrarySearcher(Searcher):
         """
         self._start()
         self._check_new(trial_id)
+        if self._max_concurrent and len(self._unfinished) >= self._max_concurrent:
+            return None
         number = len(self._values)
         preset = self._preset()
         if preset is not None:
@@ -334,6 +343,7 @@ class LibrarySearcher(Searcher):
         self._log = []
         self._values = []
         self._numbers = {}
+        self._unfinished = set()
         self._latest = {}
         self._early = []
         self._presets_used = 0
@@ -409,6 +419,7 @@ class LibrarySearcher(Searcher):
     def _note_ask(self, trial_id: str, values: Values) -> None:
         self._presets_used += self._presets_used < len(self._points)
         self._numbers[trial_id] = len(self._values)
+        self._unfinished.add(len(self._values))
         self._values.append(values)
         self._log.append(["ask", trial_id, values])
 
@@ -440,6 +451,7 @@ class LibrarySearcher(Searcher):
         if not usable or status == "error":
             status, scores, constraints = "error", None, ()
         self._latest.pop(number, None)
+        self._unfinished.discard(number)
         ending = Ending(status, scores, step, constraints or ())
         self._log.append(
             ["end", number, status, None if scores is None else list(scores), step, list(ending.constraints)]
@@ -454,9 +466,12 @@ class LibrarySearcher(Searcher):
         for entry in self._log:
             if entry[0] == "ask":
                 self._numbers[entry[1]] = len(self._values)
+                self._unfinished.add(len(self._values))
                 self._values.append(entry[2])
             elif entry[0] == "add":
                 self._values.append(entry[1])
+            elif entry[0] == "end":
+                self._unfinished.discard(entry[1])
 
     def _replay(self) -> None:
         self._replayed = True

@@ -35,6 +35,7 @@ class NevergradSearch(LibrarySearcher):
         seed: None takes the experiment's.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
+        max_concurrent: how many trials may be unfinished at a time.
 
     Raises:
         InvalidInputError: an argument cannot be used, or Nevergrad is not installed.
@@ -61,9 +62,10 @@ class NevergradSearch(LibrarySearcher):
         seed: int | None = None,
         evaluated_rewards: list[Any] | None = None,
         warm_start: str | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
         registry = nevergrad_library().optimizers.registry
-        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
+        super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start, max_concurrent)
         if not isinstance(optimizer, str) or optimizer not in registry:
             guess = nearest(str(optimizer), list(registry))
             hint = f" Did you mean {guess!r}?" if guess else ""

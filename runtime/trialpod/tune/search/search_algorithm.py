@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.plugins.saved import newest_state, write_json
 from trialpod.tune.plugins.state import PlugIn
 
 if TYPE_CHECKING:
@@ -168,10 +169,7 @@ class SearchAlgorithm(PlugIn):
 
     def save_to_dir(self, dirpath: str | os.PathLike[str], session_str: str = "default") -> None:
         """Write the state to a file in a folder, where `restore_from_dir` finds it."""
-        name = self.CKPT_FILE_TMPL.format(session_str)
-        temporary = Path(dirpath, f".{name}.tmp")
-        temporary.write_text(json.dumps(self.get_state()), encoding="utf-8")
-        temporary.replace(Path(dirpath, name))
+        write_json(Path(dirpath, self.CKPT_FILE_TMPL.format(session_str)), self.get_state())
 
     def has_checkpoint(self, dirpath: str | os.PathLike[str]) -> bool:
         """Return whether `save_to_dir` wrote a state to a folder."""
@@ -183,10 +181,5 @@ class SearchAlgorithm(PlugIn):
         Raises:
             InvalidInputError: there is none.
         """
-        found = list(Path(dirpath).glob(self.CKPT_FILE_TMPL.format("*")))
-        if not found:
-            raise InvalidInputError(
-                f"{os.fspath(dirpath)} has no {self.CKPT_FILE_TMPL.format('*')}: no search algorithm was saved there"
-            )
-        newest = max(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
+        newest = newest_state(dirpath, self.CKPT_FILE_TMPL.format("*"), "search algorithm")
         self.set_state(json.loads(newest.read_text(encoding="utf-8")))

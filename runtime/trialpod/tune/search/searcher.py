@@ -12,7 +12,6 @@ restart of whatever runs it:
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import uuid
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.plugins.state import PlugIn, attributes_of, is_pickled, pickle_attributes
+from trialpod.tune.plugins.saved import SavedPlugIn, newest_state
 
 Metric = str | list[str] | None
 Mode = str | list[str] | None
@@ -31,7 +30,7 @@ MODES = ("min", "max")
 logger = logging.getLogger(__name__)
 
 
-class Searcher(PlugIn):
+class Searcher(SavedPlugIn):
     """Base class of searchers.
 
     A subclass defines `suggest`, and `on_trial_complete` to learn. One that defines no `get_state` has its attributes
@@ -44,6 +43,8 @@ class Searcher(PlugIn):
     Raises:
         InvalidInputError: they do not go together.
     """
+
+    KIND = "searcher"
 
     learns: bool = True
     """False when results change nothing in what it proposes."""
@@ -183,33 +184,6 @@ class Searcher(PlugIn):
         """Restore what `get_state` returned, on a searcher made with the same arguments."""
         raise NotImplementedError
 
-    def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
-        """Write the state to a file."""
-        if is_pickled(self):
-            pickle_attributes(self, checkpoint_path)
-            return
-        text = json.dumps(self.get_state())
-        temporary = f"{os.fspath(checkpoint_path)}.tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, checkpoint_path)
-
-    def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
-        """Read the state that `save` wrote.
-
-        Raises:
-            InvalidInputError: the file holds no such state.
-        """
-        if is_pickled(self):
-            vars(self).update(attributes_of(checkpoint_path))
-            return
-        try:
-            with open(checkpoint_path, encoding="utf-8") as file:
-                state = json.load(file)
-        except (OSError, ValueError) as error:
-            raise InvalidInputError(f"{os.fspath(checkpoint_path)} holds no state of a searcher: {error}") from error
-        self.set_state(state)
-
     def save_to_dir(self, checkpoint_dir: str | os.PathLike[str], session_str: str = "default") -> None:
         """Write the state to a file in a folder, where `restore_from_dir` finds it.
 
@@ -233,20 +207,11 @@ class Searcher(PlugIn):
         Raises:
             InvalidInputError: there is none, or the file holds no such state.
         """
-        found = self._states_in(checkpoint_dir)
-        if not found:
-            raise InvalidInputError(
-                f"{os.fspath(checkpoint_dir)} has no {self.CKPT_FILE_TMPL.format('*')}: no searcher was saved there"
-            )
-        newest: Path = max(found, key=lambda file: (file.stat().st_mtime_ns, file.name))
-        self.restore(os.fspath(newest))
+        self.restore(newest_state(checkpoint_dir, self.CKPT_FILE_TMPL.format("*"), "searcher"))
 
     def has_checkpoint(self, checkpoint_dir: str | os.PathLike[str]) -> bool:
         """Return whether `save_to_dir` wrote a state to a folder."""
-        return bool(self._states_in(checkpoint_dir))
-
-    def _states_in(self, folder: str | os.PathLike[str]) -> list[Path]:
-        return sorted(Path(folder).glob(self.CKPT_FILE_TMPL.format("*")))
+        return any(Path(checkpoint_dir).glob(self.CKPT_FILE_TMPL.format("*")))
 
 
 def introduce(searcher: Any, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from trialpod.tune.search.basic_variant import format_tag
 from trialpod.tune.search.sample import grid_search
-from trialpod.tune.search.spaces.numpy_draws import generator_of
+from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, ReseededDraws, generator_of
 from trialpod.tune.search.spaces.variant_stream import VariantStream
 from trialpod.tune.search.spaces.variants import Path, RecursiveDependencyError
 
@@ -22,9 +22,12 @@ def generate_variants(
     Args:
         unresolved_spec: the space.
         constant_grid_search: draw once, and keep the values over all grid points.
-        random_state: a seed or a generator; None as for `Domain.sample`.
+        random_state: a generator, or a seed with which every single draw begins; None as for `Domain.sample`.
     """
-    stream = VariantStream([], unresolved_spec, generator_of(random_state), constant=constant_grid_search)
+    draws = generator_of(random_state)
+    if isinstance(draws, NumpyDraws) and hasattr(random_state, "__index__"):
+        draws = ReseededDraws(random_state.__index__())
+    stream = VariantStream([], unresolved_spec, draws, constant=constant_grid_search)
     while (variant := stream.draw(1)) is not None:
         yield variant.resolved, variant.config
 

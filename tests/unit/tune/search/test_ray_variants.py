@@ -77,11 +77,19 @@ class TestDraws:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_generate_variants(self, name: str) -> None:
-        found = list(generate_variants(spaces(tune)[name], random_state=7))
+        found = list(generate_variants(spaces(tune)[name], random_state=np.random.default_rng(7)))
         known = DATA["cases"][name]["seed"][: len(found)]
         configs = json.loads(json.dumps([config for _, config in found]))
         assert configs == [config for config, _ in known]
         assert [format_vars(resolved) for resolved, _ in found] == [tag.partition("_")[2] for _, tag in known]
+
+    def test_a_seed_begins_every_draw(self) -> None:
+        """As of Ray 2.60; a generator gives each variable values of its own."""
+        space = {"g": tune.grid_search([1, 2]), "a": tune.uniform(0, 1), "b": tune.uniform(0, 1)}
+        space |= {"c": tune.randint(0, 100), "d": tune.choice([1, 2, 3])}
+        drawn = {"a": 0.08564916714362436, "b": 0.08564916714362436, "c": 81, "d": 3}
+        found = [config for _, config in generate_variants(space, random_state=3)]
+        assert found == [{"g": 1, **drawn}, {"g": 2, **drawn}]
 
 
 class TestResume:

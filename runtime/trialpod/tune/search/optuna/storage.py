@@ -15,6 +15,8 @@ import hashlib
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trialpod.tune.search.optuna.running_trial import running_trial
+
 if TYPE_CHECKING:
     _Base = Any
 else:
@@ -141,23 +143,7 @@ class StudyStorage(_Base):  # type: ignore[misc]
 
     def add_running(self, parameters: dict[str, Any], distributions: dict[str, Any]) -> int:
         """Add a trial that runs with these parameters; return Optuna's id of it."""
-        from datetime import datetime
-
-        from optuna.trial import FrozenTrial, TrialState
-
-        trial = FrozenTrial(
-            number=-1,
-            trial_id=-1,
-            state=TrialState.RUNNING,
-            value=None,
-            datetime_start=datetime.now(),  # as Optuna does it: local time
-            datetime_complete=None,
-            params=parameters,
-            distributions=distributions,
-            user_attrs={},
-            system_attrs={},
-            intermediate_values={},
-        )
+        trial = running_trial(parameters, distributions, {})
         trial_id: int = self.create_new_trial(self._study, trial)
         return trial_id
 

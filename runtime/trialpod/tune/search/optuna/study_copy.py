@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.search.optuna.running_trial import running_trial
 
 _OWNER = "trialpod:searcher"
 _NUMBER = "trialpod:number"
@@ -70,21 +70,8 @@ class StudyCopy:
         """Add a trial that runs, as ours has it; nothing happens when it is there."""
         if number in self._ids:
             return
-        from optuna.trial import FrozenTrial, TrialState  # type: ignore[import-not-found, unused-ignore]
-
-        template = FrozenTrial(
-            number=-1,
-            trial_id=-1,
-            state=TrialState.RUNNING,
-            value=None,
-            datetime_start=datetime.now(),  # as Optuna does it: local time
-            datetime_complete=None,
-            params=dict(trial.params),
-            distributions=dict(trial.distributions),
-            user_attrs={_OWNER: self._owner, _NUMBER: number},
-            system_attrs={},
-            intermediate_values={},
-        )
+        owner = {_OWNER: self._owner, _NUMBER: number}
+        template = running_trial(dict(trial.params), dict(trial.distributions), owner)
         self._ids[number] = self._storage.create_new_trial(self._study_id, template)
 
     def report(self, number: int, step: int, value: float) -> None:

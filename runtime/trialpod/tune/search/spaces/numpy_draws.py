@@ -96,6 +96,26 @@ class NumpyDraws:
         return np.random
 
 
+class ReseededDraws(NumpyDraws):
+    """A generator that begins anew with each draw, as Ray Tune's do that are given as a seed.
+
+    Args:
+        seed: what each draw begins with.
+    """
+
+    def __init__(self, seed: int) -> None:
+        import numpy as np
+
+        super().__init__(np.random.default_rng(seed))
+        self._seed = seed
+
+    @property
+    def _source(self) -> Any:
+        import numpy as np
+
+        return np.random.default_rng(self._seed)
+
+
 def generator_of(random_state: Any) -> random.Random | NumpyDraws:
     """Return where to draw from for what Ray calls ``random_state``.
 
