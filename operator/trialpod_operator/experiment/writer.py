@@ -111,6 +111,8 @@ class WriterClaim:
             return  # whoever is next waits for the count to stand still
         if self._thread is not None:
             self._thread.join(BEAT_S)
+            if self._thread.is_alive() or not self._reachable:
+                return  # the storage does not answer now, and would hold up the end of this process
         try:
             if self._is_me(self._read()):
                 self._storage.delete(_KEY)
