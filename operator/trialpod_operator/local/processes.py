@@ -151,6 +151,7 @@ class ProcessPool:
         self._outbox: list[bytes] = []  # commands given while there is no fork server to take them
         self._ready: asyncio.Future[None] | None = None
         self._ref: TrainableRef | None = None
+        self._storage_uri = ""
         self._preloaded: asyncio.Future[str] | None = None
         self._broken = ""
         self._worked = False  # a fork server was ready once, so it can run here
@@ -176,14 +177,22 @@ class ProcessPool:
         assert self._ready is not None
         await asyncio.shield(self._ready)
 
-    async def preload(self, ref: TrainableRef) -> str:
-        """Import the user's code once for all trials; return "" or why each trial must import it by itself."""
+    async def preload(self, ref: TrainableRef, storage_uri: str = "") -> str:
+        """Import the user's code, and what the storage needs, once for all trials.
+
+        Returns:
+            "" or why each trial must import it by itself.
+        """
         if self._broken:
             return self._broken
         self._ref = ref
+        self._storage_uri = storage_uri
         self._preloaded = asyncio.get_running_loop().create_future()
-        self._send(Preload(ref=ref, preloader=self._preloader, function=self._function))
+        self._send(self._preload_command(ref))
         return await asyncio.shield(self._preloaded)
+
+    def _preload_command(self, ref: TrainableRef) -> Preload:
+        return Preload(ref=ref, preloader=self._preloader, function=self._function, storage_uri=self._storage_uri)
 
     def spawn(
         self,
@@ -292,7 +301,7 @@ class ProcessPool:
         transport, _ = await loop.create_connection(lambda: _Link(self._on_event, self._on_lost), sock=server.control)
         self._transport = transport
         if self._ref is not None:
-            transport.write(frame(Preload(ref=self._ref, preloader=self._preloader, function=self._function)))
+            transport.write(frame(self._preload_command(self._ref)))
         for data in self._outbox:
             transport.write(data)
         self._outbox.clear()

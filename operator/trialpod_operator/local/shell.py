@@ -307,7 +307,8 @@ class LocalShell(Shell):
             await server.start_unix(socket_path)
             try:
                 await pool.start()
-                preload = asyncio.ensure_future(pool.preload(self._plan.trainable))
+                remote = self._plan.remote
+                preload = asyncio.ensure_future(pool.preload(self._plan.trainable, remote.uri if remote else ""))
                 preload.add_done_callback(_log_preload)
                 self._loading = Loading(self._plan.trainable, self._display.event)
                 following = asyncio.ensure_future(self._loading.follow(preload))

@@ -74,6 +74,11 @@ class Storage(Protocol):
         ...
 
     @classmethod
+    def preload(cls) -> None:
+        """Import what `open` will need: called where processes are forked that will open one."""
+        return
+
+    @classmethod
     def normalize_uri(cls, uri: str) -> str:
         """Return `uri` as it is stored and compared.
 

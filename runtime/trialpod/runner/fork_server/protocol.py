@@ -31,6 +31,7 @@ class Preload(Message, tag=True):
     ref: TrainableRef
     preloader: str = DEFAULT_PRELOADER
     function: str = DEFAULT_FUNCTION
+    storage_uri: str = ""  # whose package is imported, too; "" = a folder
 
 
 class Spawn(Message, tag=True):

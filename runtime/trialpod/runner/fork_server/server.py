@@ -159,6 +159,10 @@ class Zygote:
         system.die_with_parent()
         try:
             importlib.import_module(module)
+            if command.storage_uri:
+                from trialpod.storage.registry import storage_class
+
+                storage_class(command.storage_uri).preload()
             problem = str(child.named(command.preloader)(command.ref))
         except BaseException as error:  # noqa: BLE001 - the user's module may raise anything; the trial says it again
             problem = "".join(traceback.format_exception_only(error)).strip()
