@@ -113,7 +113,7 @@ def test_ctrl_c_leaves_the_experiment_and_the_same_script_follows_it_again(desk:
         if "started" in line:
             break
     script.send_signal(signal.SIGINT)
-    assert "goes on in the cluster" in script.communicate(timeout=30)[0]
+    assert "continues in the cluster" in script.communicate(timeout=30)[0]
     assert Experiment(namespace, "climb").status
     shown = desk.run(*command)
     assert "BEST 2" in shown

@@ -81,7 +81,7 @@ class TestBudget:
     def test_time_budget_of_a_script(self, shell: Shell) -> None:
         shell.write("script.py", SLOW)
         ended = shell.run("run", "script.py")
-        command, _, edit = after(ended.stdout, "go on:").partition(", with ")
+        command, _, edit = after(ended.stdout, "resume:").partition(", with ")
         assert edit == "time_budget_s=1 in its TuneConfig"
         shell.write("script.py", SLOW.replace("time_budget_s=0.5", "time_budget_s=60"))
         longer = run_printed(shell, command)
@@ -93,7 +93,7 @@ class TestBudget:
         space = {"x": {"uniform": [0, 1]}}
         shell.manifest(searchSpace=space, numSamples=8, maxConcurrentTrials=1, timeBudget="1s")
         ended = shell.run("run", "experiment.yaml")
-        more = run_printed(shell, after(ended.stdout, "go on:"))
+        more = run_printed(shell, after(ended.stdout, "resume:"))
         assert more.returncode == 0
         assert len(shell.results()["trials"]) > ended.stdout.count(" started")
 

@@ -146,11 +146,11 @@ def _loadable(trainable: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _is_scoped(storage: Mapping[str, Any], default: Mapping[str, Any], facts: Mapping[str, str]) -> bool:
     """Return whether pods get short-lived keys for a storage, and no Secret."""
-    told = facts.get(names.CREDENTIALS_ANNOTATION, "").split(",")
+    credentials = facts.get(names.CREDENTIALS_ANNOTATION, "").split(",")
     if storage.get("credentialsSecret"):
-        return bool(storage.get("scopedCredentials")) or names.ALWAYS_SCOPED in told
+        return bool(storage.get("scopedCredentials")) or names.ALWAYS_SCOPED in credentials
     below = str(default.get("uri") or "")
-    return names.OWN_KEYS in told and bool(below) and str(storage.get("uri")).startswith(below)
+    return names.OWN_KEYS in credentials and bool(below) and str(storage.get("uri")).startswith(below)
 
 
 def _manifest(file: str) -> Json:

@@ -31,14 +31,14 @@ def line(finding: Finding) -> str:
 def summary(found: Examination) -> str:
     """Return the last line."""
     counts = Counter(finding.severity for finding in found.findings)
-    told = [plural(counts[severity], severity) for severity in ("error", "warning", "note") if counts[severity]]
+    counted = [plural(counts[severity], severity) for severity in ("error", "warning", "note") if counts[severity]]
     what = (
         f"{plural(found.records, 'record')}, {plural(found.trials, 'trial')}, {plural(found.results, 'result')}, "
         f"{plural(found.checkpoints, 'checkpoint')}"
     )
     how = " read and verified" if found.verified and found.checkpoints else ""
     verdict = "OK" if found.whole else "CORRUPT"
-    return one_line(f"{found.place}: {verdict}: {what}{how}; {', '.join(told) or 'nothing to tell'}")
+    return one_line(f"{found.place}: {verdict}: {what}{how}; {', '.join(counted) or 'no findings'}")
 
 
 def data(found: Examination) -> dict[str, Any]:

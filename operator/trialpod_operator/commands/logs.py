@@ -298,31 +298,31 @@ class LogReader:
         """Write the output of the trial's attempts as it comes, until the trial has ended."""
         from trialpod_operator.api.api_errors import BadRequestError, NotFoundError
 
-        told = ""
-        seen: set[str] = set()
+        last_reason = ""
+        shown: set[str] = set()
         while True:
-            pod = self._pod(besides=seen)
+            pod = self._pod(exclude=shown)
             if pod is not None:
                 try:
-                    if seen:
-                        self._say(f"attempt {pod['metadata']['labels'].get(names.ATTEMPT_LABEL)}:")
+                    if shown:
+                        self._print_notice(f"attempt {pod['metadata']['labels'].get(names.ATTEMPT_LABEL)}:")
                     for line in self._lines(pod, follow=True):
                         out.write(line)
                         out.flush()
-                    seen.add(pod["metadata"]["uid"])
-                    told = ""
+                    shown.add(pod["metadata"]["uid"])
+                    last_reason = ""
                     continue
                 except (BadRequestError, NotFoundError):
                     pass  # the container has not started, or the pod was deleted in this moment
             self._trial = self._api.find_trial(self.name) or self._trial
             if str((self._trial.get("status") or {}).get("state")) in _ENDED and pod is None:
-                if not seen:
+                if not shown:
                     return write(self._stored_soon() or self._nothing(), out, None)
                 return 0
             why = self._waiting()
-            if why and why != told:
-                self._say(why)
-                told = why
+            if why and why != last_reason:
+                self._print_notice(why)
+                last_reason = why
             self._sleep(POLL_INTERVAL_S)
 
     def _stored_soon(self) -> Iterator[bytes] | None:
@@ -331,7 +331,7 @@ class LogReader:
             self._sleep(POLL_INTERVAL_S)
         return found
 
-    def _pod(self, besides: set[str] | None = None) -> Json | None:
+    def _pod(self, exclude: set[str] | None = None) -> Json | None:
         """Return the pod of the trial's newest attempt that there is."""
         from trialpod_operator.commands.target import attempt_of
 
@@ -340,7 +340,7 @@ class LogReader:
             pod
             for pod in self._api.pods(str(self._item["metadata"]["name"]))
             if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == wanted
-            and pod["metadata"].get("uid") not in (besides or ())
+            and pod["metadata"].get("uid") not in (exclude or ())
             and str((pod["metadata"].get("labels") or {}).get(names.RANK_LABEL) or "0") == str(self._rank)
         ]
         return max(pods, key=attempt_of, default=None)
@@ -376,7 +376,7 @@ class LogReader:
         if why := self._waiting():
             raise TrialpodError(f"there is no output yet: {why}; trialpod why {experiment} {self._place}")
         if status.get("state") == "TERMINATED" and not status.get("disruptions"):
-            self._say(f"{self.name} is TERMINATED; it printed nothing")
+            self._print_notice(f"{self.name} is TERMINATED; it printed nothing")
             return iter(())
         if status.get("state") in _ENDED:
             ended = f": {status['message']}" if status.get("message") else ""
@@ -387,7 +387,7 @@ class LogReader:
         raise TrialpodError(f"there is no output of {self.name} yet; -f waits for it")
 
     @staticmethod
-    def _say(text: str) -> None:
+    def _print_notice(text: str) -> None:
         print(f"trialpod: {text}", file=sys.stderr, flush=True)
 
 

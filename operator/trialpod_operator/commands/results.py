@@ -105,11 +105,11 @@ def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | N
     if not rows:
         return "\n".join([*lines, "", "no trial to show"])
     lines += ["", text_table(trial_columns(rows, view.metric, varying.names), width)]
-    told: dict[str, list[TrialRow]] = {}
+    by_error: dict[str, list[TrialRow]] = {}
     for row in rows:
         if row.error:
-            told.setdefault(row.error, []).append(row)
-    for error, failed in told.items():
+            by_error.setdefault(row.error, []).append(row)
+    for error, failed in by_error.items():
         others = f" and {plural(len(failed) - 1, 'more trial')}" if len(failed) > 1 else ""
         lines += ["", f"{one_line(failed[0].trial_id)}{others}: {one_line(error)}"]
         lines.append(f"  log: {one_line(failed[0].path)}/log.txt")

@@ -145,11 +145,11 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
     if stalled.get("reason") == Reason.INVALID_SPEC:
         steps.append("correct the manifest, check it with `trialpod validate FILE`, and apply it again")
     elif stalled.get("status") == "True" and "Failed" not in found["conditions"]:
-        steps.append("put right what the message names; the experiment then goes on by itself")
+        steps.append("correct what the message names; the experiment then continues by itself")
     if found["state"] == "Suspended":
-        steps.append(f"trialpod resume {name} {place} goes on with it")
+        steps.append(f"trialpod resume {name} {place} resumes it")
     if found["waiting"] and found["state"] != "Suspended":
-        steps.append(f"kubectl {where} get pods -l trialpod.dev/experiment={name} shows the pods that wait")
+        steps.append(f"kubectl {where} get pods -l trialpod.dev/experiment={name} shows the pending pods")
     if found["failed"]:
         first = found["failed"][0]["trials"][0]
         steps.append(f"trialpod logs {name} {first} {place} shows what it printed")
@@ -161,7 +161,7 @@ def next_steps(found: Mapping[str, Any], place: str = "") -> list[str]:
                 "metric or searchSpace",
             )
         steps.append(
-            f"when the cause is put right: trialpod retry {name} {place} tries them again. {changeable} can be "
+            f"when the cause is corrected: trialpod retry {name} {place} retries them. {changeable} can be "
             f"changed for that (kubectl {where} edit te {name}); another {fixed} needs a new metadata.name"
         )
     if found["state"] in ("Succeeded", "Stopped"):
@@ -178,17 +178,17 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
     progress = f", {found['progress']} trials done{running}" if found["progress"] else ""
     lines = [f"{found['name']} (namespace {found['namespace']}): {found['state']}{progress}"]
     if silence := found.get("operator"):
-        lines.append(f"  {silence}; pods that run go on, and nothing else happens. What follows is as it was then")
-    told = set()
+        lines.append(f"  {silence}; running pods continue, and nothing else happens. What follows is as it was then")
+    shown: set[str] = set()
     for kind, each in found["conditions"].items():
-        if each["message"] in told:
+        if each["message"] in shown:
             continue
-        told.add(each["message"])
+        shown.add(each["message"])
         alike = (c for c in found["conditions"].values() if c["message"] == each["message"])
         since = ago(max(seconds(c.get("lastTransitionTime")) for c in alike), now)
         lines.append(f"  {kind}={each['status']} {each['reason']}, since {since}: {one_line(str(each['message']))}")
     if found["waiting"]:
-        lines += ["", "trials that wait:"]
+        lines += ["", "pending trials:"]
         for each in found["waiting"][:MAX_GROUPS]:
             lines.append(f"  {each['reason']}: {one_line(each['message'])}")
             lines += [f"    {_names(each['trials'])}"] if each["trials"] else []
@@ -219,7 +219,7 @@ def text(found: Mapping[str, Any], now: float, place: str = "") -> str:
         lines += ["", *(f"next: {step}" for step in steps)]
     elif not found["waiting"] and not found["failed"] and not quiet:
         ready = found["conditions"].get("Ready", {}).get("status") == "True"
-        lines += ["", "nothing stands in its way"] if ready else []
+        lines += ["", "no obstacle is known"] if ready else []
     return "\n".join(lines)
 
 

@@ -1,4 +1,8 @@
-"""Trials as columns that fit a given width: what matters most stays, what does not fit is left out whole."""
+"""Trials as columns that fit a given width: what matters most stays, what does not fit is left out whole.
+
+Own code: rich.table shrinks or wraps all columns where this one drops the least important ones, and its import would
+cost `trialpod results` 100 ms of CPU.
+"""
 
 from __future__ import annotations
 

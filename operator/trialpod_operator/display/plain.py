@@ -86,7 +86,7 @@ class PlainDisplay:
 
     def event(self, event: Event) -> None:
         """Write an event; an error that was written before is named by the first trial that had it."""
-        new_error = event.level == "error" and not self._notices.told(event)
+        new_error = event.level == "error" and not self._notices.is_repeated(event)
         if event.trial_id and event.level != "warning" and not new_error:
             if self._limit is not None and self._trial_lines >= self._limit:
                 self._left_out["started" if event.kind == TRIAL_STARTED else "ended"] += 1

@@ -69,7 +69,7 @@ class RateMeter:
 
 
 class Notices:
-    """Makes lines of events and remembers them, so that no error or warning is told twice.
+    """Makes lines of events and remembers them, so that no error or warning is shown twice.
 
     After `DISTINCT_NOTICES` different errors one last line says where the others are.
     """
@@ -101,7 +101,7 @@ class Notices:
             lines.append(f"  log: {log}")
         return lines
 
-    def told(self, event: Event) -> bool:
+    def is_repeated(self, event: Event) -> bool:
         """Tell whether this event's message was shown before."""
         return self.first_with(event) is not None
 

@@ -17,8 +17,8 @@ from trialpod_operator.display.progress import done
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.display.words import duration, number, one_line, plural, python_literal, yaml_text
 
-MOST_FAILURES = 5
-MOST_KEYS = 12
+MAX_FAILURES = 5
+MAX_KEYS = 12
 EXIT_FINE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 _ENDED_WORDS = [("TERMINATED", "terminated"), ("ERROR", "failed")]
 _OPEN_WORDS = [("RUNNING", "running"), ("PAUSED", "paused"), ("PENDING", "waiting")]
@@ -113,7 +113,7 @@ def _outcome(view: ExperimentView) -> str:
     if view.state != "Succeeded":
         message = one_line(view.message)
         lines.append(f"{view.state}: {message}" if message else view.state)
-    if is_worth_telling(view.resources):
+    if is_notable(view.resources):
         lines.append(account_text(view.resources))
     lines.append(f"results: {one_line(view.path)}")
     if any(view.counts.values()):
@@ -126,14 +126,14 @@ def _failures(view: ExperimentView) -> str:
         return ""
     groups = sorted(view.failures.items(), key=lambda item: (-item[1], item[0]))
     lines = ["failures:"]
-    for message, count in groups[:MOST_FAILURES]:
+    for message, count in groups[:MAX_FAILURES]:
         lines.append(f"  {plural(count, 'trial')}: {one_line(message)}")
         path = next((row.path for row in view.rows if row.error == message), None)
         if path is not None:
             lines.append(f"    log: {one_line(path)}/{LOG_FILE}")
-    if len(groups) > MOST_FAILURES:
-        others = sum(count for _, count in groups[MOST_FAILURES:])
-        lines.append(f"  {plural(others, 'trial')} with {plural(len(groups) - MOST_FAILURES, 'other message')}")
+    if len(groups) > MAX_FAILURES:
+        others = sum(count for _, count in groups[MAX_FAILURES:])
+        lines.append(f"  {plural(others, 'trial')} with {plural(len(groups) - MAX_FAILURES, 'other message')}")
         lines.append(f"    all of them: {program()} results {one_line(shlex.quote(view.path))} --failed")
     return "\n".join(lines)
 
@@ -190,7 +190,7 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
         numbers = [key for key in keys if any(_is_number(row.last_result.get(key)) for row in view.rows)]
         if keys and not numbers:
             return (
-                f"no best trial: nothing that was reported is a number: {', '.join(map(one_line, keys[:MOST_KEYS]))}"
+                f"no best trial: nothing that was reported is a number: {', '.join(map(one_line, keys[:MAX_KEYS]))}"
             )
         key = next(iter(numbers), "KEY")
         if not view.vocabulary.yaml:
@@ -210,8 +210,8 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
     keys = reported_keys(view.rows)
     lines = [f"no best trial: no trial reported the metric {name!r}"]
     if keys:
-        more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
-        lines.append(f"  reported were: {', '.join(map(one_line, keys[:MOST_KEYS]))}{more}")
+        more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
+        lines.append(f"  reported were: {', '.join(map(one_line, keys[:MAX_KEYS]))}{more}")
         close = nearest(metric, keys)
         if close is not None:
             where = "either place" if view.vocabulary.yaml else "TuneConfig, or what the Trainable reports,"
@@ -235,12 +235,12 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     if used_up and budget is not None:
         longer = f"{budget * 2:g}"
         again = f"{command.text()}, with time_budget_s={longer} in its TuneConfig"
-        lines.append(f"go on:   {again if script else command.text(timeBudget=f'{longer}s')}")
+        lines.append(f"resume:  {again if script else command.text(timeBudget=f'{longer}s')}")
     elif view.state == "Stopped" and view.budget_used_up is not None:
         name, hours = view.budget_used_up
         argument = re.sub("([A-Z])", r"_\1", name).lower()
         again = f"{command.text()}, with {argument}={hours * 2:g} in its TuneConfig"
-        lines.append(f"go on:   {again if script else command.text(**{name: f'{hours * 2:g}'})}")
+        lines.append(f"resume:  {again if script else command.text(**{name: f'{hours * 2:g}'})}")
     elif view.state not in ("Succeeded", "Failed"):
         lines.append(f"resume:  {command.text()}")
     if view.counts.get("ERROR"):
@@ -276,7 +276,7 @@ def account_text(hours: Hours) -> str:
     return "\n".join(_line(name, parts) for name, parts in (("trial", trials), ("GPU", gpus)) if parts.get("used"))
 
 
-def is_worth_telling(hours: Hours) -> bool:
+def is_notable(hours: Hours) -> bool:
     """Return whether there is more to say than that everything was useful, or little."""
     parts = hours.get("trial") or {}
     wasted = sum(parts.get(part, 0.0) for part in _WORDS if part != "useful")
@@ -287,8 +287,8 @@ def _line(name: str, parts: Mapping[str, float]) -> str:
     used = parts["used"]
     shares = [(parts.get(part, 0.0) / used, word) for part, word in _WORDS.items()]
     shares.append((1.0 - sum(share for share, _ in shares), "undecided"))
-    told = ", ".join(f"{_percent(share)} {word}" for share, word in shares if share >= 0.0005)
-    return f"{name} time: {duration(used * 3600)} ({told})"
+    text = ", ".join(f"{_percent(share)} {word}" for share, word in shares if share >= 0.0005)
+    return f"{name} time: {duration(used * 3600)} ({text})"
 
 
 def _percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""The live table on a terminal: at most `MOST_LINES` lines, updated in place.
+"""The live table on a terminal: at most `MAX_LINES` lines, updated in place.
 
 It is drawn at most `REFRESH_PER_S` times a second and only when something that it shows has changed; in between an
 update costs a comparison of times. There is no thread: what an update leaves undrawn, the next one draws.
@@ -40,7 +40,7 @@ from trialpod_operator.display.words import (
     rate,
 )
 
-MOST_LINES = 20
+MAX_LINES = 20
 REFRESH_PER_S = 8.0
 _SEPARATOR = " · "
 _STYLES = {"RUNNING": "cyan", "PAUSED": "yellow", "ERROR": "red", "TERMINATED": "green", "PENDING": "dim"}
@@ -62,7 +62,7 @@ class TableDisplay:
         options: What a script asks of the table; None = nothing.
     """
 
-    rows = MOST_LINES
+    rows = MAX_LINES
     interval_s = 1 / REFRESH_PER_S
 
     def __init__(
@@ -157,7 +157,7 @@ class TableDisplay:
         for row in view.rows:
             self._varying.observe(row.trial_id, row.config)
         head = self._head(view, width)
-        room = max(min(MOST_LINES, height - 1) - len(head) - 1, 0)
+        room = max(min(MAX_LINES, height - 1) - len(head) - 1, 0)
         return Group(*head, *self._trials(view, width, room))
 
     def _head(self, view: ExperimentView, width: int) -> list[Text]:

@@ -1,8 +1,8 @@
 """The backend ``kubernetes``: runs what a `Tuner` is given as a TuneExperiment in a cluster, and follows it.
 
 Invariants: what cannot run in a cluster is refused before anything is written or created. This process decides
-nothing: when it goes away, the experiment goes on; the same script, run again, follows it again. The Trainable is in
-the experiment's storage before the resource names it. Nothing is kept on this machine.
+nothing: when it ends, the experiment continues; the same script, run again, follows it again. The Trainable is in the
+experiment's storage before the resource names it. Nothing is kept on this machine.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ IMAGE = "TRIALPOD_IMAGE"
 SECRET = "TRIALPOD_CREDENTIALS_SECRET"
 ENDPOINT = "TRIALPOD_CLUSTER_ENDPOINT"
 
-COPIED_S, COPIED_POLL_S = 60.0, 0.25
-"""How long to wait for the last files, which follow the end of an experiment."""
+UPLOAD_TIMEOUT_S, UPLOAD_POLL_INTERVAL_S = 60.0, 0.25
+"""Maximum time to wait for the last files, which follow the end of an experiment."""
 
 _WRITER = f"{TRIALPOD_DIR}/writer.json"
 _TUNER_FILE = "tuner.pkl"
@@ -194,8 +194,8 @@ class KubernetesBackend:
 
         Raises:
             InvalidInputError: it cannot run in a cluster, or another one has its name. Nothing was created.
-            KeyboardInterrupt: the user does not want to wait; the experiment goes on.
-            CallbackError: a callback raised an exception; the experiment goes on.
+            KeyboardInterrupt: the user does not want to wait; the experiment continues.
+            CallbackError: a callback raised an exception; the experiment continues.
             ClusterUnreachableError: the cluster cannot be reached at the start.
             TrialpodError: it has stalled, or was deleted while this waited.
             Submitted: `trialpod submit` runs the script, and does not wait.
@@ -215,10 +215,10 @@ class KubernetesBackend:
                     submission.items.append(item)
                     if not submission.wait:
                         raise Submitted(0)
-                _forget_directory(Path(request.directory))
+                _remove_directory(Path(request.directory))
                 self._show(api, request, item)
         finally:
-            _forget_directory(Path(request.directory))
+            _remove_directory(Path(request.directory))
         self._wait_for_files(request.storage_uri)
         return self.load(request.storage_uri)
 
@@ -233,18 +233,18 @@ class KubernetesBackend:
         callbacks = self._callbacks(request)
         display = choose_display(sys.stdout, json=False, verbose=verbose)
         try:
-            item = follow(api, item, display, clock=self._clock, sleep=self._sleep, each=callbacks.look)
+            item = follow(api, item, display, clock=self._clock, sleep=self._sleep, each=callbacks.refresh)
             if submission is not None and is_true(item, "Failed"):
                 submission.status = 1
         except (KeyboardInterrupt, CallbackError):
-            write_closing(sys.stdout, _parting_words(api, request))
+            write_closing(sys.stdout, _farewell(api, request))
             callbacks.end()
             raise
         finally:
             display.close()
         if request.callbacks:
             self._wait_for_files(request.storage_uri)
-            callbacks.look(item, api.trials(request.name), final=True)
+            callbacks.refresh(item, api.trials(request.name), final=True)
             callbacks.end()
         if verbose >= 0:
             trials = api.trials(request.name)
@@ -350,7 +350,7 @@ class KubernetesBackend:
             )
         if "spec.trainable" in differences:
             logger.warning(
-                "%s goes on with the code that it was started with; this script's differs. For the new code start "
+                "%s continues with the code that it was started with; this script's differs. For the new code start "
                 "it under another name",
                 name,
             )
@@ -374,9 +374,9 @@ class KubernetesBackend:
     def _wait_for_files(self, uri: str) -> None:
         """Return when the operator has let go of the experiment: then the last files have been copied."""
         storage = open_storage(uri)
-        deadline = self._clock() + COPIED_S
+        deadline = self._clock() + UPLOAD_TIMEOUT_S
         while storage.exists(_WRITER) and self._clock() < deadline:
-            self._sleep(COPIED_POLL_S)
+            self._sleep(UPLOAD_POLL_INTERVAL_S)
 
 
 def _bucket(uri: str) -> str:
@@ -389,7 +389,7 @@ def _code_uri(request: ExperimentRequest) -> str:
 
 
 def _comparable(item: Mapping[str, Any]) -> Json:
-    """Return the parts of a spec that make an experiment what it is, in one form whoever wrote them down."""
+    """Return the parts of a spec that make an experiment what it is, in one form."""
     import msgspec
 
     from trialpod_operator.api.document import Document
@@ -440,10 +440,10 @@ def _put_objects(storage: Storage, trainable: Path, values: Mapping[str, Path]) 
             storage.put_file(file, key)
 
 
-def _parting_words(api: Experiments, request: ExperimentRequest) -> str:
+def _farewell(api: Experiments, request: ExperimentRequest) -> str:
     where = f"{request.name} -n {api.namespace}"
     return (
-        f"the experiment {request.name} goes on in the cluster.\n"
+        f"the experiment {request.name} continues in the cluster.\n"
         f"  to follow it:   run this script again, or: trialpod status {where} --watch\n"
         f"  its results:    trialpod results {where}\n"
         f"  to hold it:     trialpod suspend {where}\n"
@@ -452,7 +452,7 @@ def _parting_words(api: Experiments, request: ExperimentRequest) -> str:
     )
 
 
-def _forget_directory(directory: Path) -> None:
+def _remove_directory(directory: Path) -> None:
     """Remove what a `Tuner` has put down for this backend; whatever else is there stays."""
     ours = directory / TRIALPOD_DIR
     if (ours / EXPERIMENT_FILE).exists():

@@ -5,7 +5,7 @@ results from `result.json` in the storage, where the operator copies them while 
 minute) and at its end. So each result is told once, in order, before the end of its trial.
 
 Invariants: a trial's results come after its start and before its end. What the storage cannot give now is told later,
-and all of it before `on_experiment_end`. Who follows an experiment anew tells its callbacks everything anew.
+and all of it before `on_experiment_end`. A process that follows an experiment again delivers everything again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-RESULTS_EVERY_S = 5.0
+RESULTS_INTERVAL_S = 5.0
 """How often the results of a running trial are looked for."""
 
 CHUNK = 8 * 1024 * 1024
 
 
-class _Told:
+class _Delivered:
     """What the callbacks know of one trial."""
 
     def __init__(self, trial: Json) -> None:
@@ -51,7 +51,7 @@ class _Told:
         self.checkpoint = -1
         self.offset = 0
         self.iteration = 0
-        self.looked_at = float("-inf")
+        self.read_at = float("-inf")
         self.ended = False
 
 
@@ -85,11 +85,11 @@ class RemoteCallbacks:
         self._clock = clock
         self._storage: Storage | None = None
         self._iteration = 0
-        self._told: dict[str, _Told] = {}
+        self._delivered: dict[str, _Delivered] = {}
         self._trials: list[TrialView] = []
         self._begun = self._ended = False
 
-    def look(self, item: Mapping[str, Any], trials: list[Json], *, final: bool = False) -> None:
+    def refresh(self, item: Mapping[str, Any], trials: list[Json], *, final: bool = False) -> None:
         """Tell what is new.
 
         Args:
@@ -108,10 +108,10 @@ class RemoteCallbacks:
         self._call("on_step_begin")
         for trial in trials:
             name = str(trial["metadata"]["name"])
-            if name not in self._told:
-                self._told[name] = _Told(trial)
-                self._trials.append(self._told[name].view)
-            self._look_at(self._told[name], trial, final=final)
+            if name not in self._delivered:
+                self._delivered[name] = _Delivered(trial)
+                self._trials.append(self._delivered[name].view)
+            self._refresh_trial(self._delivered[name], trial, final=final)
         self._call("on_step_end")
 
     def end(self) -> None:
@@ -124,69 +124,69 @@ class RemoteCallbacks:
             self._ended = True
             self._hooks.end(trials=self._trials)
 
-    def _look_at(self, told: _Told, trial: Json, *, final: bool) -> None:
-        if told.ended:
+    def _refresh_trial(self, delivered: _Delivered, trial: Json, *, final: bool) -> None:
+        if delivered.ended:
             return
-        told.facts.take(trial)
+        delivered.facts.take(trial)
         row = row_of(trial, self._clock())
-        if row.attempts > told.attempts:
-            told.attempts = row.attempts
-            self._call("on_trial_start", told)
+        if row.attempts > delivered.attempts:
+            delivered.attempts = row.attempts
+            self._call("on_trial_start", delivered)
             if row.checkpoint is not None:
-                self._call("on_trial_restore", told)
+                self._call("on_trial_restore", delivered)
         reached = int((trial.get("status") or {}).get("iteration") or 0)
         over = row.status in ENDED
-        due = reached > told.iteration and self._clock() - told.looked_at >= RESULTS_EVERY_S
-        if final or due or (over and reached > told.iteration):
-            self._results(told)
-        self._checkpoint(told)
+        due = reached > delivered.iteration and self._clock() - delivered.read_at >= RESULTS_INTERVAL_S
+        if final or due or (over and reached > delivered.iteration):
+            self._results(delivered)
+        self._checkpoint(delivered)
         setbacks = row.failures + row.disruptions
-        if setbacks > told.setbacks and not over:
-            self._call("on_trial_recover", told)
-        told.setbacks = setbacks
-        if over and (final or told.iteration >= reached):
-            told.ended = True
-            self._call("on_trial_error" if row.status == "ERROR" else "on_trial_complete", told)
+        if setbacks > delivered.setbacks and not over:
+            self._call("on_trial_recover", delivered)
+        delivered.setbacks = setbacks
+        if over and (final or delivered.iteration >= reached):
+            delivered.ended = True
+            self._call("on_trial_error" if row.status == "ERROR" else "on_trial_complete", delivered)
 
-    def _results(self, told: _Told) -> None:
-        told.looked_at = self._clock()
-        if not told.facts.path:
+    def _results(self, delivered: _Delivered) -> None:
+        delivered.read_at = self._clock()
+        if not delivered.facts.path:
             return
-        key = f"{told.facts.path.removeprefix(self._uri).strip('/')}/{RESULT_FILE}"
+        key = f"{delivered.facts.path.removeprefix(self._uri).strip('/')}/{RESULT_FILE}"
         try:
             if self._storage is None:
                 self._storage = self._open_storage()
-            while data := self._storage.read_range(key, told.offset, CHUNK):
+            while data := self._storage.read_range(key, delivered.offset, CHUNK):
                 whole = data[: data.rfind(b"\n") + 1]
                 if not whole:
                     return  # the last line is being written
-                told.offset += len(whole)
+                delivered.offset += len(whole)
                 for line in whole.splitlines():
-                    self._result(told, json.loads(line))
+                    self._result(delivered, json.loads(line))
         except KeyMissingError:
             return  # it is copied when there is something in it
         except StorageError as error:
             logger.warning("results for the callbacks come later: %s", error)
 
-    def _result(self, told: _Told, result: Json) -> None:
-        told.facts.last_result = result
-        told.iteration = max(told.iteration, int(result.get("training_iteration") or 0))
+    def _result(self, delivered: _Delivered, result: Json) -> None:
+        delivered.facts.last_result = result
+        delivered.iteration = max(delivered.iteration, int(result.get("training_iteration") or 0))
         if self._hooks.wants("on_trial_result"):
-            self._hooks.result(Metrics(result), iteration=self._iteration, trials=self._trials, trial=told.view)
+            self._hooks.result(Metrics(result), iteration=self._iteration, trials=self._trials, trial=delivered.view)
 
-    def _checkpoint(self, told: _Told) -> None:
-        info = next(iter(told.facts.checkpoints), None)
-        if info is None or info.index <= told.checkpoint:
+    def _checkpoint(self, delivered: _Delivered) -> None:
+        info = next(iter(delivered.facts.checkpoints), None)
+        if info is None or info.index <= delivered.checkpoint:
             return
-        told.checkpoint = info.index
+        delivered.checkpoint = info.index
         if self._hooks.wants("on_checkpoint"):
-            checkpoint = checkpoints_in(told.view.checkpoint_place, [info])[0][0]
-            self._call("on_checkpoint", told, checkpoint=checkpoint)
-        self._call("on_trial_save", told)
+            checkpoint = checkpoints_in(delivered.view.checkpoint_place, [info])[0][0]
+            self._call("on_checkpoint", delivered, checkpoint=checkpoint)
+        self._call("on_trial_save", delivered)
 
-    def _call(self, hook: str, told: _Told | None = None, **more: Any) -> None:
-        if told is not None:
-            more["trial"] = told.view
+    def _call(self, hook: str, delivered: _Delivered | None = None, **more: Any) -> None:
+        if delivered is not None:
+            more["trial"] = delivered.view
         if self._hooks.wants(hook):
             self._hooks.call(hook, iteration=self._iteration, trials=self._trials, **more)
 

@@ -42,8 +42,8 @@ from trialpod_operator.kube_client.version_skew import CHART, missing_fields, sk
 
 Json = dict[str, Any]
 
-OLDEST_KUBERNETES = (1, 30)
-POLL_S = 0.5
+MIN_KUBERNETES = (1, 30)
+POLL_INTERVAL_S = 0.5
 _OPERATOR = "app.kubernetes.io/part-of=trialpod,app.kubernetes.io/component=operator"
 _OPERATOR_NAMESPACE = "trialpod-system"
 _RIGHTS = (
@@ -97,12 +97,12 @@ class Checks:
             version = self._client.request("GET", "/version")
         except ApiError as error:
             raise TrialpodError(f"the cluster at {self._client.access.server} refuses: {error}") from error
-        told = str(version.get("gitVersion") or "?")
-        number = re.match(r"v(\d+)\.(\d+)", told)
+        version_text = str(version.get("gitVersion") or "?")
+        number = re.match(r"v(\d+)\.(\d+)", version_text)
         self.user = self._whoami()
-        text = f"Kubernetes {told} at {self._client.access.server}, as {self.user}"
-        if number and (int(number[1]), int(number[2])) < OLDEST_KUBERNETES:
-            least = ".".join(map(str, OLDEST_KUBERNETES))
+        text = f"Kubernetes {version_text} at {self._client.access.server}, as {self.user}"
+        if number and (int(number[1]), int(number[2])) < MIN_KUBERNETES:
+            least = ".".join(map(str, MIN_KUBERNETES))
             yield Finding("API server", "bad", text, f"trialpod needs Kubernetes {least} or newer")
         else:
             yield Finding("API server", "ok", text)
@@ -385,7 +385,7 @@ class Checks:
                 remedy = why.remedy if why else "a longer --timeout, or ask who runs the cluster"
                 yield Finding("pod", "bad", text, remedy)
                 return
-            self._sleep(POLL_S)
+            self._sleep(POLL_INTERVAL_S)
             pod = self._client.request("GET", path)
         log = b"".join(self._api.log(name)).decode(errors="replace")
         found = probe_pod.read(log)

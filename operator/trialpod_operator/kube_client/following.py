@@ -1,7 +1,7 @@
 """Follows an experiment in a cluster to its end, on the display that a local run has.
 
-Invariants: it only reads. What hinders the experiment is told once per reason. While the cluster cannot be reached,
-the view stands still, and it is asked again.
+Invariants: it only reads. What blocks the experiment is reported once per reason. While the cluster is unreachable,
+the view stands still, and the request is retried.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-POLL_S = 1.0
-MANY_TRIALS, MANY_POLL_S = 300, 10.0
-"""From so many trials on they are listed only this often."""
+POLL_INTERVAL_S = 1.0
+MANY_TRIALS, MANY_POLL_INTERVAL_S = 300, 10.0
+"""From this number of trials on they are listed less often."""
 
-START_S = 3.0
-"""How long to wait for the first status before anything is shown."""
+START_TIMEOUT_S = 3.0
+"""Maximum time to wait for the first status before anything is shown."""
 
-UNNOTICED_S = 20.0
-"""After so long without a status something is wrong with the operator."""
+OBSERVE_TIMEOUT_S = 20.0
+"""Maximum time until the operator has written a status; then something is wrong with it."""
 
-STALLED_S = 120.0
-"""How long to wait for somebody to put right what has stalled the experiment."""
+STALLED_TIMEOUT_S = 120.0
+"""Maximum time to wait for somebody to correct what has stalled the experiment."""
 
 
 def follow(
@@ -55,7 +55,7 @@ def follow(
         display: shows it.
         clock: seconds since the epoch.
         sleep: waits some seconds.
-        each: told the experiment and its trials whenever they were listed.
+        each: called with the experiment and its trials whenever they were listed.
 
     Raises:
         TrialpodError: it has stalled, or was deleted meanwhile.
@@ -67,18 +67,20 @@ def follow(
     listed_at = 0.0
     trials: list[Json] = []
     rows: dict[str, TrialRow] = {}
-    told = ""
+    last_reason = ""
     started = False
     while True:
         now = clock()
         status = item.get("status") or {}
-        seen = int(status.get("observedGeneration", -1)) >= generation
-        over = seen and finished(item)
+        observed = int(status.get("observedGeneration", -1)) >= generation
+        over = observed and finished(item)
         # How many trials there will be, the operator has to say first.
-        if not started and ("trials" in status or now - begun >= START_S):
+        if not started and ("trials" in status or now - begun >= START_TIMEOUT_S):
             display.start(view_of(item, trials, now=now, rows=display.rows))
             started = True
-        if started and (over or now - listed_at >= (MANY_POLL_S if len(trials) >= MANY_TRIALS else POLL_S)):
+        if started and (
+            over or now - listed_at >= (MANY_POLL_INTERVAL_S if len(trials) >= MANY_TRIALS else POLL_INTERVAL_S)
+        ):
             trials, listed_at = api.trials(name), now
             view = view_of(item, trials, now=now, rows=None)
             fresh = {row.name: row for row in view.rows}
@@ -92,22 +94,22 @@ def follow(
             return item
         if started:
             display.update(view)
-        why = hindrance(item, api.namespace, waited=now - begun, seen=seen)
+        why = blocking_reason(item, api.namespace, waited=now - begun, observed=observed)
         # The words change with every node that comes and goes; the reason is worth telling once.
-        if why and why[0] != told:
+        if why and why[0] != last_reason:
             display.event(events.warning(why[1]))
-        told = why[0] if why else ""
+        last_reason = why[0] if why else ""
         if not is_true(item, "Stalled"):
             stalled_at = None
         else:
             stalled_at = stalled_at or now
             fatal = condition(item, "Stalled").get("reason") == Reason.INVALID_SPEC
-            if seen and (fatal or now - stalled_at > STALLED_S):
+            if observed and (fatal or now - stalled_at > STALLED_TIMEOUT_S):
                 raise TrialpodError(
-                    f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Put it "
+                    f"the experiment {name} has stalled: {condition(item, 'Stalled').get('message')}. Correct it "
                     f"right and run this again, or delete it: trialpod delete {name} -n {api.namespace}"
                 )
-        sleep(POLL_S)
+        sleep(POLL_INTERVAL_S)
         with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view stands still meanwhile
             found = api.find(name)
             if found is None or found["metadata"].get("uid") != uid:
@@ -118,17 +120,19 @@ def follow(
             item = found
 
 
-def hindrance(item: Mapping[str, Any], namespace: str, *, waited: float, seen: bool) -> tuple[str, str] | None:
-    """Return why the experiment, or some of its trials, do not go on: the reason, and a sentence.
+def blocking_reason(
+    item: Mapping[str, Any], namespace: str, *, waited: float, observed: bool
+) -> tuple[str, str] | None:
+    """Return why the experiment, or some of its trials, do not proceed: the reason, and a sentence.
 
     Args:
         item: the TuneExperiment.
         namespace: its namespace.
         waited: for the operator to look at it, in seconds.
-        seen: whether the operator has looked at it as it is now.
+        observed: whether the operator has looked at it as it is now.
     """
-    if not seen:
-        if waited < UNNOTICED_S:
+    if not observed:
+        if waited < OBSERVE_TIMEOUT_S:
             return None
         text = (
             "no operator has looked at it yet: is one running that serves this namespace? "

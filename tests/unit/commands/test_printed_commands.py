@@ -90,7 +90,9 @@ def test_of_why(cluster: ApiServer, trialpod: Run, capsysbinary: Any, situation:
     item = cluster.experiment("climb")
     item["status"] = {"observedGeneration": 1, "trials": {"error": 1, "total": 4}, **SITUATIONS[situation]}
     text = trialpod("why", "climb")
-    steps = "\n".join(re.split(r" shows| prints| lists| goes on| says| tries", line)[0] for line in text.splitlines())
+    steps = "\n".join(
+        re.split(r" shows| prints| lists| resumes| says| retries", line)[0] for line in text.splitlines()
+    )
     for found in run_all(steps[steps.index("next:") :], capsysbinary):
         assert found[found.index("-n") :][:2] == ["-n", "team"]
 
@@ -107,7 +109,7 @@ def test_of_an_interrupted_script(cluster: ApiServer, capsysbinary: Any) -> None
         name = "climb"
 
     with Experiments.connect() as api:
-        text = backend._parting_words(api, Request())  # type: ignore[arg-type]
+        text = backend._farewell(api, Request())  # type: ignore[arg-type]
     found = [each[0] for each in commands(text)]
     assert found == ["status", "results", "suspend", "stop", "delete"]
     run_all("\n".join(line for line in text.splitlines() if "suspend" not in line), capsysbinary, least=4)

@@ -62,7 +62,7 @@ def test_why_says_one_message_once_for_all_trials(server: ApiServer, trialpod: R
 
 def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", waiting_experiment())
-    assert "trials that wait:\n  Unschedulable: climb-d75de-00000: not enough cpu\n" in trialpod("why", "climb")
+    assert "pending trials:\n  Unschedulable: climb-d75de-00000: not enough cpu\n" in trialpod("why", "climb")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: Api
             experiment_object(
                 "climb", conditions=[condition_of("Stalled", "True", "SecretNotFound", "no Secret minio")]
             ),
-            "next: put right what the message names",
+            "next: correct what the message names",
         ),
         (
             experiment_object("climb", conditions=[condition_of("Suspended", "True", "Suspended", "suspended")]),
@@ -87,7 +87,7 @@ def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: Api
         ),
         (
             experiment_object("climb", conditions=[condition_of("Ready", "True", "Running", "trials are running")]),
-            "nothing stands in its way",
+            "no obstacle is known",
         ),
     ],
 )
@@ -204,14 +204,14 @@ class TestNoOperator:
         text = trialpod(command, "climb")
         assert "no operator is at work" in text
         assert words in text
-        assert "nothing stands in its way" not in text
+        assert "no obstacle is known" not in text
 
     def test_one_at_work_is_not_mentioned(self, server: ApiServer, trialpod: Run) -> None:
         ready = condition_of("Ready", "True", "Running", "trials are running")
         server.put("tuneexperiments", experiment_object("climb", conditions=[ready]))
         now = dt.datetime.now(dt.UTC).isoformat()
         server.routes["GET", LEASE] = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": now}}
-        assert "nothing stands in its way" in trialpod("why", "climb")
+        assert "no obstacle is known" in trialpod("why", "climb")
 
 
 @pytest.mark.parametrize(("spec", "words"), [({}, "would end them"), ({"progressDeadline": "1h"}, "fail after 1h")])
@@ -225,4 +225,4 @@ def test_why_mentions_silent_trials(server: ApiServer, trialpod: Run, spec: Json
     assert "have reported nothing for up to" in text
     assert words in text
     assert "    d75de_00000\n" in text + "\n"
-    assert "nothing stands in its way" not in text
+    assert "no obstacle is known" not in text

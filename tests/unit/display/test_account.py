@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialpod_operator.display.summary import account_text, is_worth_telling
+from trialpod_operator.display.summary import account_text, is_notable
 
 
 def hours(**parts: float) -> dict[str, float]:
@@ -25,10 +25,10 @@ def test_trials_and_gpus_of_all_kinds_have_a_line_each() -> None:
 
 def test_nothing_taken_is_nothing_told() -> None:
     assert account_text({}) == account_text({"trial": hours()}) == ""
-    assert not is_worth_telling({})
+    assert not is_notable({})
 
 
 def test_a_short_run_and_a_useful_one_are_not_worth_a_line() -> None:
-    assert not is_worth_telling({"trial": hours(used=0.01, failed=0.01)})
-    assert not is_worth_telling({"trial": hours(used=5.0, useful=5.0)})
-    assert is_worth_telling({"trial": hours(used=5.0, useful=4.0, lost=1.0)})
+    assert not is_notable({"trial": hours(used=0.01, failed=0.01)})
+    assert not is_notable({"trial": hours(used=5.0, useful=5.0)})
+    assert is_notable({"trial": hours(used=5.0, useful=4.0, lost=1.0)})

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from trialpod_operator.display import events
-from trialpod_operator.display.table import MOST_LINES, TableDisplay
+from trialpod_operator.display.table import MAX_LINES, TableDisplay
 from trialpod_operator.display.view import ExperimentView
 
 
@@ -72,7 +72,7 @@ def test_a_narrow_terminal_shows_what_matters_most() -> None:
 
 def test_a_table_has_at_most_twenty_lines_and_fits_the_terminal() -> None:
     view = experiment([trial(number) for number in range(60)], total=60)
-    assert len(rendered(view, 100, height=60)) == MOST_LINES
+    assert len(rendered(view, 100, height=60)) == MAX_LINES
     assert len(rendered(view, 100, height=12)) == 11
     assert rendered(view, 100, height=60)[-1] == "… and 46 ended"
 
@@ -134,7 +134,7 @@ def test_columns_do_not_come_and_go() -> None:
 @given(view=any_view, width=st.integers(40, 200), height=st.integers(2, 60))
 def test_any_view_fits_any_terminal(view: ExperimentView, width: int, height: int) -> None:
     lines = rendered(view, width, height)
-    assert len(lines) <= MOST_LINES
+    assert len(lines) <= MAX_LINES
     assert all(cell_len(line) <= width for line in lines)
     assert all(c.isprintable() or c == "\u3000" for line in lines for c in line)
 

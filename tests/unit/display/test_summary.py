@@ -71,7 +71,7 @@ def test_an_interrupted_run_names_the_command_to_resume_with_its_options() -> No
 
 def test_a_used_up_time_budget_is_doubled_to_go_on() -> None:
     view = experiment([trial(0)], state="Stopped", time_budget_s=14.0, elapsed_s=14.2)
-    assert "go on:   trialpod run experiment.yaml --set spec.timeBudget=28s\n" in summarize(view, COMMAND)
+    assert "resume:  trialpod run experiment.yaml --set spec.timeBudget=28s\n" in summarize(view, COMMAND)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_without_a_best_trial_the_reason_is_plain(last_result: dict[str, Any], r
 
 def test_a_used_up_budget_of_hours_is_doubled_to_go_on() -> None:
     view = experiment([trial(0)], state="Stopped", budget_used_up=("maxGpuHours", 0.5))
-    assert "go on:   trialpod run experiment.yaml --set spec.maxGpuHours=1\n" in summarize(view, COMMAND)
+    assert "resume:  trialpod run experiment.yaml --set spec.maxGpuHours=1\n" in summarize(view, COMMAND)
 
 
 def test_what_the_trials_took_is_told_when_not_all_of_it_was_useful() -> None:

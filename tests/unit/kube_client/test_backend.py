@@ -249,7 +249,7 @@ def test_ctrl_c_leaves_it_running_and_says_how_to_come_back(world: World, capsys
     with pytest.raises(KeyboardInterrupt):
         world.tuner(backend=KubernetesBackend(credentials_secret="", environ={}, sleep=interrupt)).fit()
     shown = capsys.readouterr().out
-    assert "goes on in the cluster" in shown
+    assert "continues in the cluster" in shown
     assert "trialpod delete climb -n team" in shown
     assert ("tuneexperiments", "climb") in world.server.objects
 

@@ -72,7 +72,7 @@ class World:
     def look(self, *trials: Json, final: bool = False) -> list[str]:
         self.now += 10.0
         before = len(self.notes.found)
-        self.callbacks.look(experiment_object("climb", trials={"total": 2}), list(trials), final=final)
+        self.callbacks.refresh(experiment_object("climb", trials={"total": 2}), list(trials), final=final)
         return self.notes.found[before:]
 
 

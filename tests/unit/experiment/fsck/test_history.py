@@ -301,7 +301,7 @@ def test_a_trial_that_its_user_retries_keeps_its_results_across_restarts(stand: 
 def test_fsck_prints_findings_and_a_summary(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fsck", str(stand.directory)]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-1].endswith(": OK: 11 records, 3 trials, 4 results, 1 checkpoint; nothing to tell")
+    assert out.splitlines()[-1].endswith(": OK: 11 records, 3 trials, 4 results, 1 checkpoint; no findings")
     _remove(stand.kept)
     assert main(["fsck", str(stand.directory)]) == 1
     out = capsys.readouterr().out
