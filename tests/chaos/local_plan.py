@@ -57,13 +57,13 @@ EXPECTED = 40
 KINDS = (
     "kill shell",
     "kill trial",
-    "kill zygote",
+    "kill fork server",
     "stop shell",
     "stop trial",
-    "stop zygote",
+    "stop fork server",
     "term shell",
     "term trial",
-    "term zygote",
+    "term fork server",
 )
 IN_A_BUCKET = ("kill minio", "stop minio", "term minio")
 THE_DISK = ("fill disk",)

@@ -316,7 +316,7 @@ class Chaos:
             servers = [
                 pid for pid in _children(self.running.pid) if b"trialpod.runner.fork_server.server" in _command(pid)
             ]
-            if servers and target == "zygote":
+            if servers and target == "fork server":
                 return servers[0]
             trials = sorted(pid for server in servers for pid in _children(server))
             if trials:

@@ -1,4 +1,4 @@
-"""Upgrade from the release before, back again, uninstall and reinstall, while an experiment runs."""
+"""Upgrade to another image, rollback, uninstall and reinstall, while an experiment runs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import previous_release
 import pytest
 from cluster_access import IMAGE, Cluster
 from experiments import Experiment, assert_history, assert_unbroken, counts, manifest
 from operator_release import CHART, NAMESPACE, RELEASE, Operator
+from testcluster import layout, nodes
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 350
+REPOSITORY, TAG = "docker.io/trialpod/trialpod", "second"
+SECOND_IMAGE = f"{REPOSITORY}:{TAG}"
+"""This tree's image under another name: to Kubernetes and Helm, another release."""
 
 
 @pytest.fixture
 def before(cluster: Cluster) -> Iterator[Operator]:
-    """The operator of the release before, from its own chart; afterwards there is that of this tree again."""
-    chart = previous_release.ensure()
+    """The operator from the second image; afterwards there is that from the first one again."""
+    for node in layout.NODES:
+        nodes.ctr(node, "images", "tag", "--force", f"docker.io/{IMAGE.removeprefix('docker.io/')}", SECOND_IMAGE)
     own = Cluster(NAMESPACE)
-    values = [
-        f"image.repository={previous_release.REPOSITORY}",
-        f"image.tag={previous_release.TAG}",
-        f"defaults.image={previous_release.IMAGE}",
-    ]
+    values = [f"image.repository={REPOSITORY}", f"image.tag={TAG}", f"defaults.image={SECOND_IMAGE}"]
     own.helm(
-        "upgrade", "--install", RELEASE, str(chart), "--create-namespace", "--take-ownership", "--wait",
+        "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", "--take-ownership", "--wait",
         "--timeout=120s", *(part for value in values for part in ("--set", value)),
     )  # fmt: skip
     yield Operator(own)
@@ -82,13 +82,13 @@ def image_of(operator: Operator) -> str:
 def test_an_upgrade_and_its_rollback_restart_no_pod_and_lose_no_result(
     cluster: Cluster, before: Operator, namespace: Cluster
 ) -> None:
-    assert image_of(before) == previous_release.IMAGE
+    assert image_of(before) == SECOND_IMAGE
     experiment = running(namespace, "carried")
     pods = pods_of(experiment)
     assert len(pods) == 2
 
     kept = ["upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", "--dry-run=server"]
-    assert previous_release.TAG in before.cluster.helm(*kept), "new values get their defaults, old ones stay"
+    assert TAG in before.cluster.helm(*kept), "new values get their defaults, old ones stay"
     began = time.monotonic()
     after = Operator.install(cluster)
     assert IMAGE in image_of(after)
@@ -98,7 +98,7 @@ def test_an_upgrade_and_its_rollback_restart_no_pod_and_lose_no_result(
 
     began = time.monotonic()
     before.cluster.helm("rollback", RELEASE, "--wait", "--timeout=120s")
-    assert image_of(before) == previous_release.IMAGE
+    assert image_of(before) == SECOND_IMAGE
     goes_on(experiment)
     print(f"rolled back, and results are written again, after {time.monotonic() - began:.1f} s")
     assert pods_of(experiment) == pods

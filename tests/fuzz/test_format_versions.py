@@ -1,6 +1,6 @@
-"""What the first version of each format wrote is read, and what a newer one wrote is refused, with the remedy.
+"""The current version of each format is read, and any other is refused, with the remedy.
 
-The files in tests/data/formats/v1 were written once, by tests/data/formats/make_formats.py, and stay as they are.
+tests/data/formats/make_formats.py writes the samples in tests/data/formats/v1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from trialpod.cli.main import main
-from trialpod.errors import CheckpointError, InvalidInputError, JournalError, TrainableError
+from trialpod.errors import CheckpointError, InvalidInputError, JournalError, TrainableError, format_mismatch
 from trialpod.protocol.messages import AssignmentRequest, ReportRequest
 from trialpod.protocol.packed import read_packed
 from trialpod.protocol.values import opaque_decoder, params_decoder
@@ -177,7 +177,7 @@ def test_parameters_and_messages_are_read() -> None:
     params = (V1 / "params.msgpack").read_bytes()
     assert params_decoder.decode(params) == {"lr": 0.1, "big": 2**70, "name": "ü", "list": [1, None]}
     asked = msgspec.msgpack.decode((V1 / "request-assignment.msgpack").read_bytes(), type=AssignmentRequest)
-    assert (asked.runner, asked.newest, asked.release) == ("t/1", 1, "0.1.0")
+    assert (asked.runner, asked.version, asked.release) == ("t/1", 1, "0.1.0")
     told = msgspec.msgpack.decode((V1 / "request-report.msgpack").read_bytes(), type=ReportRequest)
     assert told.end is not None
     assert (told.end.cause, told.end.retry, told.checkpoints[0].index) == ("failed", False, 1)
@@ -304,9 +304,7 @@ def test_what_a_newer_trialpod_stored_is_refused_and_left_alone(
 ) -> None:
     make(golden)
     before = listing(golden)
-    with pytest.raises(
-        (JournalError, InvalidInputError), match=r"(?i)(newer|format).* 2.*nothing was changed; (upgrade|update)"
-    ):
+    with pytest.raises((JournalError, InvalidInputError), match=r"(?i)version 2.*nothing was changed; upgrade"):
         opened(golden)
     for command in ("results", "fsck"):
         assert main([command, str(golden)]) in (1, 2)
@@ -323,14 +321,14 @@ def test_a_newer_manifest_trainable_object_or_parameter_is_refused(tmp_path: Pat
     text = msgspec.json.encode(body)
     with pytest.raises(CheckpointError, match=r"format version 4.*reads version 1.*upgrade trialpod"):
         manifest.decode(b'{"manifest":%s,"crc32":%d}' % (text, zlib.crc32(text)), "m")
-    with pytest.raises(TrainableError, match=r"format 2.*reads format 1.*use the version"):
+    with pytest.raises(TrainableError, match=r"version 2.*reads version 1.*upgrade"):
         read_packed(b'{"format":2}\nxx')
     newer = b'{"format":2,"lengths":"unknown"}\nxx'
     file = tmp_path / hashlib.sha256(newer).hexdigest()
     file.write_bytes(newer)
     with pytest.raises(TrainableError, match="newer version of trialpod: format 2"):
         stored_objects._read(file)
-    with pytest.raises(InvalidInputError, match=r"form 9.*upgrade trialpod"):
+    with pytest.raises(InvalidInputError, match=r"form 9.*use the same version"):
         params_decoder.decode(msgspec.msgpack.encode({"x": msgspec.msgpack.Ext(9, b"")}))
 
 
@@ -346,3 +344,12 @@ def test_fields_that_are_not_known_are_left_alone() -> None:
     added = msgspec.msgpack.encode({**msgspec.msgpack.decode(snapshot), "added": 1})
     assert decode_snapshot(added).version == 1
     assert encode_segment_header(1)  # whose form is fixed, so that every version can read the number of the format
+
+
+def test_an_older_format_is_refused_with_another_remedy_than_a_newer_one() -> None:
+    assert format_mismatch("the file", 3, 3) is None
+    older, newer = format_mismatch("the file", 2, 3), format_mismatch("the file", 4, 3)
+    assert older is not None
+    assert newer is not None
+    assert "version 2, and this trialpod reads version 3. Nothing was changed; read it with the release" in older
+    assert "Nothing was changed; upgrade trialpod" in newer

@@ -298,7 +298,7 @@ class Blocked:
         )
         self.running = shell.start("run", "experiment.yaml", "--json")
         with self.pipe.open() as pipe:
-            self.trial_pid, self.zygote_pid = map(int, pipe.read().split())
+            self.trial_pid, self.fork_server_pid = map(int, pipe.read().split())
         # Results and checkpoints are sent by other threads: wait until those of the first two steps have arrived.
         checkpoints = 0 if spec.get("checkpoint") == {} else 2
         while self.journaled_results() < 2 or self.journaled_checkpoints() < checkpoints:
@@ -349,7 +349,7 @@ def test_a_killed_trial_is_a_failure_and_is_tried_again(shell: Shell) -> None:
 def test_a_killed_fork_server_is_a_disruption_and_no_failure(shell: Shell) -> None:
     blocked = Blocked(shell, failurePolicy={"maxFailures": 0})
     blocked.let_go()
-    os.kill(blocked.zygote_pid, signal.SIGKILL)
+    os.kill(blocked.fork_server_pid, signal.SIGKILL)
     event = blocked.running.wait_event("trial_retried")
     assert (event["data"]["attempt"], event["data"]["disruption"]) == (1, True)
     assert event["message"].endswith("it goes on from the checkpoint of iteration 2")

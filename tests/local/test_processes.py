@@ -115,7 +115,7 @@ def test_the_environment_of_a_trial_is_clean(tmp_path: Path) -> None:
             assert (await process.exited).status == 0
             facts = ast.literal_eval(log.read_text())
             assert facts["pid"] == facts["sid"] == process.pid
-            assert facts["ppid"] == pool.zygote_pid
+            assert facts["ppid"] == pool.fork_server_pid
             assert facts["preloaded"]
             assert facts["cwd"] == str(tmp_path)
             assert facts["path0"] == "/some/folder"
@@ -198,11 +198,11 @@ def test_closing_the_pool_ends_everything_and_reports_it() -> None:
     async def main() -> None:
         pool = new_pool()
         await pool.start()
-        zygote = pool.zygote_pid
+        server = pool.fork_server_pid
         process = spawn(pool, "wait")
         await pool.close()
         assert (await process.exited).status == -signal.SIGKILL
-        assert_ends(zygote)
+        assert_ends(server)
         late = spawn(pool, "exit", "0", key="late")
         assert (await late.exited).lost
 
@@ -221,7 +221,7 @@ def test_when_the_fork_server_is_ended_its_trials_are_lost_and_a_new_one_takes_o
         assert await pool.preload(TrainableRef(entrypoint="train:train")) == ""
         process = spawn(pool, "wait", str(pipe))
         pid = int(await announced(pipe))
-        first = pool.zygote_pid
+        first = pool.fork_server_pid
         os.kill(first, signum)
         info = await process.exited
         assert info.lost
@@ -229,7 +229,7 @@ def test_when_the_fork_server_is_ended_its_trials_are_lost_and_a_new_one_takes_o
         assert_ends(pid)
         again = tmp_path / "again.txt"
         assert (await spawn(pool, "facts", log_path=str(again)).exited).status == 0
-        assert pool.zygote_pid != first
+        assert pool.fork_server_pid != first
         assert ast.literal_eval(again.read_text())["preloaded"]
 
     with_pool(work)
@@ -272,11 +272,11 @@ def test_a_fork_server_that_is_killed_while_it_starts_is_started_again(kills: in
     async def work(pool: ProcessPool) -> None:
         assert (await spawn(pool, "exit", "0", key="before").exited).status == 0
         for number in range(kills):
-            pid = pool.zygote_pid
+            pid = pool.fork_server_pid
             os.kill(pid, signal.SIGKILL)
             if number < 4:  # then it is given up for a while
                 for _ in range(10_000):
-                    if pool.zygote_pid not in (pid, 0):
+                    if pool.fork_server_pid not in (pid, 0):
                         break
                     await asyncio.sleep(0.001)
         ends = [await spawn(pool, "exit", "0", key=f"after-{number}").exited for number in range(3)]
@@ -307,12 +307,12 @@ async def main(folder, preload):
     await pool.start()
     if preload:
         asyncio.ensure_future(pool.preload(TrainableRef(entrypoint=preload)))
-        print(pool.zygote_pid, flush=True)
+        print(pool.fork_server_pid, flush=True)
     else:
         pipe = new_pipe(folder)
         process = spawn(pool, "daemon and wait", str(pipe), log_path=str(folder / "log.txt"))
         daemon = await announced(pipe)
-        print(pool.zygote_pid, process.pid, daemon, flush=True)
+        print(pool.fork_server_pid, process.pid, daemon, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -546,7 +546,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     put(runner_main, "socket", _Hosts())
     put(host_module, "Journal", Journals(world_of))
     put(runner_main, "sys", _Quiet())
-    put(runner_main, "say", lambda _text: None)
+    put(runner_main, "write_stderr", lambda _text: None)
     logging.disable(logging.CRITICAL)
     undo.append(lambda: logging.disable(logging.NOTSET))
     try:

@@ -48,7 +48,7 @@ RETRY_ANNOTATION = f"{GROUP}/retry"
 """On an experiment: its failed trials are tried again, once for each new value (see `annotations`)."""
 
 VERSION_ANNOTATION = f"{GROUP}/version"
-PROTOCOLS_ANNOTATION = f"{GROUP}/protocols"
+PROTOCOL_ANNOTATION = f"{GROUP}/protocol"
 IMAGE_ANNOTATION = f"{GROUP}/default-image"
 STORAGE_ANNOTATION = f"{GROUP}/default-storage"
 REPORTS_ANNOTATION = f"{GROUP}/reports"

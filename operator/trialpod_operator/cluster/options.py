@@ -11,7 +11,7 @@ import msgspec
 
 from trialpod import __version__
 from trialpod.errors import InvalidInputError
-from trialpod.protocol.messages import OLDEST_PROTOCOL, PROTOCOL_VERSION
+from trialpod.protocol.messages import PROTOCOL_VERSION
 from trialpod.storage.registry import storage_class
 from trialpod.storage.s3.sts import LEAST_S, MOST_S
 from trialpod_operator.api.models import ScopedCredentials, StorageSpec
@@ -112,7 +112,7 @@ class OperatorOptions:
             names.VERSION_ANNOTATION: __version__,
             names.REPORTS_ANNOTATION: self.pod_options.address,
             names.GPU_ANNOTATION: self.gpu_resource,
-            names.PROTOCOLS_ANNOTATION: f"{OLDEST_PROTOCOL}-{PROTOCOL_VERSION}",
+            names.PROTOCOL_ANNOTATION: str(PROTOCOL_VERSION),
             names.IMAGE_ANNOTATION: self.default_image,
             names.STORAGE_ANNOTATION: "" if storage is None else json.dumps(msgspec.to_builtins(storage)),
             names.CREDENTIALS_ANNOTATION: names.credentials_fact(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from trialpod.errors import JournalError
+from trialpod.errors import JournalError, format_mismatch
 from trialpod.protocol.readable import readable
 from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.events import AnyEvent
@@ -59,17 +59,14 @@ def decode_record(data: bytes) -> Record:
 
 
 def decode_snapshot(data: bytes) -> EngineSnapshot:
-    """Read a snapshot; raise JournalError when it is newer than this version."""
+    """Read a snapshot; raise JournalError when it cannot be read here."""
     try:
         version = _version_decoder.decode(data).version
-        snapshot = _snapshot_decoder.decode(data) if version <= FORMAT_VERSION else None
+        mismatch = format_mismatch("the snapshot", version, FORMAT_VERSION)
+        if mismatch is not None:
+            raise JournalError(mismatch)
+        return _snapshot_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(
             f"the snapshot cannot be read ({error}); it was probably written by a newer trialpod: upgrade trialpod"
         ) from error
-    if snapshot is None:
-        raise JournalError(
-            f"the snapshot has format version {version}, this trialpod reads up to {FORMAT_VERSION}; nothing was "
-            "changed; upgrade trialpod"
-        )
-    return snapshot

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, format_mismatch
 from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyMissingError, Storage, storage_error
 from trialpod.storage.file_tree import write_synced
 from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
@@ -40,7 +40,8 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
         version = stored["version"]
         if type(version) is not int or version < 1:
             raise ValueError(f"its version is {version!r:.40}")
-        if version <= FORMAT_VERSION:
+        mismatch = format_mismatch(str(path), version, FORMAT_VERSION)
+        if mismatch is None:
             _check_types(stored)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -50,11 +51,8 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
         raise InvalidInputError(
             f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start anew"
         ) from error
-    if version > FORMAT_VERSION:
-        raise InvalidInputError(
-            f"{path} was written by a newer trialpod (format {version}, this one reads up to {FORMAT_VERSION}); "
-            "nothing was changed; upgrade trialpod to open it"
-        )
+    if mismatch is not None:
+        raise InvalidInputError(mismatch)
     return stored
 
 

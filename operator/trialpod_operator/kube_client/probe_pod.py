@@ -43,8 +43,8 @@ def done():
 try:
     import trialpod
     out["release"] = trialpod.__version__
-    from trialpod.protocol import messages
-    out["protocols"] = [getattr(messages, "OLDEST_PROTOCOL", 1), messages.PROTOCOL_VERSION]
+    from trialpod.protocol.messages import PROTOCOL_VERSION
+    out["protocol"] = PROTOCOL_VERSION
 except Exception as error:
     out["image_error"] = str(error)
     done()

@@ -161,7 +161,7 @@ class ProcessPool:
         self._restart: asyncio.Task[None] | None = None
 
     @property
-    def zygote_pid(self) -> int:
+    def fork_server_pid(self) -> int:
         """Pid of the fork server, 0 when there is none."""
         return self._server.pid if self._server is not None else 0
 

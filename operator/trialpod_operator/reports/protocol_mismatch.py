@@ -1,44 +1,33 @@
-"""Whether a runner and this operator speak a common version of the report protocol, and what to do when they do not.
-
-Both sides say a range. A runner of a release from before there were ranges speaks version 1.
-"""
+"""Whether a runner speaks this operator's version of the report protocol, and what to do when it does not."""
 
 from __future__ import annotations
 
 from trialpod import __version__
-from trialpod.protocol.messages import OLDEST_PROTOCOL, PROTOCOL_VERSION, AssignmentRequest
+from trialpod.protocol.messages import PROTOCOL_VERSION, AssignmentRequest
 
 
 def protocol_mismatch(
-    request: AssignmentRequest,
-    oldest: int = OLDEST_PROTOCOL,
-    newest: int = PROTOCOL_VERSION,
-    release: str = __version__,
-) -> str:
-    """Return "" when they understand each other, else why not, with the remedy.
+    request: AssignmentRequest, version: int = PROTOCOL_VERSION, release: str = __version__
+) -> str | None:
+    """Return why a runner cannot be understood, with the remedy; None when it can.
 
     Args:
         request: the runner's first.
-        oldest: version that is spoken here.
-        newest: version that is spoken here.
+        version: of the protocol that is spoken here.
         release: of the trialpod that runs here.
     """
-    theirs = request.oldest or 1, request.newest or 1
-    if theirs[0] <= newest and theirs[1] >= oldest:
-        return ""
-    whose = f"trialpod {request.release}" if request.release else "an older trialpod"
-    told = (
-        f"the trial's image has {whose}, which speaks version {_range(*theirs)} of the report protocol; the operator "
-        f"is trialpod {release} and speaks {_range(oldest, newest)}"
+    if request.version == version:
+        return None
+    whose = f"trialpod {request.release}" if request.release else "another trialpod"
+    problem = (
+        f"the trial's image has {whose}, which speaks version {request.version} of the report protocol; the operator "
+        f"is trialpod {release} and speaks version {version}"
     )
-    if theirs[1] < oldest:
-        return f'{told}. In the image run: pip install "trialpod=={release}", and name the new image in spec.image'
+    same = f'in the image run: pip install "trialpod=={release}", and name the new image in spec.image'
+    if request.version < version:
+        return f"{problem}. {same[0].upper()}{same[1:]}"
     newer = request.release or "the newer release"
     return (
-        f"{told}. Upgrade the operator: helm upgrade trialpod charts/trialpod --namespace trialpod-system "
-        f'--reuse-values --set image.tag={newer}; or in the image run: pip install "trialpod=={release}"'
+        f"{problem}. Upgrade the operator: helm upgrade trialpod charts/trialpod --namespace trialpod-system "
+        f"--reuse-values --set image.tag={newer}; or {same}"
     )
-
-
-def _range(oldest: int, newest: int) -> str:
-    return str(newest) if oldest == newest else f"{oldest} to {newest}"

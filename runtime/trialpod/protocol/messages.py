@@ -23,7 +23,7 @@ Invariants:
 * An attempt that `asks_to_delete` names the checkpoints that it no longer needs (`unneeded_checkpoints`) and removes
   those that an answer calls `deletable`. The server forgets a checkpoint before it says so, and refuses while another
   trial is to start from it: so nothing that anybody may still be told to read is ever removed.
-* Unknown fields are ignored, so a runner and a server one version apart understand each other.
+* Unknown fields are ignored; a field that changes the meaning of others comes with a new version.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL_VERSION = 1
-"""The newest version of this protocol that is spoken here. The first call of a runner always goes to ``/v1/``."""
-
-OLDEST_PROTOCOL = 1
-"""And the oldest one: what the release before this one spoke, so that they can be upgraded one after the other."""
+"""The version of this protocol. Another one is refused with what to do about it."""
 
 MAX_RESULT_BYTES = 8 * 1024 * 1024
 """The largest single result. Larger data belongs in a checkpoint."""
@@ -168,8 +165,6 @@ class AssignmentRequest(Message):
     node_ip: str = "127.0.0.1"
     version: int = PROTOCOL_VERSION
     rank: int = 0  # of this process among those that run the attempt together
-    oldest: int = 0  # the versions of the protocol that the runner speaks; 0 = a release that knew only version 1
-    newest: int = 0
     release: str = ""  # of its trialpod
     afresh: bool = False  # a fresh process runs each trial, and a line in the output names it
     again: bool = False  # an attempt has ended in this process, or in one before it with the same identity

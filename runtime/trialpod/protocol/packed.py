@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.errors import TrainableError
+from trialpod.errors import TrainableError, format_mismatch
 
 FORMAT = 1
 _PYTHON = "{}.{}.{}".format(*sys.version_info)
@@ -50,7 +50,7 @@ def read_packed(data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the header and the pickle out of a file's contents, without unpickling anything.
 
     Raises:
-        TrainableError: the contents are not such a file, or of a newer format.
+        TrainableError: the contents are not such a file, or of another format.
     """
     line, newline, pickled = data.partition(b"\n")
     try:
@@ -59,11 +59,9 @@ def read_packed(data: bytes) -> tuple[dict[str, Any], bytes]:
         raise TrainableError(
             "this is not a packed Trainable: its first line is no JSON header; submit the experiment again"
         ) from error
-    if header.get("format") != FORMAT:
-        raise TrainableError(
-            f"this packed Trainable has format {header.get('format')!r}, and this version of trialpod reads "
-            f"format {FORMAT}; use the version of trialpod that wrote it, or submit the experiment again"
-        )
+    mismatch = format_mismatch("this packed Trainable", header.get("format"), FORMAT)
+    if mismatch is not None:
+        raise TrainableError(f"{mismatch}, or submit the experiment again")
     if not newline or not pickled:
         raise TrainableError(
             "this packed Trainable ends after its header: the file is cut off; submit the experiment again"

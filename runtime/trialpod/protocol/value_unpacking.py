@@ -14,9 +14,6 @@ import msgspec
 
 from trialpod.errors import InvalidInputError
 
-PICKLE = 1
-"""Code of the extension of older releases: a text, NUL, a pickle."""
-
 TYPED = 2
 """Code of the extension: MessagePack of [kind, parts...]."""
 
@@ -34,16 +31,12 @@ class Opaque:
     @property
     def plain(self) -> Any:
         """Its readable form."""
-        if self.code == PICKLE:
-            return self.data.partition(b"\0")[0].decode(errors="replace")
         kind, *parts = msgspec.msgpack.decode(self.data, ext_hook=closed)
         if kind in _PICKLED:
             return parts[0] if parts[1] is None else parts[1]
         return _plain_of_numpy(kind, parts)
 
     def __repr__(self) -> str:
-        if self.code == PICKLE:
-            return str(self.plain)
         kind, *parts = msgspec.msgpack.decode(self.data, ext_hook=closed)
         if kind in _PICKLED:
             return str(parts[0])
@@ -60,7 +53,7 @@ class OpaqueValue(Opaque):
 
     __slots__ = ("code", "data")
 
-    def __init__(self, data: bytes, code: int = PICKLE) -> None:
+    def __init__(self, data: bytes, code: int = TYPED) -> None:
         self.data = data
         self.code = code
 
@@ -91,8 +84,6 @@ def comparable(code: int, data: memoryview) -> Any:
 
 
 def _read_closed(code: int, data: memoryview, hook: Callable[[int, memoryview], Any]) -> Any:
-    if code == PICKLE:
-        return OpaqueValue(bytes(data))
     if code != TYPED:
         return msgspec.msgpack.Ext(code, bytes(data))
     kind, parts = _parts_of(data, hook)
@@ -184,12 +175,10 @@ def opened(code: int, data: memoryview) -> Any:
     """Open an extension value: its pickle is loaded, which runs its owner's code."""
     import pickle
 
-    if code == PICKLE:
-        return pickle.loads(bytes(data).partition(b"\0")[2])
     if code != TYPED:
         raise InvalidInputError(
-            f"a parameter has the form {code}, which this version of trialpod does not know: a newer one wrote it; "
-            "upgrade trialpod in the trial's image"
+            f"a parameter has the form {code}, and this trialpod reads form {TYPED}: another version wrote it; "
+            "use the same version of trialpod in the trial's image"
         )
     kind, parts = _parts_of(data, opened)
     if kind in _PICKLED:

@@ -205,7 +205,9 @@ class Attempt:
     @property
     def _store(self) -> CheckpointStore:
         if self._store_or_none is None:
-            self._store_or_none = self._patiently(lambda: self._open_store(self.assignment), "the storage is opened")
+            self._store_or_none = self._retry_while_unavailable(
+                lambda: self._open_store(self.assignment), "the storage is opened"
+            )
         return self._store_or_none
 
     @property
@@ -238,7 +240,7 @@ class Attempt:
         assignment = self.assignment
         start = assignment.checkpoint
         if start is not None and (assignment.source_dir or assignment.source_uri):
-            return self._patiently(lambda: self._restore_from(start), "the trial starts")
+            return self._retry_while_unavailable(lambda: self._restore_from(start), "the trial starts")
         infos = [info for info in assignment.checkpoints if start is None or info.index <= start.index]
         if start is not None and all(info.name != start.name for info in infos):
             infos.append(start)
@@ -246,7 +248,7 @@ class Attempt:
             return None
         names = {info.name for info in assignment.checkpoints} | {info.name for info in infos}
         names.update(assignment.pinned)
-        return self._patiently(lambda: self._restore(infos, names), "the trial starts")
+        return self._retry_while_unavailable(lambda: self._restore(infos, names), "the trial starts")
 
     def _restore_from(self, start: CheckpointInfo) -> tuple[CheckpointInfo, Path]:
         from trialpod.storage.base import StorageUnavailableError
@@ -400,7 +402,7 @@ class Attempt:
                 self._index = at_least
         return self._index
 
-    def _patiently(self, call: Callable[[], _Found], then: str) -> _Found:
+    def _retry_while_unavailable(self, call: Callable[[], _Found], then: str) -> _Found:
         """Return what `call` returns, called again for as long as the storage cannot be reached."""
         from trialpod.storage.base import StorageUnavailableError
 

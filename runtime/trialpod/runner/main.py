@@ -26,8 +26,6 @@ from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
 from trialpod.protocol.messages import (
-    OLDEST_PROTOCOL,
-    PROTOCOL_VERSION,
     Assignment,
     AssignmentRequest,
     AttemptEnd,
@@ -40,8 +38,8 @@ from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import check_signature, run_function
 from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
-from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
-from trialpod.runner.streams import flush, say
+from trialpod.runner.ranks import NonReportingLink, WorkerAttempt, rank_of, set_environment
+from trialpod.runner.streams import flush, write_stderr
 from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR, STAY
 from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.tune.report_values import StopRuleError
@@ -99,8 +97,6 @@ def run(
         runner=runner,
         pid=os.getpid(),
         hostname=socket.gethostname(),
-        oldest=OLDEST_PROTOCOL,
-        newest=PROTOCOL_VERSION,
         release=__version__,
     )
     if node_ip:
@@ -158,7 +154,7 @@ class _Process:
         set_environment(assignment, os.environ)
         link: AttemptLink
         if assignment.rank:
-            link = silent = SilentLink(self.client, assignment)
+            link = silent = NonReportingLink(self.client, assignment)
             attempt: Attempt = WorkerAttempt(assignment, silent)
         else:
             link = AttemptLink(
@@ -279,7 +275,7 @@ class _Process:
 
         end = end_of(error, preempted=attempt.preempted, retry=not isinstance(error, StopRuleError))
         if end.traceback:
-            say(end.traceback)
+            write_stderr(end.traceback)
         return end
 
     def _enter(self, trial_dir: str) -> None:
@@ -391,6 +387,6 @@ def _leave_child(error: BaseException | None) -> None:
     elif error is not None:
         from trialpod.runner.failure import user_traceback
 
-        say(user_traceback(error))
+        write_stderr(user_traceback(error))
         status = 1
     leave(status)

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from trialpod.errors import TrialpodError
-from trialpod.runner.streams import flush, say
+from trialpod.runner.streams import flush, write_stderr
 from trialpod.storage.layout import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def main() -> int:
         _prepare_folders()
     except _SetUpError as error:
         message.write(str(error))
-        say(f"trialpod: {error}\n")
+        write_stderr(f"trialpod: {error}\n")
         return _UNUSABLE
     signals = {*_STOP_SIGNALS, signal.SIGCHLD}
     # Blocked before the fork: none is lost, whichever process it finds.
@@ -206,11 +206,11 @@ def _run(found: _SetUp, message: TerminationMessage, init: int, ask_again: int, 
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except TrialpodError as error:
         message.write(str(error))
-        say(f"trialpod: {error}\n")
+        write_stderr(f"trialpod: {error}\n")
     except BaseException:  # noqa: BLE001 - this is the bottom of the process's stack
         import traceback
 
-        say(traceback.format_exc())
+        write_stderr(traceback.format_exc())
     finally:
         if not flush():
             status = status or 1
@@ -277,7 +277,7 @@ def _status(code: int, message: TerminationMessage) -> int:
     if code == _NOT_KNOWN:
         text = f"the trial's process exited with status {code}"
         message.write(text)
-        say(f"trialpod: {text}\n")
+        write_stderr(f"trialpod: {text}\n")
         return 1
     if code >= 0:
         return code
@@ -286,7 +286,7 @@ def _status(code: int, message: TerminationMessage) -> int:
         hint = "; most likely the container reached its memory limit" if -code == signal.SIGKILL else ""
         text = f"the trial's process was killed by {name}{hint}"
         message.write(text)
-        say(f"trialpod: {text}\n")
+        write_stderr(f"trialpod: {text}\n")
     return 128 - code
 
 

@@ -54,7 +54,7 @@ def set_environment(assignment: Assignment, environment: MutableMapping[str, str
     environment.setdefault("MASTER_PORT", MASTER_PORT)
 
 
-class SilentLink(AttemptLink):
+class NonReportingLink(AttemptLink):
     """The link of a rank above 0: nothing is sent."""
 
     def __init__(self, client: ReportClient, assignment: Assignment) -> None:
@@ -73,7 +73,7 @@ class SilentLink(AttemptLink):
 class WorkerAttempt(Attempt):
     """An attempt seen from a rank above 0. Arguments as for `Attempt`."""
 
-    def __init__(self, assignment: Assignment, link: SilentLink) -> None:
+    def __init__(self, assignment: Assignment, link: NonReportingLink) -> None:
         super().__init__(assignment, link)
         self._folder: str | None = None
 

@@ -22,7 +22,7 @@ def flush() -> bool:
     return written
 
 
-def say(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Write to stderr at once, if it takes anything."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):

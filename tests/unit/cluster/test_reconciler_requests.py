@@ -75,7 +75,7 @@ def test_the_operator_says_what_it_is_beside_the_certificates(play: Play) -> Non
         await world.until_over()
         notes = world.api.get("configmaps", names.CA_CONFIG_MAP)["metadata"]["annotations"]
         assert notes[names.VERSION_ANNOTATION] == __version__
-        assert notes[names.PROTOCOLS_ANNOTATION] == "1-1"
+        assert notes[names.PROTOCOL_ANNOTATION] == "1"
 
     play(scenario)
 

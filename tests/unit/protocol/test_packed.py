@@ -28,7 +28,7 @@ def test_other_files_are_refused(data: bytes) -> None:
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:
-    with pytest.raises(TrainableError, match=r"has format 2.*use the version of trialpod that wrote it"):
+    with pytest.raises(TrainableError, match=r"has format version 2.*upgrade trialpod"):
         read_packed(b'{"format": 2}\nxxx')
 
 

@@ -277,14 +277,6 @@ class TestOperator:
         readable(found)
         repr(found)
 
-    def test_older_pickles_are_still_read(self) -> None:
-        old = b"<Estimator>\0" + pickle.dumps(Estimator(3))
-        raw = msgspec.msgpack.encode({"model": msgspec.msgpack.Ext(1, old)})
-        closed = opaque_decoder.decode(raw)
-        assert repr(closed["model"]) == readable(closed["model"]) == "<Estimator>"
-        assert params_encoder.encode(closed) == raw
-        assert params_decoder.decode(raw)["model"] == Estimator(3)
-
 
 class TestWhatCannotTravel:
     def test_lock_is_named_with_its_path(self) -> None:

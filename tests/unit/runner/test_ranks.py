@@ -14,7 +14,7 @@ from trialpod.protocol.client import ReportClient
 from trialpod.protocol.messages import Assignment, StopRule, TrainableRef
 from trialpod.runner.class_runner import ClassRunner
 from trialpod.runner.function_runner import run_function
-from trialpod.runner.ranks import SilentLink, WorkerAttempt, rank_of, set_environment
+from trialpod.runner.ranks import NonReportingLink, WorkerAttempt, rank_of, set_environment
 
 
 def assignment(folder: Path, **more: Any) -> Assignment:
@@ -37,7 +37,7 @@ def assignment(folder: Path, **more: Any) -> Assignment:
 
 def attempt(work: Assignment) -> WorkerAttempt:
     client = ReportClient("unix:/nowhere", "digits")
-    return WorkerAttempt(work, SilentLink(client, work))
+    return WorkerAttempt(work, NonReportingLink(client, work))
 
 
 def test_the_environment_is_that_of_torchrun(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from trialpod.runner.fork_server import system
 from trialpod.runner.fork_server.protocol import Spawn
-from trialpod.runner.streams import flush, say
+from trialpod.runner.streams import flush, write_stderr
 
 
 def named(name: str) -> Callable[..., Any]:
@@ -30,12 +30,12 @@ def named(name: str) -> Callable[..., Any]:
     return function
 
 
-def live(command: Spawn, *, zygote: int, close: Iterable[int], signals: Iterable[int]) -> None:
+def live(command: Spawn, *, server: int, close: Iterable[int], signals: Iterable[int]) -> None:
     """Be the trial process; does not return.
 
     Args:
         command: what to run.
-        zygote: pid of the fork server.
+        server: pid of the fork server.
         close: its file descriptors, of no concern here.
         signals: those to set back to their defaults. All signals are blocked on entry.
     """
@@ -43,7 +43,7 @@ def live(command: Spawn, *, zygote: int, close: Iterable[int], signals: Iterable
     try:
         os.setsid()
         system.die_with_parent()
-        if os.getppid() != zygote:
+        if os.getppid() != server:
             return
         system.adopt_orphans()
         signal.set_wakeup_fd(-1)
@@ -60,7 +60,7 @@ def live(command: Spawn, *, zygote: int, close: Iterable[int], signals: Iterable
     except SystemExit as error:
         status = _status(error.code)
     except BaseException:  # noqa: BLE001 - this is the bottom of the process's stack
-        say(traceback.format_exc())
+        write_stderr(traceback.format_exc())
     finally:
         flush()
         os._exit(status & 0xFF)
@@ -75,7 +75,7 @@ def _redirect(log_path: str) -> None:
             log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             # A full disk, or a folder that is gone: what the trial does about it can be reported.
-            say(f"trialpod: cannot open {log_path}: {error.strerror}; what this trial says comes here\n")
+            write_stderr(f"trialpod: cannot open {log_path}: {error.strerror}; what this trial says comes here\n")
         else:
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -112,5 +112,5 @@ def _status(value: object) -> int:
         return 0
     if isinstance(value, int):
         return value
-    say(f"{value}\n")  # as `sys.exit("message")` does
+    write_stderr(f"{value}\n")  # as `sys.exit("message")` does
     return 1

@@ -61,7 +61,7 @@ class _ToldToEndError(Exception):
     """Somebody else ends this process."""
 
 
-class Zygote:
+class ForkServer:
     """The fork server's state and its loop.
 
     Args:
@@ -187,7 +187,7 @@ class Zygote:
 
     def _spawn(self, command: Spawn) -> None:
         flush()  # or the trial would write it once more
-        zygote = os.getpid()
+        server = os.getpid()
         # No handler of ours may run in the child, and no signal for the child may be lost before it is itself.
         before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         try:
@@ -202,7 +202,7 @@ class Zygote:
         if pid == 0:
             close = [self._control.detach(), self._wake_read, self._wake_write]
             close += [self._parent] if self._parent >= 0 else []
-            child.live(command, zygote=zygote, close=close, signals=_HANDLED)
+            child.live(command, server=server, close=close, signals=_HANDLED)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._trials[pid] = command.key
         self._pids[command.key] = pid
@@ -291,15 +291,15 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    zygote = Zygote(socket.socket(fileno=arguments.control), arguments.keep_fd)
+    server = ForkServer(socket.socket(fileno=arguments.control), arguments.keep_fd)
     if arguments.again:
         # When it cannot be imported, each trial says so.
         with contextlib.suppress(ImportError):
             importlib.import_module(arguments.again)
     else:
         with contextlib.suppress(ConnectionError):  # the parent has ended meanwhile, as `run` finds out
-            zygote.send(Ready(pid=os.getpid()))
-    zygote.run()
+            server.send(Ready(pid=os.getpid()))
+    server.run()
     flush()
     # Not through the interpreter's shutdown: what the user's module registered there belongs to trials.
     os._exit(0)

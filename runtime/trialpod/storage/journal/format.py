@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from trialpod.errors import JournalError
+from trialpod.errors import JournalError, format_mismatch
 
 FORMAT_VERSION = 1
 MAX_RECORD_BYTES = 1 << 30
@@ -29,8 +29,8 @@ _MASK = 0xFFFFFFFF
 SEGMENT_HEADER_BYTES = _SEGMENT.size + _CHECK.size
 
 
-class NewerFormatError(JournalError):
-    """A file was written by a newer version: what it says may stand in no other one."""
+class OtherFormatError(JournalError):
+    """A file was written by another version of trialpod: no other file can be read instead of it."""
 
 
 def encode_segment_header(first: int) -> bytes:
@@ -146,11 +146,9 @@ def _check_header(path: str, magic: bytes, expected: bytes, data: bytes, size: i
 
 
 def _check_version(path: str, version: int) -> None:
-    if not 1 <= version <= FORMAT_VERSION:
-        raise NewerFormatError(
-            f"{path} has journal format {version}; this version of trialpod reads up to {FORMAT_VERSION}. Nothing "
-            "was changed; update trialpod to the release that wrote the file, or a later one"
-        )
+    mismatch = format_mismatch(path, version, FORMAT_VERSION)
+    if mismatch is not None:
+        raise OtherFormatError(mismatch)
 
 
 def _damaged(path: str, offset: int, what: str) -> str:

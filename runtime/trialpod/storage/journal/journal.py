@@ -32,7 +32,7 @@ from trialpod.storage.journal.format import (
     FRAME,
     MAX_RECORD_BYTES,
     SEGMENT_HEADER_BYTES,
-    NewerFormatError,
+    OtherFormatError,
     decode_snapshot,
     encode_segment_header,
     encode_snapshot,
@@ -89,7 +89,7 @@ class Journal:
                 removes them.
 
         Raises:
-            JournalError: it is damaged before its end, or was written by a newer version.
+            JournalError: it is damaged before its end, or was written by another version.
             StorageError: a file cannot be read or written.
         """
         journal = cls(directory, read_only=read_only, keep_replaced=keep_replaced)
@@ -277,14 +277,14 @@ class Journal:
     def _load_snapshot(self, snapshots: list[int], logs: list[int]) -> int:
         """Take the newest snapshot that is good, and return the number of the first segment to read.
 
-        One of a newer format is good: nothing before it is taken instead.
+        One of another format counts: nothing before it is taken instead.
         """
         problem: JournalError | None = None
         for number in reversed(snapshots):
             path = self._path(number, "snapshot")
             try:
                 self._snapshot, self._covered = decode_snapshot(self._read(path), path)
-            except NewerFormatError:
+            except OtherFormatError:
                 raise
             except JournalError as error:
                 problem = problem or error

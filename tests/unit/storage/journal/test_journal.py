@@ -231,7 +231,7 @@ def test_a_newer_format_is_refused_with_the_remedy(tmp_path):
     struct.pack_into("<I", data, 8, 99)
     struct.pack_into("<I", data, 20, zlib.crc32(data[:20]))
     path.write_bytes(data)
-    with pytest.raises(JournalError, match=r"format 99.*update"):
+    with pytest.raises(JournalError, match=r"version 99.*upgrade"):
         Journal.open(tmp_path)
 
 
