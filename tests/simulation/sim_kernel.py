@@ -656,18 +656,10 @@ class SimCondition:
         self.notify(len(self._waiting))
 
 
-class SimExecutor:
-    """concurrent.futures.ThreadPoolExecutor, as far as `map` goes: one after the other."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> SimExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def map(self, function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
-        return [function(item) for item in items]
+def run_in_turn(jobs: Iterable[Callable[[], object]], _threads: int) -> None:
+    """Do what `run_all` does, one job after the other."""
+    for job in jobs:
+        job()
 
 
 def _main_thread() -> object:

@@ -34,11 +34,11 @@ from sim_kernel import (
     PROCESS,
     Kernel,
     Process,
-    SimExecutor,
     SimLoop,
     WorldOver,
     install_kernel,
     kernel,
+    run_in_turn,
     sim_threading,
     sim_time,
 )
@@ -519,7 +519,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     for module in (replica, commit_queue, trainable_module, session_module):
         put(module, "time", sim_time)
     for module in (journal_copy, files):
-        put(module, "ThreadPoolExecutor", SimExecutor)
+        put(module, "run_all", run_in_turn)
     put(replica, "random", _Jitter())
     put(remote.os, "urandom", _urandom)
     for store in (LocalCheckpointStore, RemoteCheckpointStore):

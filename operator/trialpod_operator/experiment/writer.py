@@ -104,10 +104,14 @@ class WriterClaim:
         self._thread = threading.Thread(target=self._beat, name="trialpod-writer", daemon=True)
         self._thread.start()
 
-    def release(self) -> None:
-        """Stop telling, and let another process write."""
+    def release(self, *, reachable: bool = True) -> None:
+        """Stop telling, and let another process write.
+
+        Args:
+            reachable: the storage answered lately; else it is left alone.
+        """
         self._end.set()
-        if not self._reachable:
+        if not (reachable and self._reachable):
             return  # whoever is next waits for the count to stand still
         if self._thread is not None:
             self._thread.join(BEAT_S)

@@ -88,6 +88,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     lock = ExperimentLock(directory)
     lock.acquire(timeout_s=LOCK_TIMEOUT_S, on_wait=options.wait, for_orphans_only=True)
     claim = WriterClaim(storage) if storage is not None else None
+    reachable = True
     try:
         if claim is not None:
             claim.acquire(options.wait)
@@ -121,12 +122,14 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 callbacks=options.callbacks,
                 output=OutputFollower(display.output, options.follow) if options.follow is not None else None,
             )
-            return shell.run()
+            outcome = shell.run()
+            reachable = not outcome.uncopied
+            return outcome
         finally:
             fork_server.end()
     finally:
         if claim is not None:
-            claim.release()
+            claim.release(reachable=reachable)
         lock.release()
 
 

@@ -18,7 +18,7 @@ import shutil
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -37,6 +37,7 @@ from trialpod.storage.layout import (
     TRAINABLE_FILE,
     TRIALPOD_DIR,
 )
+from trialpod.storage.parallel import run_all
 from trialpod_operator.experiment.replica.journal_layout import read_part
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
 from trialpod_operator.experiment.replica.shared_files import RefuseOutdated, SharedFiles
@@ -282,9 +283,17 @@ class FileReplica:
 
 def _each(work: Callable[[T], None], items: list[T]) -> None:
     """Do it with each of them, several at a time; raise the first error when all are done."""
-    if items:
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-replica") as executor:
-            list(executor.map(work, items))
+    errors: list[Exception] = []
+
+    def attempt(item: T) -> None:
+        try:
+            work(item)
+        except Exception as error:  # noqa: BLE001 - raised below: the others are tried whatever became of this one
+            errors.append(error)
+
+    run_all([partial(attempt, item) for item in items], PARALLEL)
+    if errors:
+        raise errors[0]
 
 
 def _grows(name: str) -> bool:

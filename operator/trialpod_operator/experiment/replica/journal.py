@@ -18,10 +18,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
+from trialpod.storage.parallel import run_all
 from trialpod_operator.experiment.replica.journal_layout import (
     JOURNAL,
     REMOVED,
@@ -304,15 +305,19 @@ class JournalReplica:
         self._folder.mkdir(parents=True, exist_ok=True)
         for name in os.listdir(self._folder):
             os.unlink(self._folder / name)
-        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="trialpod-replica") as executor:
-            for name in pieces.snapshots:
-                (self._folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
-            for name, offsets in pieces.segments.items():
-                found = executor.map(self._storage.read, [piece_key(name, offset) for offset in offsets])
-                with open(self._folder / name, "wb") as file:
-                    for offset, data in zip(offsets, found, strict=True):
-                        if file.tell() != offset:
-                            raise FencedError(
-                                f"{self._storage.uri}: the journal has a gap before byte {offset} of {name}"
-                            )
-                        file.write(data)
+        for name in pieces.snapshots:
+            (self._folder / name).write_bytes(self._storage.read(f"{JOURNAL}/{name}"))
+        for name, offsets in pieces.segments.items():
+            found: dict[int, bytes] = {}
+
+            def fetch(offset: int, name: str = name, found: dict[int, bytes] = found) -> None:
+                found[offset] = self._storage.read(piece_key(name, offset))
+
+            run_all([partial(fetch, offset) for offset in offsets], PARALLEL)
+            with open(self._folder / name, "wb") as file:
+                for offset in offsets:
+                    if file.tell() != offset:
+                        raise FencedError(
+                            f"{self._storage.uri}: the journal has a gap before byte {offset} of {name}"
+                        )
+                    file.write(found[offset])
