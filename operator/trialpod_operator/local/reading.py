@@ -16,7 +16,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.base import KeyMissingError, Storage
 from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
-from trialpod.storage.lock import LockHolder, is_user, users_of, who_took
+from trialpod.storage.lock import LockHolder, is_lock_user, lock_users, read_holder
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod_operator.display.engine_view import build_row, build_view
@@ -225,9 +225,9 @@ class Activity:
 
 def activity(directory: Path) -> Activity:
     """Return who runs the experiment in a directory."""
-    holder = who_took(directory)
-    users = users_of(directory)
-    runs = holder is not None and holder.host == socket.gethostname() and is_user(directory, holder.pid)
+    holder = read_holder(directory)
+    users = lock_users(directory)
+    runs = holder is not None and holder.host == socket.gethostname() and is_lock_user(directory, holder.pid)
     return Activity(holder, runs, () if runs else tuple(users))
 
 

@@ -1,6 +1,6 @@
-"""Moves an experiment's directory, or only its journal, out of the way of a new experiment of the same name.
+"""Renames an experiment's directory, or only its journal, to make room for a new experiment of the same name.
 
-Invariant: nothing is moved while a process runs the experiment, and nothing is deleted.
+Invariant: nothing is renamed while a process runs the experiment, and nothing is deleted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Removes all that an experiment has in its storage: a little with each call, going on from where the last one was.
+"""Deletes all that an experiment has in its storage, a bounded amount with each call.
 
-Invariants: nothing outside the storage's root is touched; progress is what is gone, so that a call after a crash, or
-by another process, goes on; the experiment is only said to be gone when a listing has found nothing. What tells whose
-the place is goes last, so that nobody else begins in it before.
+Invariants: nothing outside the storage's root is touched; progress is kept only in what is deleted, so that a call
+after a crash, or by another process, continues; the deletion is done only when a listing has found nothing. The key
+that names the owner goes last, so that no other experiment begins there before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class Deletion:
-    """How far a deletion is.
+    """Progress of a deletion.
 
     Attributes:
         removed: how many objects, or files, this call has removed.
@@ -31,10 +31,10 @@ class Deletion:
 
 
 def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Deletion:
-    """Remove what is below the root of `storage`, as much as there is time for; at least one batch.
+    """Delete what is below the root of `storage` while there is time; at least one batch.
 
-    Nobody may write there any more. The order of checkpoints and journal does not matter: readers see an experiment
-    that loses its parts until nothing is left.
+    No process may write there any more. The order does not matter: readers see an experiment that loses its parts
+    until nothing is left.
 
     Args:
         storage: the experiment's, ``open_storage(uri).sub(name)``; never a whole bucket's.
@@ -56,6 +56,6 @@ def delete_experiment(storage: Storage, time_left_s: Callable[[], float]) -> Del
     except StorageUnavailableError:
         raise
     except StorageError:
-        # Not everybody may list uploads. The server removes what is left of them by itself.
+        # The credentials may not list uploads. The server removes what is left of them by itself.
         return Deletion(removed, done=True)
     return Deletion(removed, done=True)

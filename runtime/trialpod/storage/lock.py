@@ -1,12 +1,15 @@
 """One live owner per experiment directory.
 
+Own code: filelock (4.2.12) unlocks explicitly at a release (``LOCK_UN``), which takes the lock from the child
+processes that inherited its descriptor, and it says neither who holds a lock nor who has it open.
+
 Invariants:
 
 * The lock is an ``flock`` on ``.trialpod/lock``. It ends with the last process that has its descriptor open, however
   that process dies. The descriptor is inheritable, so that child processes which write to the directory hold it too:
   a successor cannot start while one of them is still writing.
 * `release` only closes this process's descriptor. It never unlocks for the children.
-* The file's content (who, since when) serves messages only; it is never trusted for locking. The file is never
+* The file's content (holder, time) is for messages only, never for locking. The file is never
   removed: a removed lock file could be locked twice.
 """
 
@@ -78,17 +81,17 @@ class ExperimentLock:
         try:
             deadline = clock() + timeout_s
             waiting = False
-            while not self._try(fd):
+            while not self._try_lock(fd):
                 if clock() >= deadline or (for_orphans_only and self._owner_lives(fd)):
                     raise ExperimentLockedError(
-                        f"{self._directory} is in use: {self._holder(fd)}. Wait for it to end or end it, or choose "
-                        "another experiment name or storage path"
+                        f"{self._directory} is in use: {self._describe_holder(fd)}. Wait for it to end or end it, or "
+                        "choose another experiment name or storage path"
                     )
                 if not waiting and on_wait is not None:
-                    on_wait(f"waiting for {self._directory}: {self._holder(fd)}")
+                    on_wait(f"waiting for {self._directory}: {self._describe_holder(fd)}")
                 waiting = True
                 sleep(_POLL_S)
-            self._sign(fd)
+            self._write_holder(fd)
             os.set_inheritable(fd, True)
         except BaseException:
             os.close(fd)
@@ -97,7 +100,7 @@ class ExperimentLock:
         return self
 
     def release(self) -> None:
-        """Let go of the lock in this process; children that inherited it hold it until they end."""
+        """Release the lock in this process; children that inherited it hold it until they end."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -121,7 +124,7 @@ class ExperimentLock:
         except OSError as error:
             raise storage_error(error, "cannot open the lock file", self._path) from error
 
-    def _try(self, fd: int) -> bool:
+    def _try_lock(self, fd: int) -> bool:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -133,7 +136,7 @@ class ExperimentLock:
             ) from error
         return True
 
-    def _sign(self, fd: int) -> None:
+    def _write_holder(self, fd: int) -> None:
         command = " ".join(" ".join(sys.orig_argv).split())[:_MAX_COMMAND]
         holder = LockHolder(os.getpid(), socket.gethostname(), time.time(), command)
         data = msgspec.json.encode(holder) + b"\n"
@@ -143,18 +146,18 @@ class ExperimentLock:
         except OSError as error:
             raise storage_error(error, "cannot write", self._path, len(data)) from error
 
-    def _read(self, fd: int) -> LockHolder | None:
+    def _read_holder(self, fd: int) -> LockHolder | None:
         try:
             return msgspec.json.decode(os.pread(fd, 65536, 0), type=LockHolder)
         except msgspec.DecodeError:
-            return None  # It was locked a moment ago and has not signed yet.
+            return None  # locked a moment ago: its holder has written nothing yet
 
     def _owner_lives(self, fd: int) -> bool:
-        holder = self._read(fd)
+        holder = self._read_holder(fd)
         return holder is not None and (holder.host != socket.gethostname() or _alive(holder.pid))
 
-    def _holder(self, fd: int) -> str:
-        holder = self._read(fd)
+    def _describe_holder(self, fd: int) -> str:
+        holder = self._read_holder(fd)
         if holder is None:
             return "another process has just locked it"
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.started))
@@ -162,27 +165,23 @@ class ExperimentLock:
         where = "" if here else f" on host {holder.host}"
         text = f"process {holder.pid}{where} has held it since {since} ({holder.command})"
         if here and not _alive(holder.pid):
-            children = ", ".join(map(str, self._users())) or "unknown"
+            children = ", ".join(map(str, lock_users(Path(self._directory)))) or "unknown"
             text = (
                 f"process {holder.pid} ({holder.command}) ended, but processes that it started still run: {children}"
             )
         return text
 
-    def _users(self) -> list[int]:
-        """Return the other processes of this machine that have the lock file open, as far as we may look."""
-        return users_of(Path(self._directory))
 
-
-def who_took(directory: Path) -> LockHolder | None:
-    """Return who took the lock of an experiment's directory last, which may have ended since; None for nobody."""
+def read_holder(directory: Path) -> LockHolder | None:
+    """Return the last process that took the lock of a directory, which may have ended; None if none has."""
     try:
         return msgspec.json.decode((directory / TRIALPOD_DIR / LOCK_FILE).read_bytes(), type=LockHolder)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def users_of(directory: Path) -> list[int]:
-    """Return the other processes of this machine that have the lock of a directory open, as far as we may look."""
+def lock_users(directory: Path) -> list[int]:
+    """Return the other processes of this machine that have a directory's lock open, as far as permissions allow."""
     try:
         own = os.stat(directory / TRIALPOD_DIR / LOCK_FILE)
     except OSError:
@@ -191,8 +190,8 @@ def users_of(directory: Path) -> list[int]:
     return sorted(int(name) for name in others if _has_open(f"/proc/{name}/fd", own))
 
 
-def is_user(directory: Path, pid: int) -> bool:
-    """Return whether a process of this machine has the lock of a directory open; of another user's, if it lives."""
+def is_lock_user(directory: Path, pid: int) -> bool:
+    """Return whether a process of this machine has a directory's lock open; of another user's, whether it lives."""
     try:
         own = os.stat(directory / TRIALPOD_DIR / LOCK_FILE)
         os.listdir(f"/proc/{pid}/fd")

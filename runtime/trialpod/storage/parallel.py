@@ -1,7 +1,10 @@
-"""Runs jobs in a few threads, with nothing left behind: the cheapest pool that can be abandoned.
+"""Runs jobs in a few threads.
 
-Invariants: the threads are daemons, so that a process that has to leave never waits for a transfer; after the first
-error no further job starts, and the error is raised once those that run have ended.
+Not `ThreadPoolExecutor`, whose threads an ending interpreter joins: a process that has to exit would wait for a
+transfer.
+
+Invariants: the threads are daemons; after the first error no further job starts, and the error is raised once the
+running ones have ended.
 """
 
 from __future__ import annotations

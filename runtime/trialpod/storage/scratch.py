@@ -1,11 +1,11 @@
 """Folders on the local disk, for copies of checkpoints and for sockets, which do not outlive their process for long.
 
-A folder is held by a lock (``flock``) on a file in it, which ends with the process however that ends; whoever makes
-the next folder beside it removes those that nobody holds. Process ids would not do: containers that share the disk do
-not see each other's.
+A folder is held by a lock (``flock``) on a file in it, which ends with the process, however that ends. The process
+that makes the next folder beside it removes those that nobody holds. Process ids would not do: containers that share
+the disk do not see each other's.
 
-Invariant: a folder gets its name when its lock is held, so one that can be locked is one whose owner is gone. Until
-then it has another name, and is removed when it has had that for a minute.
+Invariant: a folder gets its final name after its lock is held, so a folder that can be locked has no owner any more.
+Until then it has a temporary name, and is removed after a minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNFINISHED_S = 60.0
 
 
 class Scratch:
-    """A folder of this process's.
+    """A folder of this process.
 
     Args:
         parent: where to make it; None for the system's temporary folder.
@@ -48,7 +48,7 @@ class Scratch:
         remove_left_behind(place, prefix)
         try:
             while not self._make(place, prefix):
-                logger.info("a folder in %s took so long to make that somebody has removed it", place)
+                logger.info("a folder in %s took so long to make that another process removed it", place)
         except OSError as error:
             raise storage_error(error, "cannot make a folder in", place) from error
 
@@ -59,7 +59,7 @@ class Scratch:
             self._lock = os.open(os.path.join(new, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             return False
-        # A file system without locks: nobody can hold one there, nor take the folder for left behind.
+        # On a file system without locks no other process can lock the folder, and so none removes it.
         with contextlib.suppress(OSError):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
@@ -83,7 +83,7 @@ class Scratch:
 
 
 def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], float] = time.time) -> list[str]:
-    """Remove the folders in `place` whose names begin so and whose process is gone, and return their names.
+    """Remove the folders in `place` with this prefix whose process has ended, and return their names.
 
     Args:
         place: where they are.
@@ -103,7 +103,7 @@ def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], floa
         try:
             lock = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
-            continue  # somebody else's
+            continue  # another user's
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
@@ -118,7 +118,7 @@ def remove_left_behind(place: str, prefix: str = PREFIX, wall: Callable[[], floa
 
 
 def _remove_unfinished(path: str, before: float) -> None:
-    """Remove a folder whose maker was killed before it got its name; whoever was only stopped makes another one."""
+    """Remove a folder whose maker was killed before it got its name; a maker that was only stopped makes another."""
     with contextlib.suppress(OSError):
         if os.lstat(path).st_mtime < before:
             with contextlib.suppress(FileNotFoundError):

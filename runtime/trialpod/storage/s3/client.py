@@ -176,19 +176,7 @@ class S3Client:
         refusal_patience_s: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """Make a request that minio's client has no method for; the rest is as of `run`.
-
-        Args:
-            method: of HTTP.
-            key: the object's full key; "" for the bucket.
-            doing: as of `run`.
-            query: unquoted.
-            headers: besides those that every request has.
-            body: of the request.
-            patience_s: as of `run`.
-            refusal_patience_s: as of `run`.
-            cancelled: as of `run`.
-        """
+        """Make a request that minio's client has no method for, as of `run`; the key "" is the bucket."""
 
         def operation(_minio: Minio) -> Answer:
             transport = self._session().transport

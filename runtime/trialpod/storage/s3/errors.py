@@ -99,14 +99,7 @@ def error_code(answer: Answer) -> tuple[str, str]:
 
 
 def from_answer(answer: Answer, doing: str, endpoint: str, credentials_source: str) -> Failure:
-    """Classify an answer that is not a success.
-
-    Args:
-        answer: with a status of 300 or more, or an error document.
-        doing: what was attempted, e.g. "cannot write s3://bucket/key".
-        endpoint: of the server.
-        credentials_source: where the keys came from, in words.
-    """
+    """Classify an answer that is not a success; `doing` is what was attempted, as in "cannot write s3://bucket/key"."""
     code, message = error_code(answer)
     said = f"{code} ({message.rstrip('.')})" if code else f"HTTP status {answer.status}"
     after = answer.headers.get("retry-after", "")
@@ -195,13 +188,7 @@ def not_s3(doing: str, endpoint: str, said: str) -> StorageError:
 
 
 def from_exception(error: Exception, doing: str, endpoint: str) -> Failure:
-    """Classify an exception of a request that has no complete answer.
-
-    Args:
-        error: of urllib3, an OSError, or a ShortFileError.
-        doing: what was attempted.
-        endpoint: of the server.
-    """
+    """Classify an exception of a request that has no complete answer: urllib3's, an OSError, a ShortFileError."""
     from http.client import HTTPException  # which imports ssl
 
     error = _root_cause(error)
