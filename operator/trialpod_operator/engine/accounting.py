@@ -51,7 +51,8 @@ Amounts = dict[str, float]
 
 def start_work(state: State, trial: Trial, resources: Mapping[str, float]) -> None:
     """The current attempt's process has started its work, with these amounts. Repeated: no change."""
-    if trial.start_work(state.clock.now, {**resources, TRIAL: 1.0}):
+    if trial.current.working_since is None:
+        trial.start_work(state.clock.now, {**resources, TRIAL: 1.0})
         state.in_use = None
 
 

@@ -79,7 +79,7 @@ class Algorithms:
     def begin(self) -> None:
         """Another event is applied."""
         self.failure = None
-        self.controller.take_commands()
+        self.controller.queue = []
 
     def ask(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Call a method of an algorithm; return None when it raises, which ends the experiment."""

@@ -7,7 +7,6 @@ of theirs.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import Trial
 
 
-class Chooser(ABC):
+class Chooser:
     """Makes the choices of one call of `Engine.apply`.
 
     Attributes:
@@ -27,6 +26,7 @@ class Chooser(ABC):
         judges: a result may lead to a decision, whatever the algorithms say of themselves.
     """
 
+    __slots__ = ("_algorithms", "_searches", "_state", "_step", "made")
     replaying = False
     judges = False
 
@@ -37,21 +37,21 @@ class Chooser(ABC):
         self._searches = 0  # how often a new trial was searched for
         self.made = Choices()
 
-    @abstractmethod
     def verdict(self, trial: Trial, consulted: Verdict | None) -> Verdict | None:
         """Return the decision on the trial's latest result; `consulted` is what the algorithms say of it."""
+        raise NotImplementedError
 
-    @abstractmethod
     def stop_all(self, number: int, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return why the experiment ends at this result of an attempt (0 = at no result); None if it does not."""
+        raise NotImplementedError
 
-    @abstractmethod
     def commands(self, *, rest: bool = False) -> list[Command]:
         """Return what is to be carried out at this step; `rest`: everything, as this is the last one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def carried_out(self, command: Command, *, changed: bool) -> None:
         """A command was carried out, and changed something or did not."""
+        raise NotImplementedError
 
     def new_trial(self) -> Created | None:
         """Return what becomes the next trial, or request it where that takes time; None if there is none now."""
@@ -61,20 +61,20 @@ class Chooser(ABC):
             self.made.created.append(created)
         return created
 
-    @abstractmethod
-    def _find_new(self) -> Created | None: ...
+    def _find_new(self) -> Created | None:
+        raise NotImplementedError
 
-    @abstractmethod
     def start(self, chosen: Trial | None) -> str | None:
         """Return the id of the trial that starts next; `chosen` is the scheduler's choice."""
+        raise NotImplementedError
 
-    @abstractmethod
     def reopen(self, *, possible: bool) -> bool:
         """Return whether an edit reopens the experiment; `possible`: the search has more to suggest."""
+        raise NotImplementedError
 
-    @abstractmethod
     def failure(self, *, last: bool = False) -> dict[str, Any] | None:
         """Return once why an algorithm's error ends the experiment; `last`: nothing else will come."""
+        raise NotImplementedError
 
     def end_pass(self) -> None:
         """A paused trial was given up, so that others may start: another pass begins."""
@@ -83,6 +83,8 @@ class Chooser(ABC):
 
 class LiveChooser(Chooser):
     """The algorithms choose."""
+
+    __slots__ = ()
 
     def verdict(self, trial: Trial, consulted: Verdict | None) -> Verdict | None:
         """Return what the algorithms say."""
@@ -99,7 +101,11 @@ class LiveChooser(Chooser):
     def commands(self, *, rest: bool = False) -> list[Command]:
         """Return what the scheduler has queued."""
         self._step += 1
-        return self._algorithms.controller.take_commands()
+        controller = self._algorithms.controller
+        queue = controller.queue
+        if queue:
+            controller.queue = []
+        return queue
 
     def carried_out(self, command: Command, *, changed: bool) -> None:
         """Record what changed something."""
@@ -150,6 +156,7 @@ class LiveChooser(Chooser):
 class ReplayingChooser(Chooser):
     """The record chooses."""
 
+    __slots__ = ("_recorded", "_skips", "judges")
     replaying = True
 
     def __init__(self, state: State, algorithms: Algorithms, recorded: Choices) -> None:
@@ -176,7 +183,7 @@ class ReplayingChooser(Chooser):
     def commands(self, *, rest: bool = False) -> list[Command]:
         """Return what is recorded up to this step; what the scheduler has queued is dropped."""
         self._step += 1
-        self._algorithms.controller.take_commands()
+        self._algorithms.controller.queue = []
         ahead = self._recorded.commands[len(self.made.commands) :]
         return [command for command in ahead if rest or command.step <= self._step]
 

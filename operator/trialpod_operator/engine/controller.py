@@ -50,7 +50,8 @@ class Controller:
         self._state = state
         self._encode_params = encode_params
         self._default_reason = default_reason
-        self._queue: list[Command] = []
+        self.queue: list[Command] = []
+        """What was decided since the scheduler was called; the engine takes it."""
         self.resources_of: Callable[[dict[str, Any]], dict[str, float]] = lambda _config: {}
         """What a trial with this config is given, as long as the scheduler has not changed that."""
 
@@ -138,13 +139,6 @@ class Controller:
                 raise InvalidInputError(f"resources: {name}: {amount!r} is not an amount; use 0 or more")
         self._add("resources", self._trial(trial), None, resources={k: float(v) for k, v in resources.items()})
 
-    def take_commands(self) -> list[Command]:
-        """Return what was queued since the last call; for the engine only."""
-        queue = self._queue
-        if queue:
-            self._queue = []
-        return queue
-
     def _trial(self, trial: TrialView) -> Trial:
         known = self._state.trials.get(trial.trial_id)
         if known is None:
@@ -160,6 +154,4 @@ class Controller:
         resources: dict[str, float] | None = None,
     ) -> None:
         found = reason if reason is not None else self._default_reason()
-        self._queue.append(
-            Command(0, kind, trial.trial_id, {"source": "scheduler", **found}, change, resources or {})
-        )
+        self.queue.append(Command(0, kind, trial.trial_id, {"source": "scheduler", **found}, change, resources or {}))

@@ -94,11 +94,12 @@ class Results:
             self.add_checkpoints(trial, event.committed)
         shown, opened = fresh
         offset = len(event.results) - len(shown)
+        ends = trial.judged
         for number, result in enumerate(opened, offset):
             trial.count_result()
             if metric is not None:
                 self._measure(trial, shown[number - offset], metric)
-            if trial.judged:
+            if ends:
                 continue
             done = bool(result.get("done"))
             if done and trial.current.failing is not None:
@@ -108,10 +109,12 @@ class Results:
                 self._judge(trial, result, done, chooser, now)
                 if trial.current.decision == "stop" and "done" in result:
                     result["done"] = shown[number - offset]["done"] = True  # in the trial's files, and for callbacks
+                ends = trial.judged
             elif algorithms.search_listens and not done:
                 algorithms.inform_search(algorithms.search.on_trial_result, trial.trial_id, result)
             if done:
                 self._endings.complete(trial, result)
+                ends = True
         self._deadline.note(trial)
         trial.set_last_result(bytes(event.results[-1]), _iteration(shown[-1]))
         self._state.count_results(len(shown))
@@ -147,7 +150,8 @@ class Results:
             except OverflowError:
                 number = math.inf if value > 0 else -math.inf
             trial.record_value(number, _iteration(result))
-            self._state.measure()
+            if not self._state.flags.measured:
+                self._state.measure()
         elif not self._state.flags.measured:
             self._actions.warn_once(
                 "metric", lambda: explain_missing_metric(metric, result, "is not in the first result"), trial

@@ -7,7 +7,7 @@ most are never read again. Fields are assigned only here and in `State`, by meth
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -220,14 +220,11 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         current = self.current
         current.pid, current.hostname, current.node_ip, current.reused_pod = pid, hostname, node_ip, reused_pod
 
-    def start_work(self, now: float, resources: Mapping[str, float]) -> bool:
-        """Start counting the attempt's resources; return False if that was done before."""
+    def start_work(self, now: float, resources: dict[str, float]) -> None:
+        """Start counting the attempt's resources."""
         current = self.current
-        if current.working_since is not None:
-            return False
         current.working_since = current.last_saved_at = now
-        current.resources = dict(resources)
-        return True
+        current.resources = resources
 
     def end_work(self, kept: dict[str, float]) -> None:
         """Stop counting; `kept` are the resource-seconds of which the trial's end decides."""
