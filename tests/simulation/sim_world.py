@@ -61,9 +61,9 @@ from trialpod.storage.journal.journal import Journal
 from trialpod.storage.layout import EXPERIMENT_KEY
 from trialpod.tune import session as session_module
 from trialpod.tune.trainable import trainable as trainable_module
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import background_removal, deletion, experiment_controller, names, work_queue
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import RETRY_S
 from trialpod_operator.cluster.kube import LEASE_EXEMPT_PATHS

@@ -1,104 +1,144 @@
-"""Refusals of the Kubernetes API server as exception types, so that callers tell them apart by class.
+"""What the API server refuses, as exceptions: one class for each answer that a caller handles.
 
-ApiError                      any other status
-BadRequestError             400; a log of a container that has not started, say
-UnauthorizedError           401
-ForbiddenError              403
-NotFoundError               404: the object
-KindNotFoundError         its kind: the definition is not installed
-NamespaceNotFoundError    its namespace
-ConflictError               409
-AlreadyExistsError        the name is taken
-ExpiredError                410: a list or a watch is too old to continue
-InvalidObjectError          422
+ApiError                        any other status
+UnreachableError              no answer, or not sent because this operator is no longer the leader
+BadRequestError               400; the log of a container that has not started, say
+UnauthorizedError             401
+ForbiddenError                403
+NotFoundError                 404: the object
+KindNotFoundError           its kind: the definition is not installed
+NamespaceNotFoundError      its namespace
+AlreadyExistsError            409, the name is taken
+ConflictError                 409, another version of the object, another object of that name, or another manager
+GoneError                     410, the list or watch has to begin again
+InvalidObjectError            422
+TooManyRequestsError          429
+ServerError                   408 and 5xx
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trialpod.errors import TrialpodError
 
 
 class ApiError(TrialpodError):
-    """The API server refused a request.
+    """The API server refused a request, or could not be reached. Create one with `api_error`.
 
     Attributes:
-        status: of the HTTP answer.
-        reason: `reason` of the Status object, such as "NotFound".
-        causes: `details.causes` of the Status object.
+        temporary: the same request may succeed later without anybody changing anything.
+        status: of the answer; 0 = there was none.
+        reason: the API server's word for it, such as "AlreadyExists".
+        detail: its message.
+        retry_after_s: what it asks clients to wait.
     """
 
-    def __init__(self, message: str, *, status: int, body: Mapping[str, Any]) -> None:
-        super().__init__(message)
+    temporary: ClassVar[bool] = False
+
+    def __init__(
+        self, method: str, path: str, status: int, body: Mapping[str, Any], retry_after_s: float = 0.0
+    ) -> None:
         self.status = status
         self.reason = str(body.get("reason") or "")
-        self.causes: list[dict[str, Any]] = list((body.get("details") or {}).get("causes") or [])
+        self.detail = str(body.get("message") or "no message")
+        self.retry_after_s = retry_after_s
+        super().__init__(f"{method} {path}: {status or 'no answer'} {self.reason}: {self.detail}")
 
 
 class BadRequestError(ApiError):
-    """400: the request makes no sense as things are."""
+    """The request makes no sense in the state of the object."""
 
 
 class UnauthorizedError(ApiError):
-    """401: the credentials are not valid, or no longer."""
+    """The credentials are not valid, or no longer."""
 
 
-class ForbiddenError(ApiError):
-    """403: the user may not do that."""
+class UnreachableError(ApiError):
+    """There was no answer."""
+
+    temporary = True
 
 
 class NotFoundError(ApiError):
-    """404: there is no such object."""
+    """There is no such object, or no such kind."""
 
 
 class KindNotFoundError(NotFoundError):
-    """404: the server does not know the kind."""
+    """The server does not know the kind."""
 
 
 class NamespaceNotFoundError(NotFoundError):
-    """404: there is no such namespace."""
+    """There is no such namespace."""
+
+
+class AlreadyExistsError(ApiError):
+    """An object of that name exists."""
+
+    temporary = True
 
 
 class ConflictError(ApiError):
-    """409: the object was changed meanwhile, or another manager owns a field."""
+    """The object has changed, or is another one of that name."""
+
+    temporary = True
 
 
-class AlreadyExistsError(ConflictError):
-    """409: there is an object of that name."""
-
-
-class ExpiredError(ApiError):
-    """410: the resource version or the continue token is too old."""
+class GoneError(ApiError):
+    """The version asked for is no longer kept."""
 
 
 class InvalidObjectError(ApiError):
-    """422: the server does not accept the object."""
+    """The server does not accept the object."""
 
 
-_CLASSES: dict[int, type[ApiError]] = {
+class ForbiddenError(ApiError):
+    """The user's rights, a quota or an admission policy does not allow it."""
+
+
+class TooManyRequestsError(ApiError):
+    """The API server limits its clients."""
+
+    temporary = True
+
+
+class ServerError(ApiError):
+    """The API server, its storage or a webhook failed."""
+
+    temporary = True
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    0: UnreachableError,
     400: BadRequestError,
     401: UnauthorizedError,
     403: ForbiddenError,
+    404: NotFoundError,
+    408: ServerError,
     409: ConflictError,
-    410: ExpiredError,
+    410: GoneError,
     422: InvalidObjectError,
+    429: TooManyRequestsError,
 }
 
 
-def error_class(status: int, body: Mapping[str, Any]) -> type[ApiError]:
-    """Return the class for an answer.
+def api_error(method: str, path: str, status: int, body: Mapping[str, Any], retry_after_s: float = 0.0) -> ApiError:
+    """Return the error that an answer means.
 
     Args:
-        status: of the HTTP answer.
-        body: the Status object; empty where the answer was none.
+        method: of the request.
+        path: of the request.
+        status: of the answer; 0 = there was none.
+        body: the ``Status`` object of the answer, with its reason and message.
+        retry_after_s: from the header of that name.
     """
     details = body.get("details") or {}
-    if status == 404:
-        if not details.get("name"):  # of an unknown kind the server names no object
-            return KindNotFoundError
-        return NamespaceNotFoundError if details.get("kind") == "namespaces" else NotFoundError
+    kind = ServerError if status >= 500 else _BY_STATUS.get(status, ApiError)
     if status == 409 and body.get("reason") == "AlreadyExists":
-        return AlreadyExistsError
-    return _CLASSES.get(status, ApiError)
+        kind = AlreadyExistsError
+    elif status == 404 and not details.get("name"):  # of an unknown kind the server names no object
+        kind = KindNotFoundError
+    elif status == 404 and details.get("kind") == "namespaces":
+        kind = NamespaceNotFoundError
+    return kind(method, path, status, body, retry_after_s)

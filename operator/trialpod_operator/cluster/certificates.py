@@ -30,9 +30,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from trialpod_operator.cluster.kube import Kube
 
 logger = logging.getLogger(__name__)

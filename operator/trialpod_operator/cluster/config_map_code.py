@@ -12,10 +12,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from trialpod_operator.api.api_errors import ForbiddenError
 from trialpod_operator.api.models import ConfigMapRef, TrainableSpec
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.api_errors import ForbiddenError
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.storage_access import StorageProblemError
 

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
-from trialpod_operator.cluster.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.experiment_controller import ExperimentController
 from trialpod_operator.cluster.kube import Kube

@@ -19,7 +19,7 @@ from urllib.request import getproxies
 from aiohttp import ClientError
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.cluster.api_errors import ConflictError, NotFoundError, UnreachableError, api_error
+from trialpod_operator.api.api_errors import ConflictError, NotFoundError, UnreachableError, api_error
 from trialpod_operator.cluster.metrics.instruments import count_request
 from trialpod_operator.cluster.names import GROUP, MANAGER, VERSION
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trialpod_operator.api.api_errors import ApiError, ConflictError, ForbiddenError, NotFoundError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import ApiError, ConflictError, ForbiddenError, NotFoundError
 from trialpod_operator.cluster.kube import Kube
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from typing import Any
 import kopf
 
 from trialpod.errors import TrialpodError
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.certificates import StoredAuthority
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.identity import Gate, TokenReviewer

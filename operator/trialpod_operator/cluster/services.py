@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trialpod_operator.api.api_errors import AlreadyExistsError, ApiError, NotFoundError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import AlreadyExistsError, ApiError, NotFoundError
 from trialpod_operator.cluster.cache import ObjectCache
 from trialpod_operator.cluster.kube import Kube, gather_all
 from trialpod_operator.cluster.options import OperatorOptions

@@ -211,11 +211,11 @@ def apply_companion(api: Experiments, manifest: Json, *, force: bool) -> None:
         api.client.request("PATCH", path, manifest, query=query, content_type=APPLY_PATCH)
     except ForbiddenError as error:
         raise InvalidInputError(
-            f"you may not write the {manifest['kind']} {name} in the namespace {space}: {error}; "
+            f"you may not write the {manifest['kind']} {name} in the namespace {space}: {error.detail}; "
             f"`kubectl auth can-i patch {resource} -n {space}` tests it"
         ) from error
     except ApiError as error:
-        raise InvalidInputError(f"the {manifest['kind']} {name} cannot be applied: {error}") from error
+        raise InvalidInputError(f"the {manifest['kind']} {name} cannot be applied: {error.detail}") from error
     print(f"{manifest['kind']} {name} applied")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.api.api_errors import ApiError, error_class
+from trialpod_operator.api.api_errors import ApiError, api_error
 from trialpod_operator.kube_client.kubeconfig import Access
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class KubeClient:
             answer = response.data
         self.date = response.headers.get("Date", self.date)
         if response.status >= 400:
-            raise _refused(response.status, answer)
+            raise _refused(method, path, response.status, answer)
         try:
             found = json.loads(answer) if answer else {}
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise _refused(response.status, answer)
+            raise _refused(method, path, response.status, answer)
         return found
 
     def lines(self, path: str, *, query: Mapping[str, str] | None = None) -> Iterator[bytes]:
@@ -90,7 +90,7 @@ class KubeClient:
             response = self._send("GET", path, query, {"Accept": "*/*"}, None, FOLLOW_TIMEOUT_S)
             try:
                 if response.status >= 400:
-                    raise _refused(response.status, response.data)
+                    raise _refused("GET", path, response.status, response.data)
                 rest = b""
                 for piece in response.stream(None):
                     *whole, rest = (rest + piece).split(b"\n")
@@ -156,10 +156,9 @@ class _Unreachable:
         ) from error
 
 
-def _refused(status: int, answer: bytes) -> ApiError:
+def _refused(method: str, path: str, status: int, answer: bytes) -> ApiError:
     try:
         found = json.loads(answer)
     except ValueError:
         found = {"message": answer[:300].decode(errors="replace")}
-    body = found if isinstance(found, dict) else {}
-    return error_class(status, body)(str(body.get("message") or f"status {status}"), status=status, body=body)
+    return api_error(method, path, status, found if isinstance(found, dict) else {})

@@ -96,7 +96,7 @@ class Checks:
         try:
             version = self._client.request("GET", "/version")
         except ApiError as error:
-            raise TrialpodError(f"the cluster at {self._client.access.server} refuses: {error}") from error
+            raise TrialpodError(f"the cluster at {self._client.access.server} refuses: {error.detail}") from error
         version_text = str(version.get("gitVersion") or "?")
         number = re.match(r"v(\d+)\.(\d+)", version_text)
         self.user = self._whoami()
@@ -150,7 +150,7 @@ class Checks:
         try:
             document = self._client.request("GET", f"/openapi/v3/apis/{names.API_VERSION}")
         except ApiError as error:
-            text = f"{names.API_VERSION} is there; its fields cannot be seen: {error}"
+            text = f"{names.API_VERSION} is there; its fields cannot be seen: {error.detail}"
             yield Finding("definitions", "unknown", text)
             return
         missing = missing_fields((document.get("components") or {}).get("schemas") or {})
@@ -299,7 +299,7 @@ class Checks:
         try:
             found = self._client.request("GET", path).get("items") or []
         except ApiError as error:
-            yield Finding("quota", "unknown", f"quotas cannot be seen: {error.reason or error}")
+            yield Finding("quota", "unknown", f"quotas cannot be seen: {error.reason or error.detail}")
             return
         if not found:
             yield Finding("quota", "ok", "the namespace has none")
@@ -311,7 +311,7 @@ class Checks:
         try:
             nodes = self._client.request("GET", "/api/v1/nodes").get("items") or []
         except ApiError as error:
-            yield Finding("GPUs", "unknown", f"nodes cannot be seen: {error.reason or error}")
+            yield Finding("GPUs", "unknown", f"nodes cannot be seen: {error.reason or error.detail}")
             return
         per_node = [int((node.get("status") or {}).get("allocatable", {}).get(resource, 0) or 0) for node in nodes]
         offering = [count for count in per_node if count]
@@ -338,7 +338,7 @@ class Checks:
             except NotFoundError:
                 continue
             except ApiError as error:
-                yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error}")
+                yield Finding("queues", "unknown", f"LocalQueues cannot be seen: {error.reason or error.detail}")
                 return
         yield from queue_findings(found, queue, self._api.namespace)
 
@@ -351,7 +351,7 @@ class Checks:
         try:
             pod = self._client.request("POST", space, body)
         except ApiError as error:
-            why = rejection_reason(error.status, error.reason, str(error), self._clock())
+            why = rejection_reason(error.status, error.reason, error.detail, self._clock())
             yield Finding("pod", "bad", f"a pod is refused: {why.message}", why.remedy)
             return
         try:
@@ -363,7 +363,7 @@ class Checks:
                 pass
             except ApiError as error:
                 remedy = f"kubectl -n {self._api.namespace} delete pod {name}"
-                yield Finding("pod", "bad", f"{name} stays: {error}", remedy)
+                yield Finding("pod", "bad", f"{name} stays: {error.detail}", remedy)
 
     def _watched(self, probe: Probe, pod: Json, name: str, timeout_s: float) -> Iterator[Finding]:
         began = self._clock()

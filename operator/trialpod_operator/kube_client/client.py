@@ -19,8 +19,8 @@ from trialpod_operator.api.api_errors import (
     ApiError,
     BadRequestError,
     ConflictError,
-    ExpiredError,
     ForbiddenError,
+    GoneError,
     InvalidObjectError,
     KindNotFoundError,
     NamespaceNotFoundError,
@@ -215,8 +215,8 @@ class Experiments:
             )
         except ConflictError as error:
             raise InvalidInputError(
-                f"{name}: others have set fields that this manifest sets too: {error}; --force-conflicts takes "
-                "them over"
+                f"{name}: others have set fields that this manifest sets too: {error.detail}; "
+                "--force-conflicts takes them over"
             ) from error
         except ApiError as error:
             raise self._explained(error, "patch", names.EXPERIMENTS) from error
@@ -330,7 +330,7 @@ class Experiments:
             try:
                 found = self.client.request("GET", path, query=page)
             except ApiError as error:
-                if isinstance(error, ExpiredError) and rest:
+                if isinstance(error, GoneError) and rest:
                     items, rest = [], ""  # the list has become too old between two pages
                     continue
                 raise self._explained(error, "list", what, everywhere=everywhere) from error
@@ -379,7 +379,7 @@ class Experiments:
                     "without -A one namespace is looked at, which may be allowed",
                 )
             return MissingRightError(
-                f"you may not {verb} {what} in {place}: {error}; "
+                f"you may not {verb} {what} in {place}: {error.detail}; "
                 f"`kubectl auth can-i {verb} {what}{group} {flag}` tests it; {hint}"
             )
         if isinstance(error, UnauthorizedError):
@@ -388,7 +388,7 @@ class Experiments:
                 f"{self.client.access.source}); log in again"
             )
         if isinstance(error, (BadRequestError, InvalidObjectError)):
-            return InvalidInputError(f"the cluster refuses the experiment: {error}")
+            return InvalidInputError(f"the cluster refuses the experiment: {error.detail}")
         return error
 
 

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from trialpod.errors import TrialpodError
-from trialpod_operator.api.api_errors import ApiError, ForbiddenError, UnauthorizedError, error_class
+from trialpod_operator.api.api_errors import ApiError, ForbiddenError, UnauthorizedError, api_error
 from trialpod_operator.kube_client.api import ClusterUnreachableError, KubeClient
 from trialpod_operator.kube_client.kubeconfig import Access
 from trialpod_operator.kube_client.service_address import PodPort, ServiceAddress, find_pod
@@ -123,14 +123,14 @@ def connect(access: Access, pod: PodPort, timeout_s: float) -> socket.socket:
             finally:
                 websocket.setdefaulttimeout(before)
     except ApiException as error:
-        raise _refusal(access, error) from error
+        raise _refusal(access, pod, error) from error
     finally:
         client.close()
     forward.websocket.settimeout(None)
     return socket.socket(fileno=forward.socket(pod.port).detach())
 
 
-def _refusal(access: Access, error: ApiException) -> TrialpodError:
+def _refusal(access: Access, pod: PodPort, error: ApiException) -> TrialpodError:
     """Return what the client has put into a text: it keeps the WebSocket's exception as the context."""
     import websocket
 
@@ -144,5 +144,4 @@ def _refusal(access: Access, error: ApiException) -> TrialpodError:
         body = json.loads(cause.resp_body or b"")
     except ValueError:
         body = {}
-    message = str(body.get("message") or f"status {cause.status_code}")
-    return error_class(cause.status_code, body)(message, status=cause.status_code, body=body)
+    return api_error("GET", f"{pod.namespace}/{pod.pod}/portforward", cause.status_code, body)

@@ -18,7 +18,7 @@ from typing import Any
 
 from virtual_time import START
 
-from trialpod_operator.cluster.api_errors import ApiError, api_error
+from trialpod_operator.api.api_errors import ApiError, api_error
 from trialpod_operator.cluster.kube import Kube
 
 Object = dict[str, Any]

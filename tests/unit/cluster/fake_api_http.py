@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from fake_api import FakeApi, Object
 
-from trialpod_operator.cluster.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError
 
 START_TIMEOUT_S = 10.0
 # Namespaces and definitions are for kopf, which finds out whether the server has them.

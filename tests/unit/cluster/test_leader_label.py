@@ -12,9 +12,9 @@ import pytest
 import virtual_time
 from fake_api import FakeApi, FakeKube, error
 
+from trialpod_operator.api.api_errors import UnreachableError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import operator
-from trialpod_operator.cluster.api_errors import UnreachableError
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.lease import ACTIVE_LABEL, LeaderLabel, Lease
 from trialpod_operator.cluster.operator import OperatorProcess

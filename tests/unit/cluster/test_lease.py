@@ -10,7 +10,7 @@ import virtual_time
 from fake_api import FakeApi, FakeKube, error, outage
 from virtual_time import until
 
-from trialpod_operator.cluster.api_errors import ApiError
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster.lease import DURATION_S, RENEW_DEADLINE_S, Lease
 
 

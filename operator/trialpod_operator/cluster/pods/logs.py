@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trialpod.protocol.output import Section, sections
+from trialpod_operator.api.api_errors import ApiError, UnreachableError
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import ApiError, UnreachableError
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import Kube
 from trialpod_operator.cluster.pods.binding import pod_key

@@ -12,16 +12,16 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trialpod_operator.api.models import TuneExperiment
-from trialpod_operator.api.reasons import Reason
-from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import (
+from trialpod_operator.api.api_errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
     NotFoundError,
 )
+from trialpod_operator.api.models import TuneExperiment
+from trialpod_operator.api.reasons import Reason
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import Kube, gather_all
 from trialpod_operator.cluster.pods import queues

@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import names
-from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.cache import Object, ObjectCache
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.binding import ASK_AGAIN_S, PodBinding, PodKey, is_leaving, labelled_for, pod_key

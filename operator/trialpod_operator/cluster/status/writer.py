@@ -13,12 +13,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.annotations import retry_is_pending
-from trialpod_operator.cluster.api_errors import ApiError
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.pods.bindings import PodBindings
 from trialpod_operator.cluster.pods.pending import PendingReason, summarize

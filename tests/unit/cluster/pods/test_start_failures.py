@@ -11,8 +11,8 @@ from fake_api import Object, error, stamp
 from virtual_time import until
 
 from trialpod.storage.base import StorageCredentialsError
+from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster.api_errors import ApiError
 
 INIT = {"terminationGracePeriodSeconds": 15, "initContainers": [{"name": "fetch", "image": "fetch:1"}]}
 
