@@ -202,7 +202,7 @@ def test_what_is_not_offered_says_so_in_the_script_and_in_trials(shell: Shell) -
     assert run(shell, "missing.py", status=2)[-1].endswith("missing.py does not exist")
 
 
-def test_a_module_named_by_a_manifest_sees_the_alias_when_the_variable_says_so(shell: Shell) -> None:
+def test_manifest_module_sees_the_alias(shell: Shell) -> None:
     shell.write("train.py", "from ray import tune\ndef train(config):\n    tune.report({'loss': config['x']})\n")
     shell.manifest(numSamples=1)
     shell.env["TRIALPOD_COMPAT"] = "ray!"
@@ -211,7 +211,7 @@ def test_a_module_named_by_a_manifest_sees_the_alias_when_the_variable_says_so(s
     assert shell.results()["trials"][0]["status"] == "TERMINATED"
 
 
-def test_variables_of_ray_say_where_a_trial_was_started_and_whether_it_moves(shell: Shell) -> None:
+def test_ray_variables_of_directories(shell: Shell) -> None:
     shell.write(
         "script.py",
         """
@@ -256,7 +256,7 @@ def test_install_inside_a_script_reaches_its_trials(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
-def test_what_a_trainable_does_wrong_is_its_trials_error_with_the_remedy(shell: Shell) -> None:
+def test_trainable_errors_name_the_remedy(shell: Shell) -> None:
     shell.write(
         "script.py",
         """
@@ -308,7 +308,7 @@ def test_what_a_trainable_does_wrong_is_its_trials_error_with_the_remedy(shell: 
         assert any(line.startswith(f"{name} ") and text in line for line in lines), (name, lines)
 
 
-def test_the_command_runs_a_script_for_ray_when_the_variable_says_so(shell: Shell) -> None:
+def test_command_runs_a_ray_script(shell: Shell) -> None:
     shell.write(
         "script.py",
         """
@@ -328,7 +328,7 @@ def test_the_command_runs_a_script_for_ray_when_the_variable_says_so(shell: Shel
     assert trial["status"] == "TERMINATED"
 
 
-def test_a_path_below_the_checkpoint_is_found_again_after_a_failure(shell: Shell) -> None:
+def test_path_below_a_checkpoint_survives_failure(shell: Shell) -> None:
     shell.write(
         "script.py",
         """

@@ -8,7 +8,7 @@ from command_shell import Shell
 pytestmark = pytest.mark.local
 
 
-def test_trials_made_by_hand_run_and_a_later_runner_lets_the_failed_ones_go_on(shell: Shell) -> None:
+def test_later_runner_resumes_failed_trials(shell: Shell) -> None:
     shell.write(
         "script.py",
         """
@@ -47,7 +47,7 @@ def test_trials_made_by_hand_run_and_a_later_runner_lets_the_failed_ones_go_on(s
     assert last == "[None, None]"
 
 
-def test_a_script_steps_looks_pauses_and_stops_while_the_experiment_runs(shell: Shell) -> None:
+def test_script_steps_pauses_and_stops(shell: Shell) -> None:
     shell.write(
         "script.py",
         """
@@ -101,7 +101,7 @@ def test_a_script_steps_looks_pauses_and_stops_while_the_experiment_runs(shell: 
     assert (ends[3][0], ends[3][1] != "15") == ("TERMINATED", True)
 
 
-def test_errors_of_the_experiment_are_raised_by_the_step_and_cleanup_ends_it(shell: Shell) -> None:
+def test_step_raises_errors_of_the_experiment(shell: Shell) -> None:
     shell.write(
         "script.py",
         """

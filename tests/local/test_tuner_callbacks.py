@@ -84,7 +84,7 @@ told(seen=recorder.seen)
     ]
 
 
-def test_a_failing_callback_ends_the_experiment_which_goes_on_later_with_its_state(shell: Shell) -> None:
+def test_failing_callback_ends_a_resumable_experiment(shell: Shell) -> None:
     facts = script(
         shell,
         RECORDER
@@ -171,7 +171,7 @@ told(path=grid[0].path)
         assert "and from stderr" in text
 
 
-def test_a_metric_that_nobody_reports_fails_the_run_unless_that_is_switched_off(shell: Shell) -> None:
+def test_unreported_metric_fails_the_run(shell: Shell) -> None:
     facts = script(
         shell,
         """
@@ -200,7 +200,7 @@ except ValueError as error:
     assert "Did you mean 'accuracy'" in str(facts[2]["error"])
 
 
-def test_tune_run_answers_questions_and_goes_on_with_a_larger_budget(shell: Shell) -> None:
+def test_tune_run_resumes_with_a_larger_budget(shell: Shell) -> None:
     facts = script(
         shell,
         """

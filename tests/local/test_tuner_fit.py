@@ -274,7 +274,7 @@ told(iterations=[r.metrics["training_iteration"] for r in grid])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", ["time_budget_s=0.7", "max_trial_hours=0.7 / 3600"])
-def test_samples_without_limit_end_with_the_budget_of_time_or_of_hours(shell: Shell, budget: str) -> None:
+def test_unlimited_samples_end_with_the_budget(shell: Shell, budget: str) -> None:
     (facts,) = script(
         shell,
         f"BUDGET = dict({budget})"

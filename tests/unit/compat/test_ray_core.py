@@ -166,7 +166,7 @@ def test_this_machine_is_the_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert context.get_assigned_resources() == {}
 
 
-def test_what_init_says_is_what_experiments_on_this_machine_share_out() -> None:
+def test_init_sets_the_shared_resources() -> None:
     from trialpod_operator.local.slots import Machine
 
     machine = Machine.detect(environ={"TRIALPOD_CPUS": "3", "TRIALPOD_GPUS": "2"})

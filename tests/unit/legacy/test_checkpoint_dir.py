@@ -68,7 +68,7 @@ def test_a_step_that_is_no_number_is_refused(session: Session) -> None:
         pass
 
 
-def test_outside_a_trial_it_warns_and_gives_the_working_directory() -> None:
+def test_outside_a_trial_it_warns() -> None:
     with pytest.warns(UserWarning, match="outside"), tune.checkpoint_dir(step=1) as folder:
         assert folder == os.getcwd()
 

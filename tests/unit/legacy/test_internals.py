@@ -81,7 +81,7 @@ def test_a_trial_is_saved_reset_restored_and_exported(tmp_path: Path) -> None:
     executor.cleanup()
 
 
-def test_what_a_trainable_raises_is_an_event_and_the_trials_error(tmp_path: Path) -> None:
+def test_error_of_a_trainable_is_an_event(tmp_path: Path) -> None:
     executor = RayTrialExecutor()
     broken = trial(tmp_path, config={"fails_at_start": True})
     assert not executor.start_trial(broken)

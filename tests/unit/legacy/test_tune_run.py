@@ -140,7 +140,7 @@ def test_resume_goes_on_with_the_experiment_of_the_name(
     assert second.num_samples == 9
 
 
-def test_resume_without_an_experiment_is_refused_but_auto_starts_one(used: Any, tmp_path: Path) -> None:
+def test_resume_needs_an_experiment_unless_auto(used: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"tune\.run\(resume=True\): there is no experiment"):
         tune.run(train, name="exp", storage_path=tmp_path, resume=True)
     tune.run(train, name="exp", storage_path=tmp_path, resume_config=ResumeConfig(errored="resume"))  # type: ignore[arg-type]

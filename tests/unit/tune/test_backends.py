@@ -14,12 +14,12 @@ def test_an_unknown_backend_is_refused_with_the_nearest() -> None:
         get_backend("locall")
 
 
-def test_the_variable_names_the_backend_and_is_named_when_it_is_wrong() -> None:
+def test_variable_names_the_backend() -> None:
     with pytest.raises(InvalidInputError, match=r"'mars' \(from the variable TRIALPOD_BACKEND\)"):
         get_backend(environ={"TRIALPOD_BACKEND": "mars"})
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
     def load() -> None:

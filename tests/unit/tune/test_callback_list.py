@@ -34,7 +34,7 @@ class Broken(Callback):
         raise KeyError("gone")
 
 
-def test_callbacks_are_called_in_their_order_and_get_copies_of_results() -> None:
+def test_order_and_copies_of_results() -> None:
     seen: list[Any] = []
     hooks = CallbackList([Recorder(seen, "a"), Recorder(seen, "b")])
     hooks.result({"loss": 1}, iteration=3, trials=[], trial=None)
@@ -67,7 +67,7 @@ def test_at_the_end_every_callback_is_called_although_one_raises() -> None:
     assert seen == [("after", "end")]
 
 
-def test_states_go_back_to_the_callback_of_the_same_place_and_class() -> None:
+def test_states_return_by_place_and_class() -> None:
     seen: list[Any] = []
     states = CallbackList([Callback(), Recorder(seen, "a")]).get_state()
     assert list(states.values()) == [{"seen": 0}]

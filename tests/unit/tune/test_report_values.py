@@ -54,7 +54,7 @@ def test_a_tensor_is_refused_with_the_remedy() -> None:
         encode({"ok": 1, "loss": tensor})
 
 
-def test_a_metric_that_cannot_be_pickled_is_text_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_unpicklable_metric_becomes_text(caplog: pytest.LogCaptureFixture) -> None:
     lock = threading.Lock()
     for _ in range(2):
         assert open_leniently(encode({"ok": (1,), "lock": lock})) == {"ok": (1,), "lock": str(lock)}
@@ -67,7 +67,7 @@ def test_too_large_an_integer_for_an_older_operator_is_named() -> None:
         encode({"huge": 2**70}, keeps_types=False)
 
 
-def test_a_result_over_the_limit_names_its_size_keys_and_the_largest() -> None:
+def test_oversized_result_names_its_largest_keys() -> None:
     with pytest.raises(InvalidInputError, match=r"9\.0 MB with 2 keys, the largest is 'history'"):
         encode({"a": 1, "history": "x" * 9_000_000})
 
@@ -79,7 +79,7 @@ def test_a_stop_rule_is_met_at_its_value_and_above() -> None:
     assert rules.met({"acc": math.nan, "n": 10})
 
 
-def test_a_stop_rule_on_a_missing_metric_never_stops_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_rule_on_a_missing_metric_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     rules = StopRules([StopRule("typo", 1)])
     assert not any(rules.met({"acc": 5}) for _ in range(3))
     assert len(caplog.records) == 1

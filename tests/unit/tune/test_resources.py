@@ -25,7 +25,7 @@ def test_one_cpu_is_the_default() -> None:
     assert resources_of(Train) == ({"cpu": 1.0}, None)
 
 
-def test_a_dict_is_taken_as_it_stands_and_the_function_stays_as_it_was() -> None:
+def test_dict_leaves_the_function_unchanged() -> None:
     given = tune.with_resources(train, {"CPU": 2, "gpu": 0.5, "memory": 2e9, "tpu": 1, "disk": 0})
     assert resources_of(given) == ({"cpu": 2.0, "gpu": 0.5, "memory": 2e9, "tpu": 1.0}, None)
     assert resources_of(train) == ({"cpu": 1.0}, None)
@@ -79,7 +79,7 @@ def test_a_function_for_a_class_is_called_with_the_config_only() -> None:
     assert ask({"n": 5}) == {"cpu": 5.0}
 
 
-def test_a_trial_gets_the_sum_of_its_bundles_because_it_is_one_process() -> None:
+def test_trial_gets_the_sum_of_its_bundles() -> None:
     five = PlacementGroupFactory([{"CPU": 1, "GPU": 1}, *[{"GPU": 1}] * 4])
     assert resources_of(tune.with_resources(train, five))[0] == {"cpu": 1.0, "gpu": 5.0}
     spread = PlacementGroupFactory([{"CPU": 1}, {"GPU": 1}], strategy="STRICT_SPREAD")
@@ -89,7 +89,7 @@ def test_a_trial_gets_the_sum_of_its_bundles_because_it_is_one_process() -> None
         five()
 
 
-def test_bundles_are_kept_for_where_each_is_a_pod_unless_they_belong_together() -> None:
+def test_bundles_are_kept_unless_packed() -> None:
     bundles = [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
     assert bundles_of(tune.with_resources(train, PlacementGroupFactory(bundles))) == [
         {"cpu": 1.0}, {"gpu": 1.0}, {"gpu": 1.0},

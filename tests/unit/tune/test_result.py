@@ -69,7 +69,7 @@ def test_the_last_of_three_attempts_counts() -> None:
     assert without_superseded(rows) == [rows[2]]
 
 
-def test_the_data_frame_has_one_row_an_iteration_and_columns_of_the_config(tmp_path: Path) -> None:
+def test_data_frame_has_rows_and_config_columns(tmp_path: Path) -> None:
     rows = [row(1, 1, 0.1), row(2, 2, math.nan), row(2, 1, 0.3)]
     write_results(tmp_path, [{**r, "config": {"lr": 0.1, "net": {"n": 2}}} for r in rows])
     frame = Result.from_trial(outcome(tmp_path)).metrics_dataframe

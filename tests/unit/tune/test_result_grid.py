@@ -91,7 +91,7 @@ def test_path_of_an_experiment_in_a_bucket() -> None:
     assert (results.experiment_path, results.local_path) == ("s3://bucket/e", "/runs/e")
 
 
-def test_the_best_is_that_of_the_last_results_in_the_experiments_mode(tmp_path: Path) -> None:
+def test_best_of_the_last_results(tmp_path: Path) -> None:
     results = grid(tmp_path, [[0.1, 3.0], [5.0, 2.0], [4.0, 4.0]])
     assert best(results) == 1
     assert best(results, mode="max") == 2
@@ -134,7 +134,7 @@ def test_nothing_but_nan_is_an_error_that_says_so(tmp_path: Path) -> None:
         grid(tmp_path, [[math.nan], [math.nan]]).get_best_result()
 
 
-def test_a_metric_that_nobody_reported_is_an_error_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_metric_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         grid(tmp_path, [[1.0], [2.0]]).get_best_result("lost", "min")
     assert "nobody reported the metric 'lost'. Did you mean 'loss'?" in str(caught.value)
@@ -186,7 +186,7 @@ def test_wrong_filters_are_refused(tmp_path: Path) -> None:
         results.get_dataframe("losss", "max")
 
 
-def test_an_experiment_without_trials_has_an_empty_data_frame_and_no_best(tmp_path: Path) -> None:
+def test_no_trials_no_best(tmp_path: Path) -> None:
     results = grid(tmp_path, [])
     assert len(results.get_dataframe()) == 0
     with pytest.raises(NoResultError, match="has no trials"):

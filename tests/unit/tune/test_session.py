@@ -104,7 +104,7 @@ def test_counters_go_on_from_a_restored_checkpoint(channel: Recorder, clock: Clo
     assert (got["timesteps_total"], got["timesteps_since_restore"]) == (800, 100)
 
 
-def test_totals_of_timesteps_and_episodes_appear_only_if_reported(session: Session, channel: Recorder) -> None:
+def test_totals_appear_only_if_reported(session: Session, channel: Recorder) -> None:
     report({"x": 1})
     report({"timesteps_this_iter": 5, "episodes_this_iter": 2})
     assert "timesteps_total" not in channel.sent[0]
@@ -159,9 +159,7 @@ def test_bad_metrics_are_refused_before_the_checkpoint_is_copied(
     assert channel.copied == []
 
 
-def test_a_checkpoint_is_named_in_its_result_and_is_the_next_to_go_on_from(
-    session: Session, channel: Recorder, tmp_path: Path
-) -> None:
+def test_checkpoint_is_named_and_restored_next(session: Session, channel: Recorder, tmp_path: Path) -> None:
     report({}, checkpoint=Checkpoint.from_directory(tmp_path))
     assert channel.sent[0]["checkpoint_dir_name"] == "checkpoint_000000"
     found = get_checkpoint()
@@ -187,7 +185,7 @@ def test_the_context_names_the_trial_and_tells_of_preemption(session: Session, c
     assert (context.preempted, context.time_left_s) == (True, 3.0)
 
 
-def test_outside_a_trial_nothing_is_reported_and_a_warning_says_so() -> None:
+def test_outside_a_trial_report_only_warns() -> None:
     with pytest.warns(UserWarning, match="outside a trial"):
         report({"x": 1})
     with pytest.warns(UserWarning, match="outside a trial"):

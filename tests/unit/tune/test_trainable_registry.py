@@ -18,7 +18,7 @@ class Model(tune.Trainable):
         return {"n": 1}
 
 
-def test_a_registered_name_stands_for_its_trainable_and_names_its_trials() -> None:
+def test_name_stands_for_its_trainable() -> None:
     tune.register_trainable("a-model", Model)
     tune.register_trainable("a-function", lambda config: config["x"])
     assert is_registered("a-model")
@@ -74,7 +74,7 @@ print(msgspec.json.encode(pack_trainable("train" and resolve_trainable("train"),
 """
 
 
-def test_what_a_script_has_registered_is_known_where_its_trials_run(tmp_path: Path) -> None:
+def test_names_are_known_in_trials(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PACKS, str(tmp_path)], capture_output=True, text=True, check=True)
     assert "registered as 'locked' is not known in trials: it cannot be sent" in done.stderr
     program = (
@@ -86,7 +86,7 @@ def test_what_a_script_has_registered_is_known_where_its_trials_run(tmp_path: Pa
     assert ran.stdout == "42\n"
 
 
-def test_large_things_that_are_registered_do_not_travel_with_everything(caplog: pytest.LogCaptureFixture) -> None:
+def test_large_objects_do_not_travel(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="trialpod")
     tune.register_trainable("large", tune.with_parameters(lambda config, data: 1, data=b"x" * 2_000_000))
     found = shipped(Model)

@@ -167,7 +167,7 @@ def test_a_file_in_the_way_is_refused(backend: Any, tmp_path: Path) -> None:
         make(backend, tmp_path).fit()
 
 
-def test_what_cannot_be_pickled_stops_fit_before_anything_is_written(backend: Any, tmp_path: Path) -> None:
+def test_unpicklable_stops_fit_before_writing(backend: Any, tmp_path: Path) -> None:
     class Data:
         def __init__(self) -> None:
             self.lock = threading.Lock()
@@ -218,7 +218,7 @@ def test_what_cannot_work_is_refused_when_the_tuner_is_made(arguments: dict[str,
         Tuner(arguments.pop("trainable", train), **arguments)
 
 
-def test_the_backend_gets_the_scheduler_as_the_user_made_it_each_time(backend: Any, tmp_path: Path) -> None:
+def test_backend_gets_an_untouched_scheduler(backend: Any, tmp_path: Path) -> None:
     scheduler = Scheduler()
 
     def use(request: ExperimentRequest) -> None:
@@ -295,7 +295,7 @@ def test_a_restored_tuner_goes_on_with_the_same_configuration(backend: Any, tmp_
     assert (request.directory, request.num_samples, request.param_space) == (str(directory), 9, {"lr": 0.1})
 
 
-def test_restore_takes_a_new_search_space_with_the_same_keys_only(backend: Any, tmp_path: Path) -> None:
+def test_restore_needs_a_space_with_the_same_keys(backend: Any, tmp_path: Path) -> None:
     make(backend, tmp_path, param_space={"a": 1, "net": {"n": 2}}).fit()
     directory = tmp_path / "exp"
     given = {"a": 5, "net": {"n": 6}}
@@ -349,7 +349,7 @@ def test_an_experiment_without_a_name_cannot_be_resumed(
         make(backend, tmp_path, name=None).fit()
 
 
-def test_changing_a_config_after_the_tuner_was_made_does_not_change_the_tuner(backend: Any, tmp_path: Path) -> None:
+def test_later_changes_of_a_config_have_no_effect(backend: Any, tmp_path: Path) -> None:
     config = TuneConfig(num_samples=2)
     run = make(backend, tmp_path, tune_config=config)
     config.num_samples = -7
@@ -357,7 +357,7 @@ def test_changing_a_config_after_the_tuner_was_made_does_not_change_the_tuner(ba
     assert backend.requests[0].num_samples == 2
 
 
-def test_an_experiment_that_could_not_go_on_raises_and_keeps_its_results(backend: Any, tmp_path: Path) -> None:
+def test_broken_experiment_raises_and_keeps_results(backend: Any, tmp_path: Path) -> None:
     run = make(backend, tmp_path)
     original = backend.run
 
@@ -384,7 +384,7 @@ def test_a_resume_config_is_another_form_of_the_older_arguments(backend: Any, tm
         Tuner.restore(tmp_path / "exp", train, storage_filesystem=object(), backend=backend)
 
 
-def test_callbacks_and_reporter_reach_the_backend_and_a_restored_tuner(backend: Any, tmp_path: Path) -> None:
+def test_callbacks_and_reporter_survive_restore(backend: Any, tmp_path: Path) -> None:
     callback, reporter = tune.Callback(), tune.CLIReporter(max_progress_rows=7)
     make(backend, tmp_path, run={"callbacks": [callback], "progress_reporter": reporter}).fit()
     assert backend.requests[0].callbacks == [callback]

@@ -32,7 +32,7 @@ def test_a_directory_becomes_a_dict_and_a_directory_again(tmp_path: Path) -> Non
             assert os.listdir(folder) == ["sub"]
 
 
-def test_the_directory_of_a_dict_is_written_when_it_is_asked_for_and_goes_with_the_object() -> None:
+def test_directory_of_a_dict_is_lazy_and_temporary() -> None:
     made = Checkpoint.from_dict({"a": 1})
     folder = made.path
     assert os.listdir(folder) == ["_dict_checkpoint.pkl"]

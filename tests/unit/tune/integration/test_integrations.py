@@ -119,9 +119,7 @@ def test_keras_reports_logs_and_the_model(library: Any, reports: list[Report]) -
 
 
 @pytest.mark.parametrize("name", ["xgboost", "lightgbm", "pytorch_lightning", "keras"])
-def test_a_missing_library_is_an_import_error_that_says_what_to_install(
-    name: str, library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_library_says_what_to_install(name: str, library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("xgboost", "lightgbm", "pytorch_lightning", "lightning", "keras", "tensorflow"):
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -49,9 +49,7 @@ def test_another_scheme_is_refused_with_those_that_are_installed() -> None:
         experiment_place("s3://bucket")
 
 
-def test_a_tuner_works_in_a_directory_and_says_where_the_experiment_is_kept(
-    backend: Any, bucket: Path, tmp_path: Path
-) -> None:
+def test_tuner_works_locally_for_a_remote_storage(backend: Any, bucket: Path, tmp_path: Path) -> None:
     tuner(backend).fit()
     (request,) = backend.requests
     assert request.storage_uri == f"{URI}/exp"

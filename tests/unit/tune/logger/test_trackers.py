@@ -78,7 +78,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (setup_mlflow, "mlflow", "mlflow"),
     ],
 )
-def test_a_missing_library_is_named_with_the_command_that_installs_it(
+def test_missing_library_names_the_install_command(
     make: Any, module: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -145,7 +145,7 @@ def mlflow_client(uri: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # the library's own
-def test_mlflow_has_a_run_for_each_trial_with_its_parameters_and_metrics(tmp_path: Path) -> None:
+def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = mlflow_client(uri)
     callback = MLflowLoggerCallback(tracking_uri=uri, experiment_name="exp", tags={"team": "a"})

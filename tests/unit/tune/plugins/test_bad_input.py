@@ -96,7 +96,7 @@ def test_schedulers_refuse_values_out_of_range_by_name(name: str, wrong: dict[st
 
 
 @pytest.mark.parametrize("name", ["pbt", "pb2"])
-def test_a_mutation_of_a_parameter_that_looks_mistyped_is_refused_with_the_nearest(name: str) -> None:
+def test_mistyped_mutation_names_the_nearest(name: str) -> None:
     mutations = {"learning_rat": [0.1, 0.2]}
     made = scheduler(name, **{"hyperparam_mutations" if name == "pbt" else "hyperparam_bounds": mutations})
     made.set_search_properties("score", "max")

@@ -45,7 +45,7 @@ def test_what_is_made_again_by_name_is_of_the_same_class() -> None:
     assert arguments_of(again) == arguments_of(made)
 
 
-def test_names_are_those_of_the_factories_and_classes_of_others_have_none() -> None:
+def test_names_are_those_of_the_factories() -> None:
     assert searcher_name(BasicVariantGenerator()) in ("variant_generator", "random")
     assert stopper_name(MaximumIterationStopper(3)) == "maximum_iteration"
     assert searcher_name(Own(1)) is None

@@ -54,7 +54,7 @@ def test_a_trial_that_would_be_promoted_at_once_does_not_pause() -> None:
     assert running(simulated) == [2]
 
 
-def test_a_trial_that_was_lost_before_it_had_paused_pauses_again_and_is_not_promoted() -> None:
+def test_trial_lost_before_its_pause() -> None:
     simulated = experiment(9)
     simulated.play([Step(0, metrics={"score": 0.1})])
     lost = simulated.trials[0]
@@ -86,7 +86,7 @@ def test_higher_rungs_come_first_and_max_t_ends_a_trial() -> None:
     assert simulated.decisions()["t_00003"][-1][1]["rule"] == "max_t"
 
 
-def test_the_planned_share_passes_a_rung_when_the_best_come_first() -> None:
+def test_planned_share_passes_a_rung() -> None:
     simulated = experiment(27, slots=4)
 
     def score(trial: SimulatedTrial) -> dict[str, float]:

@@ -42,7 +42,7 @@ def horizon(scheduler: AsyncHyperBandScheduler, trial: str) -> float | None:
     return found[0].at if found else None
 
 
-def test_a_trial_is_stopped_below_the_interpolated_quantile_of_earlier_values() -> None:
+def test_stops_below_the_interpolated_quantile() -> None:
     scheduler = asha(max_t=81, reduction_factor=4)
     assert tell(scheduler, "a", 1, 0.1) == "CONTINUE"  # the first at a rung
     assert tell(scheduler, "b", 1, 0.2) == "CONTINUE"
@@ -76,7 +76,7 @@ def test_smaller_is_better_in_min_mode() -> None:
     assert tell(scheduler, "c", 1, 1.5) == "CONTINUE"  # ties go on
 
 
-def test_a_result_at_max_t_stops_unrecorded_and_completion_records_it() -> None:
+def test_max_t_is_recorded_on_completion() -> None:
     scheduler = asha(max_t=4, reduction_factor=2)
     assert tell(scheduler, "a", 4, 0.9) == "STOP"
     assert scheduler.reason()["rule"] == "max_t"
@@ -86,7 +86,7 @@ def test_a_result_at_max_t_stops_unrecorded_and_completion_records_it() -> None:
     assert {rung["milestone"]: rung["values"] for rung in rungs} == {1: [], 2: [0.1], 4: [0.3]}
 
 
-def test_a_jumped_rung_is_filled_by_the_next_result_and_is_the_horizon() -> None:
+def test_skipped_rung_is_filled_by_the_next_result() -> None:
     scheduler = asha(max_t=100, reduction_factor=4)
     assert horizon(scheduler, "a") == 0.0  # not added yet: wait at every result
     scheduler.on_trial_add(CONTROLLER, Trial("a"))
@@ -101,7 +101,7 @@ def test_a_jumped_rung_is_filled_by_the_next_result_and_is_the_horizon() -> None
     assert horizon(scheduler, "a") == 100.0
 
 
-def test_without_stop_last_trials_a_jumped_rung_stays_empty_and_max_t_stops_nobody() -> None:
+def test_without_stop_last_trials() -> None:
     scheduler = asha(max_t=4, reduction_factor=2, stop_last_trials=False)
     assert tell(scheduler, "a", 2, 0.5) == "CONTINUE"
     assert tell(scheduler, "a", 3, 0.5) == "CONTINUE"

@@ -37,7 +37,7 @@ def test_brackets_have_the_sizes_of_ray() -> None:
     ]
 
 
-def test_every_bracket_ends_at_max_t_also_where_ray_ends_before_it() -> None:
+def test_every_bracket_ends_at_max_t() -> None:
     assert [milestones[-1] for _, milestones in brackets(max_t=100, reduction_factor=4)] == [100] * 4
     assert brackets(max_t=100, reduction_factor=4)[3][1] == [1, 6, 25, 100]
 
@@ -79,7 +79,7 @@ def test_nan_counts_as_worst() -> None:
     assert survivors == [5, 7]
 
 
-def test_a_bracket_that_nobody_else_joins_is_cut_down_when_there_is_room() -> None:
+def test_unfilled_bracket_is_halved_when_idle() -> None:
     simulated = experiment(5, slots=5)  # two trials of five in the second bracket
     simulated.play([Step(3, metrics={"score": 0.1})] * 3)
     assert simulated.trials[3].status == "PAUSED"
@@ -87,7 +87,7 @@ def test_a_bracket_that_nobody_else_joins_is_cut_down_when_there_is_room() -> No
     assert [trial.status for trial in simulated.trials[3:]] == ["RUNNING", "RUNNING"]
 
 
-def test_the_end_of_the_last_one_to_be_waited_for_lets_the_others_go_on() -> None:
+def test_end_of_the_last_member_releases_the_rest() -> None:
     for kind in ("complete", "die"):
         simulated = experiment(8)
         for number in range(3, 7):
@@ -98,7 +98,7 @@ def test_the_end_of_the_last_one_to_be_waited_for_lets_the_others_go_on() -> Non
         assert simulated.trials[3].status == "TERMINATED"
 
 
-def test_a_trial_that_is_retried_keeps_its_bracket_and_is_waited_for() -> None:
+def test_retried_trial_keeps_its_bracket() -> None:
     simulated = experiment(8)
     for number in range(3, 7):
         simulated.play([Step(number, metrics={"score": number / 10})] * 3)

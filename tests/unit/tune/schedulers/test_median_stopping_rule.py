@@ -22,7 +22,7 @@ def report(simulated: SimulatedExperiment, number: int, *scores: float) -> str:
     return simulated.trials[number].status
 
 
-def test_a_trial_whose_best_is_below_the_median_of_running_means_is_stopped() -> None:
+def test_stops_below_the_median_of_means() -> None:
     simulated = experiment()
     report(simulated, 0, 0.2, 0.4)  # means 0.3, 0.5, 0.9
     report(simulated, 1, 0.4, 0.6)
@@ -48,7 +48,7 @@ def test_a_trial_whose_best_is_below_the_median_of_running_means_is_stopped() ->
     )
 
 
-def test_nothing_is_decided_before_the_grace_period_or_with_too_few_others() -> None:
+def test_grace_period_and_minimum_of_samples() -> None:
     simulated = experiment(grace_period=3)
     for number in range(3):
         report(simulated, number, 0.9, 0.9)
@@ -60,7 +60,7 @@ def test_nothing_is_decided_before_the_grace_period_or_with_too_few_others() -> 
     assert report(simulated, 3, 0.0) == "RUNNING"  # and none to 4
 
 
-def test_a_mean_with_nan_is_no_part_of_the_median_and_a_trial_of_nan_alone_is_worst() -> None:
+def test_nan_in_means_and_trials() -> None:
     simulated = experiment(5)
     for number, score in enumerate((math.nan, 0.1, 0.2, 0.3)):
         report(simulated, number, score)
@@ -107,7 +107,7 @@ def test_the_last_result_counts_once_when_the_trial_completes() -> None:
     assert scheduler.get_state()["trials"]["a"][:2] == [[1, 2], [0.5, 0.6]]
 
 
-def test_results_after_a_step_back_replace_those_that_they_repeat() -> None:
+def test_repeated_results_replace_earlier_ones() -> None:
     simulated = experiment(grace_period=0)
     report(simulated, 0, 0.1, 0.2, 0.3)
     simulated.play([Step(0, "result", -2.0, {"score": 0.7, "training_iteration": 2})])

@@ -56,7 +56,7 @@ def test_chosen_values_lie_in_their_bounds_and_keep_their_types() -> None:
     assert how[-1] == "chosen by the model"
 
 
-def test_the_same_seed_chooses_the_same_and_another_seed_does_not() -> None:
+def test_seed_decides_the_choice() -> None:
     logs = []
     for seed in (1, 1, 2):
         simulated = experiment(seed=seed)

@@ -36,7 +36,7 @@ def train(simulated: SimulatedExperiment, number: int, score: float, results: in
     simulated.play([Step(number, metrics={"score": score})] * results)
 
 
-def test_the_worst_goes_on_from_the_best_ones_checkpoint_with_a_perturbed_config() -> None:
+def test_worst_exploits_the_best() -> None:
     simulated = experiment()
     for number in (0, 1, 2):
         train(simulated, number, 1.0 - number / 10)
@@ -67,7 +67,7 @@ def test_the_worst_goes_on_from_the_best_ones_checkpoint_with_a_perturbed_config
     assert simulated.trials[3].status == "RUNNING"
 
 
-def test_between_perturbation_times_and_in_the_burn_in_nothing_happens() -> None:
+def test_no_exploit_between_perturbation_times() -> None:
     simulated = experiment(burn_in_period=5)
     trial = simulated.trials[0]
     assert simulated.scheduler.horizons(trial)[0].at == 5
@@ -100,7 +100,7 @@ def test_trials_take_turns_when_there_are_more_than_places() -> None:
     assert [trial.status for trial in simulated.trials] == ["RUNNING", "PAUSED", "PAUSED", "RUNNING"]
 
 
-def test_a_parameter_that_the_search_space_lacks_is_an_error_with_a_hint() -> None:
+def test_unknown_parameter_is_refused_with_a_hint() -> None:
     with pytest.raises(
         InvalidInputError, match=r"mutates 'lr', which the search space does not have. Did you mean 'LR'"
     ):
@@ -200,7 +200,7 @@ def test_wrong_arguments_are_refused_by_name(wrong: dict[str, Any]) -> None:
         PopulationBasedTraining(**{"hyperparam_mutations": {"lr": [1, 2]}, **wrong})
 
 
-def test_a_trial_that_exploits_again_and_again_does_not_starve_the_others() -> None:
+def test_repeated_exploits_starve_nobody() -> None:
     """All score alike and one trial runs at a time: each gets its turn and comes to the end."""
     experiment = SimulatedExperiment(
         lambda: PopulationBasedTraining(
@@ -213,7 +213,7 @@ def test_a_trial_that_exploits_again_and_again_does_not_starve_the_others() -> N
     assert {trial.status for trial in experiment.trials} == {"TERMINATED"}
 
 
-def test_two_trials_that_exploit_in_turns_do_not_starve_the_others() -> None:
+def test_alternating_exploits_starve_nobody() -> None:
     """What is copied is worse with every change, so the two at the bottom are set back as long as they run."""
 
     def worse(trial: SimulatedTrial) -> dict[str, float]:

@@ -41,7 +41,7 @@ def test_perturbed_values_never_leave_the_domain(seed: int, domain: Any, probabi
         assert q is None or abs(config["x"] / q - round(config["x"] / q)) < 1e-9
 
 
-def test_a_value_of_a_list_moves_to_a_neighbour_and_stops_at_the_ends() -> None:
+def test_list_values_move_to_a_neighbour() -> None:
     mutations = compiled_mutations({"x": [1, 10, 100]})
     rng = random.Random(3)
     seen = {tuple(explore({"x": 1}, mutations, 0.0, (2.0,), rng)[0].values()) for _ in range(20)}
@@ -50,7 +50,7 @@ def test_a_value_of_a_list_moves_to_a_neighbour_and_stops_at_the_ends() -> None:
     assert (new["x"] in (1, 10, 100), operations["x"]) == (True, "resample")
 
 
-def test_whole_numbers_stay_whole_flags_stay_flags_and_the_source_is_untouched() -> None:
+def test_types_are_kept_and_source_untouched() -> None:
     mutations = compiled_mutations({"a": {"n": lambda: 3}, "flag": lambda: True})
     config = {"a": {"n": 5, "m": [1]}, "flag": False}
     new, operations = explore(config, mutations, 0.0, (1.2,), random.Random(0))

@@ -23,7 +23,7 @@ def experiment(lines: Any = LINES, lr: float = 1, count: int = 1) -> SimulatedEx
     return SimulatedExperiment(lambda: PopulationBasedTrainingReplay(policy=lines), [{"lr": lr, "n": 1}] * count)
 
 
-def test_the_config_changes_where_it_did_and_the_trial_goes_on_from_its_own_checkpoint() -> None:
+def test_config_changes_from_its_own_checkpoint() -> None:
     simulated = experiment()
     (trial,) = simulated.trials
     seen = []
@@ -54,7 +54,7 @@ def test_changes_after_the_checkpoint_are_made_again_by_a_retry() -> None:
     assert simulated.scheduler.horizons(simulated.trials[0])[0].at == 4
 
 
-def test_a_trial_with_another_config_is_given_the_first_one_of_the_schedule() -> None:
+def test_first_config_of_the_schedule_is_set() -> None:
     (trial,) = experiment(lr=5).trials
     assert (trial.config["lr"], trial.config["n"]) == (experiment().trials[0].config["lr"], 1)
 

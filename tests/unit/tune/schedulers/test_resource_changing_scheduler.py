@@ -16,7 +16,7 @@ def experiment(count: int = 2, **arguments: Any) -> SimulatedExperiment:
     return SimulatedExperiment(lambda: ResourceChangingScheduler(**arguments), [{}] * count)
 
 
-def test_a_trial_that_goes_on_gets_what_the_function_says_and_continues_from_its_checkpoint() -> None:
+def test_change_resumes_from_the_checkpoint() -> None:
     simulated = experiment()
     simulated.play([Step(0)])
     trial = simulated.trials[0]
@@ -33,7 +33,7 @@ def test_decisions_are_the_base_schedulers() -> None:
     assert simulated.log[-1][2]["scheduler"] == "async_hyperband"
 
 
-def test_a_function_of_the_user_may_return_either_form_of_resources_or_none() -> None:
+def test_forms_that_a_function_may_return() -> None:
     answers = [None, tune.PlacementGroupFactory([{"CPU": 3}]), {"cpu": 3}]
     simulated = experiment(1, resources_allocation_function=lambda *_: answers.pop(0))
     simulated.play([Step(0)] * 3)

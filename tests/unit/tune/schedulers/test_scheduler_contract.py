@@ -120,7 +120,7 @@ def test_the_contract_finds_a_state_that_is_not_complete() -> None:
         contract_of(Forgetful).test_a_restart_before_anything_that_happens_changes_nothing()
 
 
-def test_a_simulated_experiment_runs_no_more_trials_than_it_has_places() -> None:
+def test_simulation_respects_its_capacity() -> None:
     experiment = SimulatedExperiment(FIFOScheduler, [{}] * 3, slots=2, lazily=True)
     assert [trial.status for trial in experiment.trials] == ["RUNNING", "RUNNING"]
     experiment.play([Step(0, "complete")])

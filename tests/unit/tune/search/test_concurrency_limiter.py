@@ -45,7 +45,7 @@ class TestBatches(SearcherContract):
     def test_results_without_a_usable_number_neither_raise_nor_block(self) -> None:
         """One trial alone is no batch."""
 
-    def test_it_is_finished_after_the_last_sample_and_goes_on_when_there_are_more(self) -> None:
+    def test_finished_until_samples_are_added(self) -> None:
         """One trial alone is no batch."""
 
 

@@ -45,7 +45,7 @@ def test_a_point_and_its_config_are_the_same_thing(domains: list[Any], seed: int
         assert flat.encode(travelled) == exact
 
 
-def test_upper_bounds_of_whole_numbers_are_excluded_where_ray_excludes_them() -> None:
+def test_upper_bounds_are_excluded_as_in_ray() -> None:
     flat = FlatSpace({"a": tune.randint(0, 4), "b": tune.qrandint(0, 8, 4), "c": tune.lograndint(1, 4)}, "the test")
     assert [d.decode(1e9) for d in flat.dimensions] == [3, 8, 3]
     assert [d.decode(-1e9) for d in flat.dimensions] == [0, 0, 1]

@@ -8,7 +8,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.search.library import require, require_all, seeded
 
 
-def test_a_missing_library_is_named_with_the_command_that_installs_it() -> None:
+def test_missing_library_names_the_install_command() -> None:
     with pytest.raises(InvalidInputError, match=r"OptunaSearch needs optuna>=5.*pip install 'optuna>=5'"):
         require("no_such_library_at_all", "optuna>=5", "OptunaSearch")
 

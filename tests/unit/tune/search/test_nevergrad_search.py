@@ -34,7 +34,7 @@ class TestDifferentialEvolution(SearcherContract):
         return NevergradSearch(optimizer="DE", optimizer_kwargs={"budget": 200, "num_workers": 4})
 
 
-def test_it_works_beside_a_bayesian_optimization_that_nevergrad_cannot_import() -> None:
+def test_works_beside_a_new_bayesian_optimization() -> None:
     before = pytest.importorskip("bayes_opt")
     NevergradSearch()
     assert sys.modules["bayes_opt"] is before

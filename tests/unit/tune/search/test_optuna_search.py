@@ -120,7 +120,7 @@ def test_a_failed_trial_that_is_retried_may_complete() -> None:
     assert search.searcher.study.best_value == 1.0
 
 
-def test_parameters_are_shown_as_the_user_wrote_them_where_optuna_can() -> None:
+def test_parameters_are_shown_as_written() -> None:
     space = {"units": tune.qrandint(16, 64, 16), "kind": tune.choice(["a", "b"]), "shape": tune.choice([[1], [2]])}
     search = _search(space)
     config = search.next_suggestion().config
@@ -255,7 +255,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
         ({"x": 1}, "nothing to search"),
     ],
 )
-def test_spaces_that_it_cannot_search_are_refused_with_the_alternative(space: dict[str, Any], message: str) -> None:
+def test_unsearchable_spaces_are_refused(space: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         _search(space)
 
@@ -279,7 +279,7 @@ def test_nothing_of_optunas_log_is_seen(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr() == ("", "")
 
 
-def test_names_and_arguments_are_checked_with_the_nearest_in_the_message() -> None:
+def test_errors_name_the_nearest_name() -> None:
     with pytest.raises(InvalidInputError, match="Did you mean 'optuna'"):
         create_searcher("optune")
     with pytest.raises(InvalidInputError, match="Did you mean 'sampler'"):

@@ -63,7 +63,7 @@ def test_the_order_in_which_trials_ended_does_not_matter() -> None:
     assert filled(1000, order).numbers() == filled(1000).numbers()
 
 
-def test_a_trial_that_runs_again_is_out_of_it_and_comes_back_with_its_new_rank() -> None:
+def test_rerun_trial_returns_with_its_new_rank() -> None:
     part = filled(1000)
     shown = part.numbers()
     assert shown is not None
@@ -79,7 +79,7 @@ def test_up_to_model_trials_suggestions_are_those_of_all_trials() -> None:
     assert configs(told(240, 250), 3) == configs(told(240, None), 3)
 
 
-def test_beyond_it_the_study_has_all_trials_and_suggestions_are_other_ones() -> None:
+def test_all_trials_beyond_the_limit() -> None:
     part, whole = told(600, 250), told(600, None)
     assert configs(part, 3) != configs(whole, 3)
     assert len(part.searcher.study.trials) == len(whole.searcher.study.trials) == 603
@@ -105,7 +105,7 @@ def test_a_restored_searcher_sees_the_same_part(mode: str) -> None:
     assert configs(restored, 3) == configs(search, 3)
 
 
-def test_the_worst_that_violates_a_constraint_is_after_the_worst_that_does_not() -> None:
+def test_constraint_violations_rank_last() -> None:
     search = prepare(
         OptunaSearch(model_trials=250, constraints=["late"]),
         space=SPACE, num_samples=-1, metric="loss", mode="min", seed=1,

@@ -55,7 +55,7 @@ def test_a_grid_inside_a_grid_value_is_searched_too() -> None:
     ]  # fmt: skip
 
 
-def test_domains_in_grid_values_lists_tuples_and_choices_are_drawn() -> None:
+def test_nested_domains_are_drawn() -> None:
     space = {
         "layers": [randint(1, 5), (randint(5, 9), "relu")],
         "optimizer": grid_search([{"momentum": uniform(0, 1)}]),
@@ -69,7 +69,7 @@ def test_domains_in_grid_values_lists_tuples_and_choices_are_drawn() -> None:
     assert 2 <= config["nested"]["lr"] <= 3
 
 
-def test_sample_from_sees_values_that_are_drawn_after_it_in_order() -> None:
+def test_sample_from_sees_later_values() -> None:
     space = {
         "a": sample_from(lambda config: config["b"] * 2),
         "b": sample_from(lambda spec: spec.config.model.units + 1),
@@ -88,7 +88,7 @@ def test_a_cycle_is_an_error_that_names_its_members() -> None:
         configs(space)
 
 
-def test_a_chain_longer_than_the_passes_is_an_error_and_a_shorter_one_is_not() -> None:
+def test_length_of_dependency_chains() -> None:
     def chain(length: int) -> dict[str, Any]:
         space: dict[str, Any] = {f"k{number:02d}": sample_from(_next_of(number)) for number in range(length)}
         return {**space, f"k{length:02d}": sample_from(lambda: 0)}
@@ -124,7 +124,7 @@ def test_a_constant_is_taken_as_it_is() -> None:
     assert configs(space) == [{"a": {"grid_search": [1, 2]}, "b": 2}]
 
 
-def test_configs_share_no_containers_with_the_space_or_each_other() -> None:
+def test_configs_share_no_containers() -> None:
     space = {"a": {"b": [1]}, "g": grid_search([{"x": [1]}])}
     first, second = configs(space)[0], configs(space)[0]
     first["a"]["b"].append(2)

@@ -35,7 +35,7 @@ def _search(searcher: OptunaSearch) -> Any:
     return prepare(searcher, space=SPACE, num_samples=-1, metric="loss", mode="min", seed=1)
 
 
-def test_an_earlier_experiment_counts_with_the_last_results_that_fit(tmp_path: Path) -> None:
+def test_last_results_that_fit_count(tmp_path: Path) -> None:
     place = _experiment(tmp_path / "early")
     search = _search(OptunaSearch(warm_start=str(place)))
     assert [t.value for t in search.searcher.study.trials] == [1.0, 2.0]
@@ -44,7 +44,7 @@ def test_an_earlier_experiment_counts_with_the_last_results_that_fit(tmp_path: P
     assert [t.params["x"] for t in added.searcher.study.trials] == [0.1, 0.9]
 
 
-def test_it_is_read_when_the_first_suggestion_is_made_and_not_again_after_a_restart(tmp_path: Path) -> None:
+def test_read_once_at_the_first_suggestion(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     search = _search(OptunaSearch(warm_start=str(missing)))
     with pytest.raises(InvalidInputError, match="there is no experiment at"):
@@ -66,7 +66,7 @@ def test_results_of_a_tuner_can_be_given() -> None:
     assert search.searcher.study.best_value == 3.0
 
 
-def test_points_evaluated_elsewhere_may_be_given_before_the_space_is_known() -> None:
+def test_points_before_the_space_is_known() -> None:
     searcher = OptunaSearch()
     searcher.add_evaluated_point({"x": 0.5}, 3.0)
     searcher.add_evaluated_point({"x": 0.6}, 2.0, pruned=True, intermediate_values=[4.0, 3.0])

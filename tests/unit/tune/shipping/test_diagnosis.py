@@ -82,7 +82,7 @@ def train(config):
     assert found(script.train) == ["global 'conn' used by train: _thread.lock"]
 
 
-def test_a_global_function_that_uses_the_culprit_is_walked_through(script: Any) -> None:
+def test_walks_through_global_functions(script: Any) -> None:
     source = """
 import threading
 conn = threading.Lock()
@@ -114,7 +114,7 @@ def test_defaults_partials_and_bound_methods_are_walked_through() -> None:
     assert found(Local().train, "train") == ["train.__self__.lock: _thread.lock"]
 
 
-def test_attributes_and_methods_of_local_classes_are_walked_through() -> None:
+def test_walks_through_local_classes() -> None:
     lock = threading.Lock()
 
     class Train:
@@ -132,7 +132,7 @@ def test_cycles_end() -> None:
     assert found(loop, "config") == ["config['lock']: _thread.lock"]
 
 
-def test_an_object_that_refuses_for_a_reason_of_its_own_is_the_culprit() -> None:
+def test_object_that_refuses_itself_is_the_culprit() -> None:
     class Refuses:
         def __reduce__(self) -> Any:
             raise RuntimeError("not me")

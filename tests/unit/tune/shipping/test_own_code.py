@@ -31,9 +31,9 @@ def loaded_elsewhere(folder: Path, how: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)
 
 
-def test_modules_beside_the_script_go_along_when_they_are_asked_to(tmp_path: Path) -> None:
+def test_modules_beside_the_script_travel(tmp_path: Path) -> None:
     assert loaded_elsewhere(tmp_path, "own").stdout == "42\n"
 
 
-def test_they_stay_a_reference_where_the_same_machine_runs_the_trials(tmp_path: Path) -> None:
+def test_reference_on_the_same_machine(tmp_path: Path) -> None:
     assert "No module named 'helper'" in loaded_elsewhere(tmp_path, "reference").stderr

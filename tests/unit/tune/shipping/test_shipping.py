@@ -42,7 +42,7 @@ def test_a_closure_travels_with_what_it_holds(tmp_path: Path) -> None:
     assert pickle.loads(body)({"x": 2}) == 6
 
 
-def test_the_same_code_keeps_its_file_and_other_code_never_replaces_it(tmp_path: Path) -> None:
+def test_file_follows_the_code(tmp_path: Path) -> None:
     first = packed_trainable(lambda config: 1, name="a")
     second = packed_trainable(lambda config: 2, name="a")
     ref = write_trainable(first, tmp_path)
@@ -54,7 +54,7 @@ def test_the_same_code_keeps_its_file_and_other_code_never_replaces_it(tmp_path:
     assert Path(str(ref.pickle)).read_bytes() == first
 
 
-def test_what_cannot_be_pickled_is_explained_and_nothing_is_written(tmp_path: Path) -> None:
+def test_unpicklable_is_explained(tmp_path: Path) -> None:
     client = threading.Lock()
 
     def train(config: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def test_what_cannot_be_pickled_is_explained_and_nothing_is_written(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_code_of_a_module_that_no_one_else_can_import_travels_by_value(tmp_path: Path) -> None:
+def test_unimportable_module_travels_by_value(tmp_path: Path) -> None:
     module = ModuleType("only_in_this_process")
     sys.modules[module.__name__] = module
     try:
@@ -128,16 +128,14 @@ def test_a_damaged_pickle_says_where_it_is(tmp_path: Path) -> None:
         unpickled(data[:-10], "the file")
 
 
-def test_the_import_path_has_the_scripts_folders_and_nothing_that_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_path_has_the_scripts_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     path = import_path()
     assert str(tmp_path) in path
     assert not [entry for entry in path if entry.endswith(("site-packages", "lib-dynload"))]
 
 
-def test_writing_replaces_a_file_in_one_step_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_writing_is_atomic(tmp_path: Path) -> None:
     file = tmp_path / "f"
     write_atomically(file, b"one")
     write_atomically(file, b"two")

@@ -80,7 +80,7 @@ def test_small_objects_stay_in_the_pickle(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-def test_a_class_has_its_array_in_every_trial_and_may_write_to_it(tmp_path: Path) -> None:
+def test_class_has_its_array_in_every_trial(tmp_path: Path) -> None:
     data = np.ones(300_000)
     found: Any = load_trainable(pack_trainable(tune.with_parameters(Model, data=data), tmp_path))
     first, second = found({}), found({})
@@ -96,7 +96,7 @@ def test_without_a_place_the_objects_travel_inside(tmp_path: Path) -> None:
     assert pickle.loads(cloudpickle.dumps(bound))({"x": 1}) == 100_001.0
 
 
-def test_resources_and_names_wrap_parameters_without_taking_them_over(tmp_path: Path) -> None:
+def test_wrappers_do_not_copy_parameters(tmp_path: Path) -> None:
     bound = tune.with_resources(tune.with_parameters(total, data=np.ones(100_000)), {"cpu": 2})
     tune.register_trainable("wrapped", bound)
     pack_trainable(registry.resolve_trainable("wrapped"), tmp_path)
@@ -142,7 +142,7 @@ def test_a_missing_or_cut_off_object_is_named(tmp_path: Path) -> None:
         load_trainable(ref)
 
 
-def test_a_parameter_that_cannot_be_pickled_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_unpicklable_parameter_is_named(tmp_path: Path) -> None:
     culprit = {"rows": np.ones(100_000), "lock": threading.Lock()}
     for trainable, place in ((total, "bound to total"), (Model, "of tune.with_parameters")):
         with pytest.raises(NotPicklableError, match=rf"argument 'data' {place}.*data\['lock'\]: _thread.lock"):

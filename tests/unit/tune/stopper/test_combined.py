@@ -22,7 +22,7 @@ def combined() -> CombinedStopper:
     return CombinedStopper(MaximumIterationStopper(5), TrialPlateauStopper("loss", num_results=3, grace_period=0))
 
 
-def test_the_first_stopper_to_say_so_stops_the_trial_and_gives_the_reason() -> None:
+def test_first_stopper_gives_the_reason() -> None:
     stopper = combined()
     assert first_stop(stopper, [1, 1, 1], "a") == 3
     assert stopper.reason()["stopper"] == "trial_plateau"

@@ -12,7 +12,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.stopper import ExperimentPlateauStopper
 
 
-def test_everything_is_stopped_when_the_best_values_lie_close_together() -> None:
+def test_stops_when_best_values_are_close() -> None:
     stopper = ExperimentPlateauStopper("loss", std=0.01, top=3)
     assert first_stop(stopper, [0.5, 0.9, 0.505, 0.501]) == 4
     assert stopper.stop_all()

@@ -23,7 +23,7 @@ def test_what_is_repeated_after_a_failure_counts_again() -> None:
     assert stopper("a", result(2))
 
 
-def test_a_trial_need_not_wait_before_the_first_result_that_can_stop_it() -> None:
+def test_horizon_is_the_first_result_that_can_stop() -> None:
     stopper = MaximumIterationStopper(3)
     stopper.on_attempt_start("a")
     assert [met(stopper, "a", result(number)) for number in (1, 2, 3)] == [False, False, True]

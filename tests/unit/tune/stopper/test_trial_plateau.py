@@ -15,7 +15,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.stopper import TrialPlateauStopper
 
 
-def test_a_trial_is_stopped_when_its_latest_values_lie_close_together() -> None:
+def test_stops_when_latest_values_are_close() -> None:
     stopper = TrialPlateauStopper("loss", std=0.1, num_results=3, grace_period=1)
     # of 1.0, 0.5, 0.5: 0.236; of 0.5, 0.5, 0.6: 0.047
     assert first_stop(stopper, [1.0, 0.5, 0.5, 0.6]) == 4
@@ -44,7 +44,7 @@ def test_a_plateau_counts_only_beyond_the_threshold(mode: str, value: float, sto
 
 
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf, "text"])
-def test_while_a_missing_or_infinite_value_is_among_the_latest_the_trial_goes_on(odd: Any) -> None:
+def test_missing_or_infinite_values_keep_it_running(odd: Any) -> None:
     assert first_stop(TrialPlateauStopper("loss"), [1.0, 1.0, odd, 1.0, 1.0, 1.0, 1.0]) == 7
 
 

@@ -51,7 +51,7 @@ def test_a_class_of_the_first_generation_runs() -> None:
     assert (facts.saves, facts.resets) == (True, False)
 
 
-def test_what_was_returned_below_the_folder_is_found_again_wherever_it_lies(tmp_path: Path) -> None:
+def test_path_below_the_folder_is_found_again(tmp_path: Path) -> None:
     first = Old()
     first.train()
     path = first.save(str(tmp_path / "c"))
@@ -91,7 +91,7 @@ def test_a_class_of_today_may_have_helpers_of_the_old_names() -> None:
     assert not inspect_trainable(Today).saves
 
 
-def test_a_durable_trainable_copies_what_it_saves_and_restores_from_there(tmp_path: Path) -> None:
+def test_durable_trainable_copies_and_restores(tmp_path: Path) -> None:
     class Durable(DurableTrainable):
         _setup, _train, _save, _restore = Old._setup, Old._train, Old._save, Old._restore
 

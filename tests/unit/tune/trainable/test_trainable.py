@@ -85,7 +85,7 @@ def test_a_directory_checkpoint_is_loaded_from_its_directory(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("value", ["/somewhere/else", 3])
-def test_save_checkpoint_may_return_only_a_dict_its_directory_or_nothing(tmp_path: Path, value: Any) -> None:
+def test_what_save_checkpoint_may_return(tmp_path: Path, value: Any) -> None:
     class Wrong(Counter):
         def save_checkpoint(self, checkpoint_dir: str) -> Any:
             return value
@@ -162,7 +162,7 @@ def test_exporting_is_asked_of_the_class_in_any_format(tmp_path: Path) -> None:
     assert Counter().export_model(["onnx"], str(tmp_path)) == {}
 
 
-def test_outside_a_trial_names_are_default_and_the_directory_is_temporary() -> None:
+def test_defaults_outside_a_trial() -> None:
     trainable = Counter()
     assert (trainable.trial_name, trainable.trial_id, trainable.trial_resources) == ("default", "default", None)
     assert os.path.isdir(trainable.logdir)

@@ -84,7 +84,7 @@ def test_what_cannot_be_a_trainable_is_refused(trainable: Any, message: str) -> 
         inspect_trainable(trainable)
 
 
-def test_a_class_that_saves_is_checkpointed_at_its_end_by_default() -> None:
+def test_saving_class_is_checkpointed_at_its_end() -> None:
     assert checkpoint_rules(CheckpointConfig(), inspect_trainable(Saves)).at_end
     assert not checkpoint_rules(CheckpointConfig(), inspect_trainable(Steps)).at_end
     assert not checkpoint_rules(CheckpointConfig(), inspect_trainable(train)).at_end

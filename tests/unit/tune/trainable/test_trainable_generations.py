@@ -38,7 +38,7 @@ def test_what_save_returns_is_a_path_a_checkpoint_and_metrics(tmp_path: Path) ->
     assert (copy, copy.metrics["n"]) == (saved, 1)
 
 
-def test_buffered_results_end_at_a_checkpoint_the_end_or_the_length() -> None:
+def test_buffer_ends_at_checkpoint_end_or_length() -> None:
     counter = Counter()
     assert [row["n"] for row in counter.train_buffered(60)] == [1, 2, 3]
     assert [row["n"] for row in counter.train_buffered(60, 2)] == [4, 5]
@@ -46,7 +46,7 @@ def test_buffered_results_end_at_a_checkpoint_the_end_or_the_length() -> None:
     assert [row["n"] for row in counter.train_buffered(60)] == [7]
 
 
-def test_the_newest_checkpoint_beside_a_missing_one_is_taken_when_asked_for(tmp_path: Path) -> None:
+def test_newest_checkpoint_beside_a_missing_one(tmp_path: Path) -> None:
     first = Counter()
     for index in range(3):
         first.train()
@@ -103,7 +103,7 @@ def test_restore_says_what_it_takes() -> None:
         Counter(5)  # type: ignore[arg-type]
 
 
-def test_a_logger_creator_gives_the_directory_and_sees_the_results(tmp_path: Path) -> None:
+def test_logger_creator_gives_the_directory(tmp_path: Path) -> None:
     class Logger:
         logdir = str(tmp_path)
 
