@@ -6,11 +6,7 @@ from trialpod.compat import VARIABLE
 
 
 def activate(wanted: str) -> None:
-    """Install the aliases that `wanted` names, as the variable TRIALPOD_COMPAT does; "" is none.
-
-    Raises:
-        InvalidInputError: it names something else, or a real Ray would be hidden by "ray".
-    """
+    """Install the aliases that `wanted` names, as the variable TRIALPOD_COMPAT does; "" is none."""
     if not wanted:
         return
     name = wanted.strip().lower()

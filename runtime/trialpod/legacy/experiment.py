@@ -121,11 +121,7 @@ class Experiment:
 
 
 def _convert_to_experiment_list(experiments: Any) -> list[Experiment]:
-    """Return experiments as a list of objects: one, several, or dicts that describe them.
-
-    Raises:
-        InvalidInputError: they are neither.
-    """
+    """Return experiments as a list of objects: one, several, or dicts that describe them."""
     if experiments is None:
         return []
     if isinstance(experiments, Experiment):

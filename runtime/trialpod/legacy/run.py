@@ -252,11 +252,7 @@ def _outcome(
 
 
 def _analysis(outcomes: Sequence[ExperimentOutcome], raise_on_failed_trial: bool) -> ExperimentAnalysis:
-    """Return the analysis of one experiment, or of several as one.
-
-    Raises:
-        TrialsFailedError: a trial failed and `raise_on_failed_trial` is set.
-    """
+    """Return the analysis of one experiment, or of several as one."""
     trials_of_all = [trial for outcome in outcomes for trial in outcome.trials]
     analysis = ExperimentAnalysis(replace(outcomes[0], trials=trials_of_all))
     failed = [trial for trial in analysis.trials if trial.status != "TERMINATED"]

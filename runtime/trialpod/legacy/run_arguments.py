@@ -84,11 +84,7 @@ class RunArguments:
     loggers: Any = None
 
     def tuner(self) -> Tuner:
-        """Return the `Tuner` that they describe.
-
-        Raises:
-            InvalidInputError: something in them cannot work.
-        """
+        """Return the `Tuner` that they describe."""
         trainable = with_run_options(
             resolve_trainable(self.trainable),
             restore=checkpoint_path(self.where, self.restore),
@@ -127,17 +123,7 @@ class RunArguments:
 
 
 def translated(where: str, given: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments by their current names.
-
-    Args:
-        where: the function, for messages.
-        given: arguments with current names.
-        older: what else was given; those of older versions, or mistakes.
-
-    Raises:
-        InvalidInputError: there is no such argument, or two that mean the same are given.
-        NotSupportedError: trialpod has no counterpart.
-    """
+    """Return arguments by their current names."""
     result = dict(given)
     checkpoints: dict[str, Any] = {}
     for name, value in {**older, **{key: given[key] for key in given if key in _NOT_SUPPORTED}}.items():
@@ -206,11 +192,7 @@ def _space(where: str, config: Any) -> Mapping[str, Any] | None:
 
 
 def checkpoint_path(where: str, restore: Any, argument: str = "restore") -> str | None:
-    """Return the absolute path or the URI of a checkpoint to start from, None for none.
-
-    Raises:
-        InvalidInputError: there is none, or it is no path.
-    """
+    """Return the absolute path or the URI of a checkpoint to start from, None for none."""
     if restore is None:
         return None
     from trialpod.tune.checkpoints.checkpoint import Checkpoint

@@ -18,13 +18,7 @@ _EXPORT = "_trialpod_export_formats"
 
 
 def with_run_options(trainable: Any, *, restore: str | None = None, export_formats: list[str] | None = None) -> Any:
-    """Return a copy of a Trainable whose trials start from a checkpoint, and export their models at the end.
-
-    Args:
-        trainable: a function or a class Trainable.
-        restore: the path or URI of a checkpoint; None changes nothing.
-        export_formats: what `Trainable.export_model` is called with; only class Trainables have models.
-    """
+    """Return a copy of a Trainable whose trials start from a checkpoint, and export their models at the end."""
     options = {name: value for name, value in ((_RESTORE, restore), (_EXPORT, export_formats)) if value}
     if not options:
         return trainable

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
-from trialpod.errors import InvalidInputError, NotSupportedError, nearest
+from trialpod.errors import InvalidInputError, nearest
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -37,11 +37,6 @@ def names_nearest(cls: _Class) -> _Class:
 def refuse(where: str, argument: str, value: object, allowed: str) -> NoReturn:
     """Raise the error for an argument that has a value it cannot have."""
     raise InvalidInputError(f"{where}({argument}={value!r}): {argument} must be {allowed}")
-
-
-def not_supported(where: str, argument: str, remedy: str) -> NoReturn:
-    """Raise the error for an argument of Ray's that has no counterpart."""
-    raise NotSupportedError(f"{where}({argument}=...): {argument} is not supported; {remedy}")
 
 
 def is_int(value: object) -> bool:

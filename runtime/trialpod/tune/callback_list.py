@@ -35,10 +35,7 @@ class CallbackError(TrialpodError):
     """
 
     def original(self) -> BaseException:
-        """Return the callback's own exception; this one where there is none.
-
-        Under Ray's name it is also a `TrialpodError`, which is ``TuneError`` there.
-        """
+        """Return the callback's own exception; this one where there is none."""
         from trialpod.compat import ray
 
         cause = self.__cause__
@@ -101,11 +98,7 @@ class CallbackList:
         return bool(self._overriding[hook])
 
     def call(self, hook: str, **arguments: Any) -> None:
-        """Call a hook of each callback that has it.
-
-        Raises:
-            CallbackError: one of them raised an exception.
-        """
+        """Call a hook of each callback that has it."""
         for callback in self._overriding[hook]:
             self._call(callback, hook, arguments)
 
@@ -115,11 +108,7 @@ class CallbackList:
             self._call(callback, "on_trial_result", {**arguments, "result": type(result)(result)})
 
     def end(self, **arguments: Any) -> None:
-        """Call `on_experiment_end` of each callback, whatever the others do.
-
-        Raises:
-            CallbackError: of the first that raised an exception.
-        """
+        """Call `on_experiment_end` of each callback, whatever the others do."""
         first: CallbackError | None = None
         for callback in self._overriding["on_experiment_end"]:
             try:

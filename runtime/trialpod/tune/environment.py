@@ -60,11 +60,7 @@ class Overrides:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Overrides:
-        """Return the settings of an environment.
-
-        Raises:
-            InvalidInputError: a variable has a value that it cannot have.
-        """
+        """Return the settings of an environment."""
         name = environ.get(RUN_NAME) or None
         if name is not None:
             check_name(f"variable {RUN_NAME}: RunConfig", name)
@@ -80,11 +76,7 @@ class Overrides:
         )
 
     def made_callbacks(self) -> list[Callback]:
-        """Return an object of each class in `callbacks`.
-
-        Raises:
-            InvalidInputError: a class cannot be imported or made, or is no `Callback`.
-        """
+        """Return an object of each class in `callbacks`."""
         return [_made(path) for path in self.callbacks]
 
 

@@ -33,14 +33,7 @@ def counts_line(trials: Sequence[Trial], total: int | None) -> str:
 def best_of(
     trials: Sequence[Trial], metric: str | None, mode: str | None, known: dict[str, float | None] | None = None
 ) -> tuple[Trial, float] | None:
-    """Return the trial whose last result is best, and its value.
-
-    Args:
-        trials: all trials.
-        metric: what to compare; None = nothing.
-        mode: "max" or "min".
-        known: the values of finished trials, by their ids, which are kept here from one call to the next.
-    """
+    """Return the trial whose last result is best, and its value."""
     known = {} if known is None else known
     best: tuple[Trial, float] | None = None
     for trial in trials if metric and mode else ():
@@ -73,14 +66,7 @@ def chosen(
 def columns_of(
     trials: Sequence[Trial], metrics: Mapping[str, str], parameters: Mapping[str, str] | None, infer: int
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the columns for metrics and for parameters, as names with titles.
-
-    Args:
-        trials: those that are shown.
-        metrics: columns that are wanted; those that no trial has are left out.
-        parameters: the same for parameters; None takes all that differ between the trials, or all of a single one.
-        infer: how many more numbers that the trials report are added.
-    """
+    """Return the columns for metrics and for parameters, as names with titles."""
     results = [trial.last_result for trial in trials]
     wanted = {name: title for name, title in metrics.items() if any(lookup(r, name) is not None for r in results)}
     for result in results:

@@ -37,11 +37,7 @@ _encode = MetricsEncoder(_warn_unpicklable).encode
 
 
 def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics that a call of `report` means, in any of its forms but ``report({...})``.
-
-    Raises:
-        InvalidInputError: it is none of them.
-    """
+    """Return the metrics that a call of `report` means, in any of its forms but ``report({...})``."""
     if given is None:
         if not named:
             raise InvalidInputError("tune.report needs metrics, as in tune.report({'loss': 0.1}); it got none")
@@ -65,11 +61,7 @@ def metrics_of(given: Any, named: dict[str, Any]) -> dict[str, Any]:
 
 
 def flatten(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return a flat copy of `metrics` in which a nested ``{"a": {"b": 1}}`` is ``{"a/b": 1}``.
-
-    Raises:
-        InvalidInputError: a key is neither a string nor an integer.
-    """
+    """Return a flat copy of `metrics` in which a nested ``{"a": {"b": 1}}`` is ``{"a/b": 1}``."""
     flat: dict[str, Any] = {}
     for key, value in metrics.items():
         if key.__class__ is not str:
@@ -91,11 +83,7 @@ def _flatten_into(flat: dict[str, Any], prefix: str, metrics: dict[Any, Any]) ->
 
 
 def key_name(key: object) -> str:
-    """Return the name of a metric whose key is not exactly a str.
-
-    Raises:
-        InvalidInputError: the key is neither a string nor an integer.
-    """
+    """Return the name of a metric whose key is not exactly a str."""
     if isinstance(key, str):
         return str(key)
     if isinstance(key, int) and not isinstance(key, bool):
@@ -110,17 +98,7 @@ def key_name(key: object) -> str:
 
 
 def encode(result: dict[str, Any], *, keeps_types: bool = True) -> bytes:
-    """Return the MessagePack of a flat result.
-
-    A value that cannot be pickled is stored as its text; the first one of each key gives a warning.
-
-    Args:
-        result: by name.
-        keeps_types: False for an operator that knows plain data only: it gets every value in its readable form.
-
-    Raises:
-        InvalidInputError: a value cannot be reported, or the result is too large.
-    """
+    """Return the MessagePack of a flat result."""
     try:
         data = _encode(result) if keeps_types else plain_encoder.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -162,12 +140,7 @@ class StopRules:
     """
 
     def __init__(self, rules: Iterable[StopRule], *, strict: bool | None = None) -> None:
-        """Take the rules.
-
-        Args:
-            rules: the entries.
-            strict: whether missing keys are errors at all; None asks the environment.
-        """
+        """Take the rules."""
         self._rules = tuple((rule.key, rule.value) for rule in rules)
         self._warned: set[str] = set()
         self._judged = False  # a result had a number under one of the keys
@@ -177,11 +150,7 @@ class StopRules:
         """Whether nothing but these rules ends the trial: a class steps until it is told otherwise."""
 
     def met(self, result: dict[str, Any]) -> bool:
-        """Whether this result ends the trial.
-
-        Raises:
-            StopRuleError: a rule can never be met.
-        """
+        """Whether this result ends the trial."""
         missing = ""
         for key, limit in self._rules:
             value = result.get(key)
@@ -212,10 +181,7 @@ class StopRules:
 
 
 def is_misspelt(key: str, result: Mapping[str, Any]) -> bool:
-    """Return whether a key that the result does not have is one that it has, misspelt: "training_iterations".
-
-    Names that differ in digits only are different metrics ("top1", "top5"); so are "loss" and "val_loss".
-    """
+    """Return whether a key that the result does not have is one that it has, misspelt: "training_iterations"."""
     import difflib
 
     lower = key.lower()

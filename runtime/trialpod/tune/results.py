@@ -26,15 +26,7 @@ Scope = Literal["last", "all", "avg", "last-5-avg", "last-10-avg"]
 
 
 def read_rows(trial: str, storage: Storage | None = None) -> list[dict[str, Any]]:
-    """Return the results of a trial, one for each iteration; empty when it reported none.
-
-    Args:
-        trial: its directory, or its URI.
-        storage: that place, opened; None opens it.
-
-    Raises:
-        StorageError: a line before the last is no JSON object, or the storage cannot be read.
-    """
+    """Return the results of a trial, one for each iteration; empty when it reported none."""
     path = f"{trial.rstrip('/')}/{RESULT_FILE}"
     if "://" not in trial:
         try:
@@ -71,11 +63,7 @@ def _parsed(lines: Iterable[str], path: str) -> Iterator[dict[str, Any]]:
 
 
 def without_superseded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without those that a later attempt of the trial reported again.
-
-    A new attempt begins where ``iterations_since_restore`` does not grow. Rows of one attempt never supersede each
-    other, so a Trainable may count its ``training_iteration`` as it likes.
-    """
+    """Return the rows without those that a later attempt of the trial reported again."""
     attempts: list[int] = []
     attempt, before = 0, -math.inf
     for row in rows:
@@ -109,22 +97,8 @@ def number(value: object) -> float | None:
     return None
 
 
-def worse_than_all(mode: str) -> float:
-    """Return the value that every other one is better than."""
-    return -math.inf if mode == "max" else math.inf
-
-
 def score(values: Sequence[float], scope: str, mode: str, *, finite_only: bool) -> float | None:
-    """Return one number for the values that a trial reported for a metric, oldest first.
-
-    Args:
-        values: all that were reported.
-        scope: "last"; "all" for the best of them; "avg", "last-5-avg", "last-10-avg" for the mean of all or the
-            latest.
-        mode: "max" or "min".
-        finite_only: answer None where the number would be NaN or infinite; the best of "all" is looked for among
-            the finite values then.
-    """
+    """Return one number for the values that a trial reported for a metric, oldest first."""
     if not values:
         return None
     if scope == "all":
@@ -175,16 +149,7 @@ def check_scope(where: str, scope: object) -> None:
 def best_index(
     trials: Iterable[TrialOutcome], metric: str, mode: str, scope: str, *, finite_only: bool
 ) -> tuple[int | None, bool]:
-    """Return the place of the best trial, the first of equals, and whether any trial has reported the metric.
-
-    Args:
-        trials: the trials.
-        metric: what to compare.
-        mode: "max" or "min".
-        scope: one of `SCOPES`.
-        finite_only: leave out trials whose number is NaN or infinite, and take the latest finite one for the scope
-            "last"; otherwise NaN is worse than every number.
-    """
+    """Return the place of the best trial, the first of equals, and whether any trial has reported the metric."""
     best: tuple[float, int] | None = None
     measured = False
     for index, trial in enumerate(trials):

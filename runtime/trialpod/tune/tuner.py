@@ -218,17 +218,7 @@ class Tuner:
     def _resume_by_name(
         self, *, unfinished: bool = True, errored: bool = False, restart: bool = False, must: bool = True
     ) -> None:
-        """Have `fit` resume the experiment of the name in the RunConfig, with what this Tuner was made with.
-
-        Args:
-            unfinished: whether unfinished trials are resumed.
-            errored: whether failed trials are resumed.
-            restart: whether failed trials restart.
-            must: refuse when there is no such experiment; otherwise `fit` starts it then.
-
-        Raises:
-            InvalidInputError: there is none, or it has another Trainable or search space.
-        """
+        """Have `fit` resume the experiment of the name in the RunConfig, with what this Tuner was made with."""
         overrides = Overrides.read()
         place = self._parent(overrides).named(str(overrides.run_name or self._run_config.name))
         if not open_backend(self._backend).can_restore(str(place)):

@@ -23,11 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def checked_space(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a search space as a dict of its own.
-
-    Raises:
-        InvalidInputError: it is no dict with strings as keys.
-    """
+    """Return a search space as a dict of its own."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -90,11 +86,7 @@ def check_same_keys(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def made_scheduler(given: Any) -> Any:
-    """Return the scheduler that an object or a name stands for.
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
+    """Return the scheduler that an object or a name stands for."""
     from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 
     if given is None or isinstance(given, TrialScheduler):
@@ -108,11 +100,7 @@ def made_scheduler(given: Any) -> Any:
 
 
 def made_search_alg(given: Any) -> Any:
-    """Return the search algorithm that an object or a name stands for.
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
+    """Return the search algorithm that an object or a name stands for."""
     if isinstance(given, str):
         return _create("search", "create_searcher", given, "search_alg")
     if given is None or (
@@ -162,15 +150,7 @@ def _named(
 
 
 def resume_flags(config: ResumeConfig, *, defaults: bool) -> tuple[bool, bool, bool]:
-    """Return (resume_unfinished, resume_errored, restart_errored) for a ResumeConfig.
-
-    Args:
-        config: the ResumeConfig.
-        defaults: whether the older arguments have their defaults.
-
-    Raises:
-        InvalidInputError: they have not, or `config` is something else.
-    """
+    """Return (resume_unfinished, resume_errored, restart_errored) for a ResumeConfig."""
     from trialpod.tune.trial_config import ResumeConfig, ResumeType
 
     if not isinstance(config, ResumeConfig):

@@ -65,11 +65,7 @@ class AliasFinder:
 
 
 def _look_up(module: str, attribute: str) -> Any:
-    """Return what a name in an alias module stands for.
-
-    Raises:
-        AttributeError: Ray has no such name.
-    """
+    """Return what a name in an alias module stands for."""
     full = f"{module}.{attribute}"
     if attribute == "__all__":
         return _exported(module)

@@ -85,11 +85,7 @@ class _Registry:
         self._others: dict[tuple[str, str], Any] = {}
 
     def register(self, category: str, key: str, value: Any) -> None:
-        """Register a value.
-
-        Raises:
-            InvalidInputError: there is no such category, or the value cannot be of it.
-        """
+        """Register a value."""
         if category == TRAINABLE_CLASS:
             registry.register_trainable(key, value)
         elif category == ENV_CREATOR:
@@ -106,11 +102,7 @@ class _Registry:
         return key in registry.environments() if category == ENV_CREATOR else (category, key) in self._others
 
     def get(self, category: str, key: str) -> Any:
-        """Return a value.
-
-        Raises:
-            InvalidInputError: there is none.
-        """
+        """Return a value."""
         if category == TRAINABLE_CLASS:
             return get_trainable_cls(key)
         if category == ENV_CREATOR:

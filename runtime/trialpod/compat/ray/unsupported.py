@@ -41,11 +41,7 @@ class Unsupported(NotOffered):
         self._remedy = remedy
 
     def refuse(self) -> NoReturn:
-        """Say what to do instead.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Say what to do instead."""
         raise NotSupportedError(_message(self.__qualname__, self._remedy))
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -91,11 +87,7 @@ class UnsupportedModule(ModuleType, NotOffered):
     remedy: str
 
     def refuse(self) -> NoReturn:
-        """Say what to do instead.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Say what to do instead."""
         raise NotSupportedError(_message(self.__name__, self.remedy))
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:

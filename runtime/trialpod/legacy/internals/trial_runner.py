@@ -152,11 +152,7 @@ class TrialRunner:
         return self.checkpoint_exists(self._directory)
 
     def _load(self) -> None:
-        """Know the trials of the experiment in the directory.
-
-        Raises:
-            InvalidInputError: there is none.
-        """
+        """Know the trials of the experiment in the directory."""
         from trialpod.legacy.experiment_analysis import ExperimentAnalysis
 
         if not self._exists():

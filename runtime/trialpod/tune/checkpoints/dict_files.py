@@ -20,11 +20,7 @@ _DICT_FILES = (DICT_FILE, "dict_checkpoint.pkl")
 
 
 def write_into(data: dict[str, Any], folder: str) -> None:
-    """Write a dict, or the files that it holds, into a folder.
-
-    Raises:
-        InvalidInputError: something in it cannot be pickled.
-    """
+    """Write a dict, or the files that it holds, into a folder."""
     if isinstance(data.get(FILES_KEY), bytes):
         files_into(data[FILES_KEY], folder)
         rest = {key: value for key, value in data.items() if key != FILES_KEY and not key.startswith("_")}
@@ -42,11 +38,7 @@ def write_state(state: dict[str, Any], folder: str, what: str) -> None:
 
 
 def read_state(folder: str) -> dict[str, Any] | None:
-    """Return the dict in a checkpoint's folder, None if there is none.
-
-    Raises:
-        CheckpointError: it cannot be unpickled.
-    """
+    """Return the dict in a checkpoint's folder, None if there is none."""
     for name in _DICT_FILES:
         file = os.path.join(folder, name)
         if os.path.exists(file):

@@ -17,11 +17,7 @@ from trialpod.storage.registry import local_folder, open_storage
 
 
 def find(uri: str) -> tuple[str, CheckpointInfo, Storage] | None:
-    """Return the checkpoint that a trial has written at a URI: the trial's URI, the checkpoint and the storage.
-
-    Raises:
-        CheckpointError: its manifest is damaged.
-    """
+    """Return the checkpoint that a trial has written at a URI: the trial's URI, the checkpoint and the storage."""
     trial, _, name = uri.rstrip("/").rpartition("/")
     if checkpoint_index(name) is None:
         return None
@@ -42,11 +38,7 @@ def upload(folder: str, uri: str) -> None:
 
 
 def download(uri: str, target: str | os.PathLike[str] | None) -> str:
-    """Copy the folder at a URI into a directory and return its path.
-
-    Raises:
-        CheckpointError: there is nothing at the URI.
-    """
+    """Copy the folder at a URI into a directory and return its path."""
     folder = tempfile.mkdtemp(prefix="trialpod-checkpoint-") if target is None else os.fspath(target)
     os.makedirs(folder, exist_ok=True)
     try:
@@ -57,11 +49,7 @@ def download(uri: str, target: str | os.PathLike[str] | None) -> str:
 
 
 def read_file(uri: str, name: str) -> bytes:
-    """Return a file of the checkpoint at a URI.
-
-    Raises:
-        FileNotFoundError: it has none of that name.
-    """
+    """Return a file of the checkpoint at a URI."""
     try:
         return _storage(uri).read(name)
     except KeyMissingError:

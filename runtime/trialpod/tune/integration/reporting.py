@@ -16,11 +16,7 @@ Metrics = str | Sequence[str] | Mapping[str, str] | None
 
 
 def chosen(metrics: Metrics, found: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """Return the metrics to report.
-
-    Raises:
-        InvalidInputError: the library has none of that name.
-    """
+    """Return the metrics to report."""
     if not metrics:
         return dict(found)
     names = (

@@ -18,17 +18,7 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def uri_of(where: str, path: object, filesystem: Any) -> str:
-    """Return the path or URI that a path in a file system is.
-
-    Args:
-        where: the argument, for messages: "RunConfig(storage_filesystem=...)".
-        path: without a scheme, as pyarrow has it: "bucket/prefix" or "/folder".
-        filesystem: of pyarrow or fsspec.
-
-    Raises:
-        InvalidInputError: there is no path, or it has a scheme.
-        NotSupportedError: the file system is none of this machine and no S3.
-    """
+    """Return the path or URI that a path in a file system is."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidInputError(f"{where}: give storage_path too, the path in that file system: 'bucket/prefix'")
     text = os.fspath(path)
@@ -110,11 +100,7 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 
 
 def arrow_filesystem(place: str) -> Any:
-    """Return pyarrow's file system for a path or an ``s3://`` URI, with the server, region and keys used here.
-
-    Raises:
-        InvalidInputError: pyarrow is not installed.
-    """
+    """Return pyarrow's file system for a path or an ``s3://`` URI, with the server, region and keys used here."""
     try:
         from pyarrow import fs
     except ModuleNotFoundError as error:

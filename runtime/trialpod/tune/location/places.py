@@ -40,28 +40,16 @@ class Place:
         return Place(os.path.join(self.directory, name), f"{self.uri}/{name}" if self.uri else "")
 
     def storage(self) -> Storage:
-        """Open where the experiment is kept.
-
-        Raises:
-            StorageError: the bucket is missing, or the server refuses.
-            StorageUnavailableError: the server cannot be reached.
-        """
+        """Open where the experiment is kept."""
         return open_storage(str(self))
 
     @property
     def begun_here(self) -> bool:
-        """Whether this machine has the experiment that is kept at `uri`.
-
-        It may be there alone: of one whose first run ended at once the storage has nothing yet.
-        """
+        """Whether this machine has the experiment that is kept at `uri`."""
         return bool(self.uri) and kept_at(self.directory) == self.uri
 
     def check_directory(self) -> None:
-        """Refuse a directory that has another experiment in it: of the same name, and kept somewhere else.
-
-        Raises:
-            InvalidInputError: it has.
-        """
+        """Refuse a directory that has another experiment in it: of the same name, and kept somewhere else."""
         kept = kept_at(self.directory)
         if kept is not None and kept != self.uri:
             raise InvalidInputError(
@@ -73,11 +61,7 @@ class Place:
 
 
 def resolve(storage: str | os.PathLike[str]) -> Place:
-    """Return the parent of experiments that a storage path names: a plain path, ``file://`` or ``s3://``.
-
-    Raises:
-        InvalidInputError: it names no place, or a kind of storage that is not supported.
-    """
+    """Return the parent of experiments that a storage path names: a plain path, ``file://`` or ``s3://``."""
     try:
         text = normalize_uri(os.fspath(storage))
         folder = local_folder(text)
@@ -90,11 +74,7 @@ def resolve(storage: str | os.PathLike[str]) -> Place:
 
 
 def experiment_place(path: str | os.PathLike[str]) -> Place:
-    """Return the place of an experiment, given its directory or its URI.
-
-    Raises:
-        InvalidInputError: as of `resolve`, or a URI without an experiment's name.
-    """
+    """Return the place of an experiment, given its directory or its URI."""
     place = resolve(path)
     if not place.uri:
         return place
@@ -105,10 +85,7 @@ def experiment_place(path: str | os.PathLike[str]) -> Place:
 
 
 def kept_at(directory: str | os.PathLike[str]) -> str | None:
-    """Return the URI where the experiment in a directory is kept, "" if only there, None if there is none.
-
-    A directory whose ``experiment.json`` cannot be read is left to whoever opens the experiment.
-    """
+    """Return the URI where the experiment in a directory is kept, "" if only there, None if there is none."""
     try:
         stored = json.loads(Path(directory, TRIALPOD_DIR, EXPERIMENT_FILE).read_bytes())
     except (OSError, ValueError):

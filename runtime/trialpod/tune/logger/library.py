@@ -23,11 +23,7 @@ class MissingLibraryError(InvalidInputError, ModuleNotFoundError):
 
 
 def require(module: str, package: str, who: str) -> types.ModuleType:
-    """Return a library.
-
-    Raises:
-        MissingLibraryError: it is not installed.
-    """
+    """Return a library."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -57,11 +53,7 @@ def step_of(result: Mapping[str, Any]) -> int:
 
 
 def read_key(who: str, api_key: str | None, api_key_file: str | os.PathLike[str] | None) -> str | None:
-    """Return the key that was given, directly or in a file.
-
-    Raises:
-        InvalidInputError: both are given, or the file cannot be read.
-    """
+    """Return the key that was given, directly or in a file."""
     if api_key is not None and api_key_file is not None:
         raise InvalidInputError(f"{who}(api_key=..., api_key_file=...): give one of them")
     if api_key_file is None:

@@ -17,16 +17,7 @@ def own_goal(owner: Any) -> tuple[Any, Any]:
 
 
 def not_known_yet(owner: Any, metric: str | None, mode: str | None) -> tuple[str | None, str | None]:
-    """Return what the experiment says of the metric and the mode, without what `owner` was given as well.
-
-    Args:
-        owner: a scheduler or a searcher.
-        metric: the experiment's; None when it has none.
-        mode: the experiment's; None when it has none.
-
-    Raises:
-        InvalidInputError: the two contradict each other.
-    """
+    """Return what the experiment says of the metric and the mode, without what `owner` was given as well."""
     own_metric, own_mode = own_goal(owner)
     for what, own, given in (("metric", own_metric, metric), ("mode", own_mode, mode)):
         if own and given and _listed(own) != _listed(given):
@@ -38,11 +29,7 @@ def not_known_yet(owner: Any, metric: str | None, mode: str | None) -> tuple[str
 
 
 def introduce_scheduler(scheduler: Any, metric: str | None, mode: str | None) -> None:
-    """Tell a scheduler what the experiment optimises.
-
-    Raises:
-        InvalidInputError: it contradicts what the scheduler was given, or the scheduler refuses it.
-    """
+    """Tell a scheduler what the experiment optimises."""
     metric, mode = not_known_yet(scheduler, metric, mode)
     if scheduler.set_search_properties(metric, mode) is False and (metric or mode):
         raise InvalidInputError(

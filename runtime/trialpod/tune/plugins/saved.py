@@ -25,11 +25,7 @@ class SavedPlugIn(PlugIn):
             write_json(checkpoint_path, state)
 
     def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
-        """Read the state that `save` wrote.
-
-        Raises:
-            InvalidInputError: the file holds no such state.
-        """
+        """Read the state that `save` wrote."""
         if is_pickled(self):
             vars(self).update(attributes_of(checkpoint_path))
             return
@@ -49,11 +45,7 @@ def write_json(path: str | os.PathLike[str], state: Any) -> None:
 
 
 def newest_state(folder: str | os.PathLike[str], pattern: str, kind: str) -> Path:
-    """Return the newest file in a folder whose name fits.
-
-    Raises:
-        InvalidInputError: there is none.
-    """
+    """Return the newest file in a folder whose name fits."""
     found = list(Path(folder).glob(pattern))
     if not found:
         raise InvalidInputError(f"{os.fspath(folder)} has no {pattern}: no {kind} was saved there")

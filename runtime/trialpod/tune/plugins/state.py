@@ -118,11 +118,7 @@ def has_own_code(plug_in: Any) -> bool:
 
 
 def stored_state(plug_in: Any) -> dict[str, Any]:
-    """Return the state of a plug-in as plain data.
-
-    Raises:
-        StateNotKeptError: it cannot be stored.
-    """
+    """Return the state of a plug-in as plain data."""
     if not has_own_code(plug_in):
         state: dict[str, Any] = plug_in.get_state()
         return state
@@ -138,11 +134,7 @@ def stored_state(plug_in: Any) -> dict[str, Any]:
 
 
 def restore_state(plug_in: Any, state: dict[str, Any]) -> None:
-    """Give a plug-in the state that `stored_state` returned.
-
-    Raises:
-        InvalidInputError: pickles are not opened in this process.
-    """
+    """Give a plug-in the state that `stored_state` returned."""
     if not has_own_code(plug_in):
         plug_in.set_state(state)
         return
@@ -163,11 +155,7 @@ def restore_state(plug_in: Any, state: dict[str, Any]) -> None:
 
 
 def dumped(value: Any, owner: str) -> str:
-    """Return a value as text.
-
-    Raises:
-        StateNotKeptError: it cannot be pickled.
-    """
+    """Return a value as text."""
     import cloudpickle
 
     references = _references.get()
@@ -187,11 +175,7 @@ def dumped(value: Any, owner: str) -> str:
 
 
 def loaded(text: str) -> Any:
-    """Return the value that `dumped` was given.
-
-    Raises:
-        InvalidInputError: pickles are not opened in this process.
-    """
+    """Return the value that `dumped` was given."""
     if not _allowed:
         raise InvalidInputError(
             "the stored state is a pickle, which only a process of its user opens: a scheduler, search algorithm or "
@@ -221,11 +205,7 @@ def pickle_attributes(plug_in: Any, path: str | os.PathLike[str]) -> None:
 
 
 def attributes_of(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what `pickle_attributes` wrote.
-
-    Raises:
-        InvalidInputError: the file cannot be read, or holds something else.
-    """
+    """Return what `pickle_attributes` wrote."""
     try:
         found = pickle.loads(Path(path).read_bytes())
     except Exception as error:
@@ -241,10 +221,7 @@ def attributes_of(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _get_state(self: Any) -> dict[str, Any]:
-    """Return a pickle of the attributes, or the file that an own ``save`` writes.
-
-    Where pickles are not opened it is the state of the class that this one derives from.
-    """
+    """Return a pickle of the attributes, or the file that an own ``save`` writes."""
     if not _allowed:
         try:
             state: dict[str, Any] = _inherited(self, "get_state")()

@@ -201,11 +201,7 @@ class PromotionASHAScheduler(MetricScheduler):
             rung.set_state(saved)
 
     def _candidate(self, startable: set[str] | None) -> str | None:
-        """Return the trial that deserves the next place, from the highest rung that has one.
-
-        Args:
-            startable: only these can start now; None looks at all that wait.
-        """
+        """Return the trial that deserves the next place, from the highest rung that has one."""
         for number in range(len(self._rungs) - 1, -1, -1):
             rung = self._rungs[number]
             for trial_id in rung.best(int(rung.count / self._eta + 1e-9)):

@@ -273,10 +273,7 @@ class _Bracket:
         self._quantile = (1 - 1 / reduction_factor) * 100 / 100  # Ray's way over percent, rounding included
 
     def reached(self, time: float, filled: int, *, skip_filled: bool) -> int | None:
-        """Return the highest rung at or below `time` that is not filled.
-
-        Without `skip_filled` there is none when the highest rung at or below `time` is filled.
-        """
+        """Return the highest rung at or below `time` that is not filled."""
         for number in range(bisect_right(self.milestones, time) - 1, -1, -1):
             if not filled >> number & 1:
                 return number

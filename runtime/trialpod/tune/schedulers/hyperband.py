@@ -303,10 +303,7 @@ class HyperBandScheduler(MetricScheduler):
             self._member(trial).state = LEFT
 
     def _cut_down(self, tune_controller: ControllerView, bracket: Bracket, current: str | None = None) -> None:
-        """Compare all trials of a bracket, once or, when they jumped over rungs, several times.
-
-        The fate of `current`, which reports right now, is left in its state; the others are stopped or made ready.
-        """
+        """Compare all trials of a bracket, once or, when they jumped over rungs, several times."""
         own: dict[str, Any] | None = None
         while bracket.all_wait() and bracket.rungs_left:
             milestone = bracket.milestone

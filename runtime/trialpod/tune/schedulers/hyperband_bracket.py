@@ -41,13 +41,7 @@ class Bracket:
     """The trials of a bracket and the rung that they are on."""
 
     def __init__(self, size: int, milestones: list[float], eta: float) -> None:
-        """Make an empty bracket for `size` trials.
-
-        Args:
-            size: how many trials it starts with.
-            milestones: of its rungs, ascending, the last being max_t.
-            eta: one in so many passes a rung.
-        """
+        """Make an empty bracket for `size` trials."""
         self.size = size
         self.milestones = milestones
         self.eta = eta
@@ -93,15 +87,7 @@ class Bracket:
         return WAITING in states and not states & {RUNNING, READY}
 
     def halve(self, sign: float) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int, float]:
-        """Go to the next rung.
-
-        Args:
-            sign: 1 when greater is better, else -1.
-
-        Returns:
-            The trials that go on and those that do not, each with its rank (1 is the best), the number compared, and
-            the value of the last that goes on.
-        """
+        """Go to the next rung."""
         waiting = [trial_id for trial_id, member in self.members.items() if member.state == WAITING]
         # Stable, so that of equal trials those that joined last go on, as in Ray.
         waiting.sort(key=lambda trial_id: comparable(sign * self.members[trial_id].value))

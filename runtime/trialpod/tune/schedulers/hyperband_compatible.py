@@ -96,17 +96,7 @@ class RayHyperBand:
         self.places[trial_id] = self.filling
 
     def report(self, trial_id: str, time: float, value: float, waiting: Any) -> tuple[str, list[str], dict[str, Any]]:
-        """Take a result.
-
-        Args:
-            trial_id: the trial that reported.
-            time: of the result.
-            value: of the metric, greater being better.
-            waiting: returns whether another trial has stopped running, to be paused.
-
-        Returns:
-            The decision, the other trials that are stopped, and the evidence.
-        """
+        """Take a result."""
         bracket = self.places[trial_id]
         member = bracket.members[trial_id]
         bracket.progress += time - (member[1] or 0)

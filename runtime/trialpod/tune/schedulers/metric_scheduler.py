@@ -31,11 +31,7 @@ class MetricScheduler(TrialScheduler):
     """The name of the scheduler in manifests, reasons and messages."""
 
     def __init__(self, time_attr: str, metric: str | None, mode: str | None, seed: int = 0) -> None:
-        """Keep and check what all such schedulers take.
-
-        Raises:
-            InvalidInputError: a value cannot be used.
-        """
+        """Keep and check what all such schedulers take."""
         check_key("time_attr", time_attr)
         if metric is not None:
             check_key("metric", metric)
@@ -59,26 +55,12 @@ class MetricScheduler(TrialScheduler):
         return True
 
     def check_experiment(self, space: Mapping[str, Any], metric: str | None, mode: str | None) -> None:
-        """Refuse an experiment that this scheduler cannot decide about, before it starts.
-
-        Args:
-            space: its search space.
-            metric: its metric.
-            mode: its mode.
-
-        Raises:
-            InvalidInputError: neither the scheduler nor the experiment names a metric and a mode, or the search space
-                does not fit.
-        """
+        """Refuse an experiment that this scheduler cannot decide about, before it starts."""
         mode = self.mode or mode
         self._check_goal(self.metric or metric or (DEFAULT_METRIC if mode else None), mode)
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
-        """Check that there is a metric to compare by.
-
-        Raises:
-            InvalidInputError: neither the scheduler nor the experiment names a metric and a mode.
-        """
+        """Check that there is a metric to compare by."""
         self._check_goal(self.metric, self.mode)
 
     def _check_goal(self, metric: str | None, mode: str | None) -> None:
@@ -133,11 +115,7 @@ class MetricScheduler(TrialScheduler):
         }
 
     def _check_saved(self, saved: Mapping[str, Any], **ours: Any) -> None:
-        """Refuse a state that was saved under other parameters.
-
-        Raises:
-            InvalidInputError: a parameter differs.
-        """
+        """Refuse a state that was saved under other parameters."""
         for name, value in ours.items():
             if saved.get(name) != value:
                 raise InvalidInputError(
@@ -147,14 +125,7 @@ class MetricScheduler(TrialScheduler):
 
 
 def decides_as_ray(scheduler: Any, compatible: bool | None) -> bool:
-    """Return whether a scheduler follows Ray's rules where ours are others.
-
-    Where nobody said it, that is so in scripts whose ``ray`` is trialpod; the scheduler then remembers it as an
-    argument that it was made with, so that it decides alike wherever it is made again.
-
-    Raises:
-        InvalidInputError: `compatible` is no flag.
-    """
+    """Return whether a scheduler follows Ray's rules where ours are others."""
     if compatible is not None:
         check_flag("compatible", compatible)
         return compatible
@@ -167,11 +138,7 @@ def decides_as_ray(scheduler: Any, compatible: bool | None) -> bool:
 
 
 def check_same_rules(name: str, ray: object, state: Mapping[str, Any]) -> None:
-    """Refuse a state that was saved under the other rules.
-
-    Raises:
-        InvalidInputError: only one of the scheduler and the state follows Ray's rules.
-    """
+    """Refuse a state that was saved under the other rules."""
     if (ray is not None) != ("ray" in state):
         raise InvalidInputError(
             f"the saved state of the {name} scheduler is one with compatible={'ray' in state}; resume with the "

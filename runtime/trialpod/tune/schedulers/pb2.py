@@ -145,12 +145,7 @@ class PB2(PopulationBasedTraining):
     def _improvements(
         self, source_id: str
     ) -> tuple[list[tuple[float, float, list[float]]], list[float], tuple[float, float] | None]:
-        """Return what was observed from one perturbation time to the next, by time.
-
-        Returns:
-            Rows of (time, score before, coordinates); the improvements per unit of time; time and score of the
-            source's latest one, None when it has none.
-        """
+        """Return what was observed from one perturbation time to the next, by time."""
         previous: dict[tuple[str, tuple[float, ...]], tuple[float, float]] = {}
         found: list[tuple[float, float, list[float], float]] = []
         fixed: tuple[float, float] | None = None

@@ -34,11 +34,7 @@ _REFINEMENTS = (0.1, 0.03, 0.01)
 
 
 def require_numpy() -> Any:
-    """Return NumPy.
-
-    Raises:
-        InvalidInputError: it is not installed.
-    """
+    """Return NumPy."""
     try:
         import numpy as np
     except ImportError:
@@ -56,16 +52,7 @@ def next_point(
     running: Sequence[Sequence[float]],
     rng: random.Random,
 ) -> list[float]:
-    """Return the point within the bounds whose improvement is expected to be greatest, given its uncertainty.
-
-    Args:
-        rows: time, score before and coordinates of each observation, ascending by time; at least one.
-        targets: the improvement per unit of time that followed each of them.
-        fixed: time and score of the state from which the point goes on.
-        bounds: lowest and highest value of each coordinate.
-        running: coordinates that were chosen already for the same time.
-        rng: the source of randomness.
-    """
+    """Return the point within the bounds whose improvement is expected to be greatest, given its uncertainty."""
     np = require_numpy()
     rows, targets = rows[-MAX_POINTS:], targets[-MAX_POINTS:]
     times = np.array([row[0] for row in rows], dtype=float)

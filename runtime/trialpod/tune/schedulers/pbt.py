@@ -370,10 +370,7 @@ class PopulationBasedTraining(MetricScheduler):
         return any(True for _ in tune_controller.paused_trials())
 
     def _quantiles(self) -> tuple[list[str], list[str]]:
-        """Return the lowest and the highest share of the live trials that have a score, ascending by score.
-
-        The shares never overlap, and the highest has no NaN in it.
-        """
+        """Return the lowest and the highest share of the live trials that have a score, ascending by score."""
         ranked = self._ranked()
         if len(ranked) <= 1:
             return [], []
@@ -450,11 +447,7 @@ class PopulationBasedTraining(MetricScheduler):
         return bool(times) and min(times) >= self._next_sync
 
     def _perturb_all(self, tune_controller: ControllerView, current: TrialView | None) -> Exploit | None:
-        """Rank all trials, change those at the bottom, and set the next common time.
-
-        Returns:
-            What becomes of the trial that reports right now.
-        """
+        """Rank all trials, change those at the bottom, and set the next common time."""
         live = [member for member in self._members.values() if member.live]
         common, furthest = self._next_sync, max(member.train_time for member in live)
         lower, upper = self._quantiles()

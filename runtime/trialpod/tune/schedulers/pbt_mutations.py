@@ -42,15 +42,7 @@ _DOMAINS: dict[str, Callable[..., Domain]] = {
 
 
 def compiled_mutations(given: Any, path: str = "hyperparam_mutations") -> Mutations:
-    """Return mutations with every leaf a `Domain` or a function, and nested dicts in between.
-
-    Args:
-        given: what the user wrote.
-        path: where, for messages.
-
-    Raises:
-        InvalidInputError: a mutation cannot be used.
-    """
+    """Return mutations with every leaf a `Domain` or a function, and nested dicts in between."""
     if not isinstance(given, Mapping):
         raise InvalidInputError(f"{path} must map names of parameters to what they may be, got {given!r}")
     return {_checked_key(key, path): _compiled(value, f"{path}[{key!r}]") for key, value in given.items()}
@@ -89,16 +81,7 @@ def explore(
     *,
     compatible: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a perturbed copy of the config, and what was done to each parameter.
-
-    Args:
-        config: the parameters to start from.
-        mutations: as `compiled_mutations` returns them.
-        resample_probability: how often a parameter is drawn anew.
-        perturbation_factors: what a number is multiplied by otherwise, one of them at random.
-        rng: the source of randomness.
-        compatible: a number is multiplied as in Ray, also out of its domain or of its ``tune.choice``.
-    """
+    """Return a perturbed copy of the config, and what was done to each parameter."""
     result, operations = copy.deepcopy(dict(config)), dict[str, Any]()
     for key, mutation in mutations.items():
         old = result.get(key)

@@ -38,10 +38,7 @@ class PolicyLog:
         self._latest[trial_id] = len(self._entries) - 1
 
     def files(self, since: int = 0) -> dict[str, list[str]]:
-        """Return the whole content, in lines, of the files that the entries from number `since` on changed.
-
-        The one with all entries comes last: whoever copies the files sees by it that the others are complete.
-        """
+        """Return the whole content, in lines, of the files that the entries from number `since` on changed."""
         if since >= len(self._entries):
             return {}
         files = {

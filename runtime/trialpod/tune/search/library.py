@@ -15,16 +15,7 @@ from trialpod.errors import InvalidInputError
 
 
 def require(module: str, package: str, user: str) -> Any:
-    """Return the module called `module`.
-
-    Args:
-        module: what to import, "bayes_opt".
-        package: what to give to pip, "bayesian-optimization>=3".
-        user: the class that needs it, for the message.
-
-    Raises:
-        InvalidInputError: it is not installed, or cannot be imported.
-    """
+    """Return the module called `module`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a library has to say to its own developers
@@ -44,15 +35,7 @@ def require(module: str, package: str, user: str) -> Any:
 
 
 def require_all(libraries: Iterable[tuple[str, str]], user: str) -> None:
-    """Import each library; one message names all that are not installed.
-
-    Args:
-        libraries: pairs of a module and what to give to pip for it.
-        user: the class that needs them, for the message.
-
-    Raises:
-        InvalidInputError: some are not installed, or cannot be imported.
-    """
+    """Import each library; one message names all that are not installed."""
     wanted = list(libraries)
     missing = [package for module, package in wanted if find_spec(module.partition(".")[0]) is None]
     if len(missing) > 1:
@@ -66,10 +49,7 @@ def require_all(libraries: Iterable[tuple[str, str]], user: str) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of Python, NumPy and (where it is loaded) PyTorch, and put them back afterwards.
-
-    For libraries that draw from them and cannot be given a generator. Their warnings are not shown.
-    """
+    """Seed the global generators of Python, NumPy and (where it is loaded) PyTorch, and put them back afterwards."""
     import numpy as np  # every library that needs this brings it
 
     torch: Any = sys.modules.get("torch")

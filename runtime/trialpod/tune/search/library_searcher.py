@@ -125,10 +125,7 @@ class LibrarySearcher(Searcher):
         raise NotImplementedError
 
     def _ask(self, number: int, seed: int) -> Values | str | None:
-        """Return the point of suggestion `number`, None for none now, or FINISHED.
-
-        All randomness must come from `seed` (32 bits).
-        """
+        """Return the point of suggestion `number`, None for none now, or FINISHED."""
         raise NotImplementedError
 
     def _take(self, number: int, values: Values) -> None:
@@ -180,11 +177,7 @@ class LibrarySearcher(Searcher):
         return self._seed
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the config of a new trial.
-
-        Raises:
-            InvalidInputError: metric or space are not known yet, or the trial has one already.
-        """
+        """Return the config of a new trial."""
         self._start()
         self._check_new(trial_id)
         if self._max_concurrent and len(self._unfinished) >= self._max_concurrent:
@@ -302,10 +295,7 @@ class LibrarySearcher(Searcher):
     # -- for subclasses ---------------------------------------------------------------------------------------------
 
     def _again(self, number: int, values: Values, *, preset: bool) -> None:
-        """Note a point that this searcher itself suggested earlier; `preset` tells that the user gave it.
-
-        An optimiser whose state moves on with each suggestion computes it once more here.
-        """
+        """Note a point that this searcher itself suggested earlier; `preset` tells that the user gave it."""
         self._take(number, values)
 
     def _loss(self, ending: Ending) -> float | None:
@@ -499,11 +489,7 @@ class LibrarySearcher(Searcher):
 
 
 def checked_points(user: str, points: Any, rewards: Any) -> list[dict[str, Any]]:
-    """Return points_to_evaluate as a list.
-
-    Raises:
-        InvalidInputError: they are no list of dicts, or there are not as many rewards.
-    """
+    """Return points_to_evaluate as a list."""
     if points is not None and (not isinstance(points, (list, tuple)) or not all(isinstance(p, dict) for p in points)):
         raise InvalidInputError(
             f"{user}: points_to_evaluate must be a list of dicts, one for each config to try first"

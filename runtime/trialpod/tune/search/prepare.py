@@ -16,11 +16,7 @@ _SEEDS = ("random_state", "seed", "random_state_seed")
 
 
 def as_search_algorithm(given: Any) -> SearchAlgorithm:
-    """Return a search algorithm for one, or for a searcher.
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
+    """Return a search algorithm for one, or for a searcher."""
     if isinstance(given, SearchAlgorithm):
         return given
     if not isinstance(given, type) and callable(getattr(given, "suggest", None)):
@@ -40,21 +36,7 @@ def prepare(
     seed: int | None = None,
     chosen_seed: bool = True,
 ) -> SearchAlgorithm:
-    """Return a search algorithm that is configured.
-
-    Args:
-        given: a search algorithm, a searcher, or None for random and grid search.
-        space: the search space.
-        num_samples: how many samples; -1 goes on for ever.
-        metric: what to optimise.
-        mode: "min" or "max".
-        seed: of the experiment.
-        chosen_seed: False when the user gave none; random search then follows NumPy's global generator, if the script
-            has seeded that.
-
-    Raises:
-        InvalidInputError: they do not go together.
-    """
+    """Return a search algorithm that is configured."""
     if given is None:
         given = BasicVariantGenerator(seed=seed)
         if not chosen_seed:
@@ -71,10 +53,7 @@ def prepare(
 
 
 def with_seed(parameters: dict[str, Any], name: str, seed: int) -> dict[str, Any]:
-    """Return the parameters of the built-in search algorithm `name` with the experiment's seed, where it needs it.
-
-    Searchers take the seed from `prepare`; random and grid search take it when they are made.
-    """
+    """Return the parameters of the built-in search algorithm `name` with the experiment's seed, where it needs it."""
     if SEARCHERS.find(name) is BasicVariantGenerator and not any(each in parameters for each in _SEEDS):
         return {**parameters, "seed": seed}
     return parameters

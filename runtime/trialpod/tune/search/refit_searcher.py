@@ -29,14 +29,7 @@ class RefitSearcher(LibrarySearcher):
     patience: int | None = None
 
     def _propose(self, points: list[Values], losses: list[float], pending: list[Values], seed: int) -> Values:
-        """Return a promising point.
-
-        Args:
-            points: with every dimension.
-            losses: to be minimised, one for each of these.
-            pending: points whose loss is not known yet.
-            seed: of all random numbers.
-        """
+        """Return a promising point."""
         raise NotImplementedError
 
     def _open(self) -> None:

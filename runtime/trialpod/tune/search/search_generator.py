@@ -56,19 +56,7 @@ class SearchGenerator(SearchAlgorithm):
         mode: str | None = None,
         seed: int | None = None,
     ) -> None:
-        """Set what to search; called once, before the first suggestion.
-
-        Args:
-            space: the search space with its domains; empty when the searcher brings its own.
-            num_samples: how many trials; -1 goes on for ever.
-            id_prefix: first part of the trial ids; None takes five hex digits from the seed.
-            metric: what to optimise; None leaves it to the searcher.
-            mode: "min" or "max".
-            seed: of the experiment; None takes one from the operating system.
-
-        Raises:
-            InvalidInputError: the searcher cannot search this, or is given something twice.
-        """
+        """Set what to search; called once, before the first suggestion."""
         if seed is None:
             seed = random.SystemRandom().getrandbits(_SEED_BITS)
         self._num_samples = checked_samples(num_samples)

@@ -27,15 +27,7 @@ class LearnsFromPoints(Protocol):
 
 
 def add_experiment(searcher: LearnsFromPoints, place: str | os.PathLike[str], metric: Any = None) -> int:
-    """Give a searcher the trials of the experiment at `place`; return how many it could use.
-
-    Each trial counts with its last result. One without the metric, or whose config is not in the searcher's space,
-    is left out.
-
-    Raises:
-        InvalidInputError: there is no experiment.
-        StorageError: it cannot be read.
-    """
+    """Give a searcher the trials of the experiment at `place`; return how many it could use."""
     from trialpod.storage.layout import TRIALPOD_DIR
     from trialpod.tune.location.places import experiment_place
 

@@ -51,12 +51,7 @@ class Culprit:
 
 
 def diagnose(obj: Any, name: str | None = None) -> list[Culprit]:
-    """Return what keeps `obj` from being pickled; an empty list when it can be.
-
-    Args:
-        obj: a Trainable, a config, anything.
-        name: what to call it; None takes its own name.
-    """
+    """Return what keeps `obj` from being pickled; an empty list when it can be."""
     from trialpod.protocol.pickling import dumps
 
     return _Search(dumps).run(obj, name or _name_of(obj))

@@ -44,20 +44,7 @@ def pickled(
     objects: ObjectSet | None = None,
     travels: bool = True,
 ) -> bytes:
-    """Return `obj` as a cloudpickle.
-
-    Args:
-        obj: the object.
-        what: how to call it in an error ("the Trainable train").
-        name: the expression that names it ("config"), where the culprits are listed; None takes its own name.
-        own_code: take along the code of the modules that are not installed, for a machine that does not have them.
-        objects: takes the large objects in it, which the pickle then refers to; None leaves them in the pickle.
-        travels: it goes to the trials; False: it is stored for the script that restores the experiment, in which
-            classes and functions of ``__main__`` are looked up by name.
-
-    Raises:
-        NotPicklableError: it cannot be pickled; the message lists the culprits and what to do.
-    """
+    """Return `obj` as a cloudpickle."""
     from trialpod.protocol.pickling import dumps
 
     try:
@@ -73,17 +60,7 @@ def pickled(
 
 
 def pack_trainable(trainable: Any, directory: Path, *, name: str | None = None) -> TrainableRef:
-    """Write a Trainable into a file and return the reference that trials load it by.
-
-    Args:
-        trainable: a function or a class.
-        directory: an existing folder. The file is ``trainable.pkl`` there, or has the checksum in its name if a
-            Trainable with other contents is there already.
-        name: the Trainable's name; None takes its own.
-
-    Raises:
-        NotPicklableError: it cannot be pickled; nothing has been written.
-    """
+    """Write a Trainable into a file and return the reference that trials load it by."""
     objects = ObjectSet()
     return write_trainable(packed_trainable(trainable, name=name, objects=objects), directory, objects)
 
@@ -106,13 +83,7 @@ def packed_trainable(
 
 
 def write_trainable(data: bytes, directory: Path, objects: ObjectSet | None = None) -> TrainableRef:
-    """Write the contents of a Trainable's file, on stable storage, and return the reference to it.
-
-    Args:
-        data: what `packed_trainable` returned.
-        directory: an existing folder.
-        objects: what `packed_trainable` has put the large objects into; written first.
-    """
+    """Write the contents of a Trainable's file, on stable storage, and return the reference to it."""
     if objects is not None:
         objects.write(directory)
     digest = hashlib.sha256(data).hexdigest()
@@ -125,24 +96,14 @@ def write_trainable(data: bytes, directory: Path, objects: ObjectSet | None = No
 
 
 def stored_objects(file: Path) -> list[str]:
-    """Return the checksums of the objects that a Trainable's file refers to.
-
-    Raises:
-        TrainableError: it is no such file.
-        OSError: it cannot be read.
-    """
+    """Return the checksums of the objects that a Trainable's file refers to."""
     with file.open("rb") as stream:
         header, _ = read_packed(stream.readline() + b"-")
     return [str(digest) for digest in header.get("objects", [])]
 
 
 def sweep_trainables(directory: Path, current: TrainableRef) -> None:
-    """Remove what earlier Trainables of an experiment have left in its folder, when none of its processes is alive.
-
-    Args:
-        directory: the folder that `write_trainable` wrote into.
-        current: the Trainable that the experiment goes on with.
-    """
+    """Remove what earlier Trainables of an experiment left in its folder, once its processes have ended."""
     if current.pickle is None or Path(current.pickle).parent != directory:
         return
     kept = Path(current.pickle)
@@ -168,16 +129,7 @@ def write_atomically(file: Path, data: bytes) -> None:
 
 
 def unpickled(data: bytes, where: str, *, objects: str = "") -> Any:
-    """Return the object in a packed file's contents, which must be the user's own: unpickling runs its code.
-
-    Args:
-        data: the contents.
-        where: the file, for messages.
-        objects: the folder or URI with the objects that it refers to.
-
-    Raises:
-        TrainableError: the contents are damaged, of another version of Python, or need what cannot be imported.
-    """
+    """Return the object in a packed file's contents, which must be the user's own: unpickling runs its code."""
     import pickle
 
     header, body = read_packed(data)

@@ -134,10 +134,7 @@ class ValueFiles:
         self._known: dict[int, tuple[Any, bytes | None]] = {}  # id -> object, which keeps the id taken
 
     def keep(self, space: Any) -> None:
-        """Store the large values of a search space; they are not to change from now on.
-
-        What cannot be pickled is passed over: it is refused, with its path, when a config is encoded.
-        """
+        """Store the large values of a search space; they are not to change from now on."""
         if isinstance(space, Mapping):
             for value in space.values():
                 self.keep(value)
@@ -156,12 +153,7 @@ class ValueFiles:
                 return
 
     def put(self, value: Any) -> bytes | None:
-        """Store a value and return a pickle that refers to it; None if it is small.
-
-        Raises:
-            StorageError: it cannot be written.
-            Exception: whatever the value's own code raises; it cannot be pickled.
-        """
+        """Store a value and return a pickle that refers to it; None if it is small."""
         known = self._known.get(id(value))
         if known is not None:
             return known[1]
@@ -203,12 +195,7 @@ def read_values_from(place: str, storage_options: dict[str, Any] | None = None) 
 
 
 def load_value(name: str) -> Any:
-    """Return a large value of a config; it is what a reference calls.
-
-    Raises:
-        TrainableError: it is missing or damaged.
-        StorageUnavailableError: its storage cannot be reached; trying again may help.
-    """
+    """Return a large value of a config; it is what a reference calls."""
     problem: TrainableError | None = None
     for source in reversed(_value_places.values()):
         try:
@@ -242,12 +229,7 @@ def reading_from(place: str, storage_options: dict[str, Any] | None) -> Iterator
 
 
 def fetch(digest: str) -> Any:
-    """Return the object with a checksum; it is what a reference in a pickle calls.
-
-    Raises:
-        TrainableError: it is missing or damaged.
-        StorageUnavailableError: its storage cannot be reached; trying again may help.
-    """
+    """Return the object with a checksum; it is what a reference in a pickle calls."""
     if digest not in _loaded:
         source = _source.get()
         if source is None:
@@ -259,10 +241,7 @@ def fetch(digest: str) -> Any:
 
 
 def sweep(directory: Path, keep: Iterable[str], *, now: Callable[[], float] = time.time) -> list[str]:
-    """Remove the objects in `directory` that are not in `keep`, and return their checksums.
-
-    Call it only when no process is left that may still read them.
-    """
+    """Remove the objects in `directory` that are not in `keep`, and return their checksums."""
     wanted = set(keep)
     removed = []
     for file in sorted((directory / FOLDER).glob("*")):

@@ -39,11 +39,7 @@ def trainable_name(trainable: Any) -> str:
 
 
 def inspect_trainable(trainable: Any) -> TrainableFacts:
-    """Return the facts of a Trainable.
-
-    Raises:
-        InvalidInputError: it is none, or has a signature that trials cannot call.
-    """
+    """Return the facts of a Trainable."""
     refuse_stand_ins(trainable)
     if inspect.isclass(trainable):
         return _class(trainable)
@@ -99,11 +95,7 @@ def _function(function: Any) -> None:
 
 
 def checkpoint_rules(config: CheckpointConfig, facts: TrainableFacts) -> CheckpointRules:
-    """Return the rules that a CheckpointConfig means for a Trainable.
-
-    Raises:
-        InvalidInputError: it asks for checkpoints that the Trainable does not write.
-    """
+    """Return the rules that a CheckpointConfig means for a Trainable."""
     for argument, value in (
         ("checkpoint_at_end", config.checkpoint_at_end),
         ("checkpoint_frequency", config.checkpoint_frequency),

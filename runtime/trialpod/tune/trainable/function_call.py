@@ -35,11 +35,7 @@ def is_reporter(name: str) -> bool:
 
 
 def check_call(function: Callable[..., Any]) -> dict[str, None]:
-    """Return `legacy_arguments` of a function that can be called with a config and them.
-
-    Raises:
-        SignatureError: it cannot.
-    """
+    """Return `legacy_arguments` of a function that can be called with a config and them."""
     if isinstance(function, FunctionType):
         # Importing inspect costs more than a trivial trial; plain functions are judged without it.
         code = function.__code__

@@ -21,12 +21,7 @@ _MARK = "_trialpod_old_name"
 
 
 def adopt(cls: Any, base: Any) -> None:
-    """Let the old methods of a class stand for the new ones.
-
-    Args:
-        cls: a new subclass.
-        base: `Trainable`.
-    """
+    """Let the old methods of a class stand for the new ones."""
     if "step" in cls.__dict__:
         _take_back(cls, base)
         return

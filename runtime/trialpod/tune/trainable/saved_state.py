@@ -22,11 +22,7 @@ _RETURNED = "returned"
 
 
 def write(trainable: Any, folder: str, counters: dict[str, Any]) -> str:
-    """Let a Trainable save itself into an existing folder, and return the path that it returned, or the folder.
-
-    Raises:
-        InvalidInputError: it returned something other than a dict, None or a path in the folder.
-    """
+    """Let a Trainable save itself into an existing folder, and return the path that it returned, or the folder."""
     name = type(trainable).__name__
     state = trainable.save_checkpoint(folder)
     returned = ""
@@ -124,11 +120,7 @@ def to_object(trainable: Any) -> bytes:
 
 
 def from_object(trainable: Any, data: bytes) -> None:
-    """Restore a Trainable from the bytes of `to_object`.
-
-    Raises:
-        CheckpointError: they are others.
-    """
+    """Restore a Trainable from the bytes of `to_object`."""
     import pickle
     import shutil
     import tempfile

@@ -40,14 +40,7 @@ _DEPTH = 4
 
 
 def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
-    """Return the canonical name of a sampler and its arguments.
-
-    Args:
-        given: a name ("tpe"), or a dict of it and arguments: {"name": "nsgaii", "population_size": 20}.
-
-    Raises:
-        InvalidInputError: there is no such sampler, or it has no such argument.
-    """
+    """Return the canonical name of a sampler and its arguments."""
     arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = arguments.pop("name", None)
     key = _canonical(name) if isinstance(name, str) else ""
@@ -74,16 +67,7 @@ def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
 
 
 def make_sampler(given: Any, seed: int, space: FlatSpace | None) -> Any:
-    """Return a sampler.
-
-    Args:
-        given: as `parse_sampler` takes it.
-        seed: where a sampler has one for all suggestions, such as a scrambled sequence.
-        space: for the samplers that must know all values beforehand; None when only a function knows it.
-
-    Raises:
-        InvalidInputError: it cannot be made.
-    """
+    """Return a sampler."""
     name, arguments = parse_sampler(given)
     optuna = require("optuna", "optuna>=5", "OptunaSearch")
     made = getattr(optuna.samplers, _CLASSES[name])
@@ -100,11 +84,7 @@ def make_sampler(given: Any, seed: int, space: FlatSpace | None) -> Any:
 
 
 def reseed(sampler: Any, seed: int, depth: int = _DEPTH) -> None:
-    """Make what `sampler` draws next depend on `seed` alone.
-
-    Optuna has no public call for that: `reseed_rng` takes fresh entropy. Every random state of a sampler, and of the
-    samplers inside it, is an object with an attribute ``rng`` that can be seeded.
-    """
+    """Make what `sampler` draws next depend on `seed` alone."""
     for name, part in list(vars(sampler).items()):
         kind = type(part).__name__
         if kind == "LazyRandomState":

@@ -80,11 +80,7 @@ class Dimension:
         return min(max(index * self.q, domain.lower), domain.upper)
 
     def encode(self, value: Any) -> Any:
-        """Return the number that stands for a value in a config.
-
-        Raises:
-            InvalidInputError: the domain has no such value.
-        """
+        """Return the number that stands for a value in a config."""
         if self.kind == "choice":
             return self._position(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -180,12 +176,7 @@ class FlatSpace:
         return {d.name: values.get(d.name, d.middle) for d in self.dimensions}
 
     def build(self, values: Values, rng: random.Random) -> tuple[dict[str, Any], dict[Path, Any]]:
-        """Return the config of a point, and the values of its variables by path.
-
-        Args:
-            values: numbers of the active dimensions.
-            rng: for functions in the space that draw.
-        """
+        """Return the config of a point, and the values of its variables by path."""
         filled: dict[str, Any] = self._filled(self._space, "", values)
         variant = VariantSpace(filled).variant(0, rng)
         resolved = dict(variant.resolved)
@@ -194,15 +185,7 @@ class FlatSpace:
         return variant.config, resolved
 
     def encode(self, config: Any, *, partial: bool = False) -> Values:
-        """Return the point of a config; values that are no dimension are not looked at.
-
-        Args:
-            config: nested, or with flattened names ("optimizer/lr").
-            partial: parameters may be missing.
-
-        Raises:
-            InvalidInputError: a value is not in the space, or missing.
-        """
+        """Return the point of a config; values that are no dimension are not looked at."""
         values: Values = {}
         known: dict[str, Any] = dict(config)
         for dimension in self.dimensions:

@@ -36,12 +36,7 @@ def original_space(space: Any) -> Any:
 
 
 def converted(user: str, space: dict[str, Any]) -> Any:
-    """Return a search space in the terms of the library of the searcher `user`.
-
-    Raises:
-        SearchSpaceError: the library has no counterpart for something in it.
-        InvalidInputError: the library is not installed.
-    """
+    """Return a search space in the terms of the library of the searcher `user`."""
     domains, grids = scan(space)
     if grids:
         raise SearchSpaceError(

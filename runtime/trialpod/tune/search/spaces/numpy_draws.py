@@ -117,15 +117,7 @@ class ReseededDraws(NumpyDraws):
 
 
 def generator_of(random_state: Any) -> random.Random | NumpyDraws:
-    """Return where to draw from for what Ray calls ``random_state``.
-
-    Args:
-        random_state: a seed, a generator of NumPy or of Python; None is NumPy's global one where the script uses
-            NumPy. Without NumPy, seeds are those of Python's generator.
-
-    Raises:
-        InvalidInputError: it is none of them.
-    """
+    """Return where to draw from for what Ray calls ``random_state``."""
     if isinstance(random_state, (random.Random, NumpyDraws)):
         return random_state
     if random_state is None:

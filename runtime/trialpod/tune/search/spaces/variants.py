@@ -138,17 +138,7 @@ class VariantSpace:
         return Resolver(config, rng).resolve(self._level.domains, allow_unresolved=True)
 
     def variant(self, index: int, rng: random.Random, constants: dict[Path, Any] | None = None) -> Variant:
-        """Return the variant at grid point `index`.
-
-        Args:
-            index: number of the grid point, from 0 up to `grid_count`.
-            rng: where all draws come from.
-            constants: values from `draw_constants`, which are then not drawn again.
-
-        Raises:
-            RecursiveDependencyError: `sample_from` functions wait for each other.
-            SearchSpaceError: a `sample_from` function raised, or a drawn value contains a grid.
-        """
+        """Return the variant at grid point `index`."""
         config: dict[str, Any] = copied(self._space)
         domains: list[tuple[Path, Domain]] = []
         grids: list[Path] = []
@@ -233,12 +223,7 @@ class Resolver:
         return [item for item in domains if not isinstance(item[1], Constant)]
 
     def draw(self, path: Path, domain: Domain) -> Any:
-        """Return a value of the domain that is at `path`; the config keeps the domain.
-
-        Raises:
-            RecursiveDependencyError: a function needs a value that is not known yet.
-            SearchSpaceError: the domain's function raised an exception.
-        """
+        """Return a value of the domain that is at `path`; the config keeps the domain."""
         try:
             return copied(domain.draw(self._rng, _GuardedDict(self.config, ())))
         except RecursiveDependencyError:
