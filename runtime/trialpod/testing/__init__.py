@@ -8,6 +8,5 @@ from __future__ import annotations
 
 from trialpod.testing.scheduler_contract import SchedulerContract
 from trialpod.testing.searchers import SearcherContract
-from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial, Step
 
-__all__ = ["SchedulerContract", "SearcherContract", "SimulatedExperiment", "SimulatedTrial", "Step"]
+__all__ = ["SchedulerContract", "SearcherContract"]

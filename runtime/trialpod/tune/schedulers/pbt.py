@@ -305,9 +305,7 @@ class PopulationBasedTraining(MetricScheduler):
         """Restore the population and the history."""
         self.metric, self.mode = state["metric"], state["mode"]
         self._next_sync, self._draws = state["next_sync"], state["draws"]
-        copies = state["copies"]
-        # An earlier form knew only the one that exploited last.
-        self._copies = dict(copies) if isinstance(copies, dict) else {state["copier"]: copies}
+        self._copies = dict(state["copies"])
         self._num_perturbations = state["perturbations"]
         self._policy.set_state(state["policy"])
         self._members = {}

@@ -148,9 +148,7 @@ def packed_ends(ends: dict[str, list[Any]]) -> str:
     return base64.b64encode(params_encoder.encode(ends)).decode()
 
 
-def unpacked_ends(saved: Any) -> dict[str, list[Any]]:
-    """Return what `packed_ends` got; older versions saved it as a dict or a list."""
-    if isinstance(saved, str):
-        ends: dict[str, list[Any]] = results_decoder.decode(base64.b64decode(saved))
-        return ends
-    return dict(saved) if isinstance(saved, dict) else {trial_id: [how, result] for trial_id, how, result in saved}
+def unpacked_ends(saved: str) -> dict[str, list[Any]]:
+    """Return what `packed_ends` got."""
+    ends: dict[str, list[Any]] = results_decoder.decode(base64.b64decode(saved))
+    return ends

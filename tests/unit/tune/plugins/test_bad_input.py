@@ -12,7 +12,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment
+from trialpod.testing.simulation import SimulatedExperiment
 from trialpod.tune.schedulers import create_scheduler
 from trialpod.tune.search import ConcurrencyLimiter, Repeater, create_searcher, prepare
 from trialpod.tune.stopper import create_stopper

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialpod.testing import SimulatedExperiment, SimulatedTrial, Step
+from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial, Step
 from trialpod.tune.schedulers import HyperBandForBOHB
 
 

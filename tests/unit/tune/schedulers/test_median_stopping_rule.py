@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment, SimulatedTrial, Step
+from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial, Step
 from trialpod.tune.schedulers import MedianStoppingRule
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment, SimulatedTrial
+from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial
 from trialpod.tune.schedulers import MedianStoppingRule
 from trialpod.tune.schedulers.metric_scheduler import check_mode, comparable, decoded, encoded, is_number
 

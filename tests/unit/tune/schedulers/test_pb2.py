@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment, Step
+from trialpod.testing.simulation import SimulatedExperiment, Step
 from trialpod.tune.schedulers import create_scheduler
 
 pytest.importorskip("numpy")

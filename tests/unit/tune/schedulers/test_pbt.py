@@ -10,7 +10,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment, SimulatedTrial, Step
+from trialpod.testing.simulation import SimulatedExperiment, SimulatedTrial, Step
 from trialpod.tune.schedulers import PopulationBasedTraining, PopulationBasedTrainingReplay
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment, Step
+from trialpod.testing.simulation import SimulatedExperiment, Step
 from trialpod.tune.schedulers import ASHAScheduler, ResourceChangingScheduler, create_scheduler
 
 

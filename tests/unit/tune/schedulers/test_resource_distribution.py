@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trialpod.errors import InvalidInputError
-from trialpod.testing import SimulatedExperiment
+from trialpod.testing.simulation import SimulatedExperiment
 from trialpod.tune.schedulers import DistributeResources, DistributeResourcesToTopJob, FIFOScheduler
 
 SCHEDULER = SimpleNamespace(base_trial_resources={"cpu": 1.0, "memory": 5.0})

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trialpod.testing import SchedulerContract, SimulatedExperiment, Step
+from trialpod.testing import SchedulerContract
+from trialpod.testing.simulation import SimulatedExperiment, Step
 from trialpod.tune.schedulers import FIFOScheduler, create_scheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, TrialScheduler, TrialView
 

@@ -117,10 +117,3 @@ class TestBatchState:
         assert (heard["loss"], heard["shape"], heard["path"]) == (2, (2, 3), Path("x"))
         assert math.isnan(heard["nan"])
         assert params_encoder.encode(heard) == params_encoder.encode(reported)
-
-    def test_state_of_older_versions_is_read(self) -> None:
-        recorder = self.Recorder()
-        limiter = ConcurrencyLimiter(recorder, max_concurrent=2, batch=True)
-        limiter.set_state({"live": ["b"], "held": [["a", "complete", {"loss": 1.0}]], "searcher": {}})
-        limiter.on_trial_complete("b", {"loss": 2.0})
-        assert recorder.heard == {"a": {"loss": 1.0}, "b": {"loss": 2.0}}
