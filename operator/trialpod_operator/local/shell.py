@@ -12,9 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import dataclasses
 import logging
-import math
 import os
 import signal
 import tempfile
@@ -30,26 +28,20 @@ from trialpod.storage.scratch import RUN_PREFIX, Scratch, remove_left_behind
 from trialpod.tune.callback_list import CallbackError
 from trialpod_operator.display import events
 from trialpod_operator.display.base import Display
-from trialpod_operator.display.engine_view import TrialDetails, announce, build_row, build_view
 from trialpod_operator.display.summary import Remedies
-from trialpod_operator.display.view import ExperimentView, TrialRow
-from trialpod_operator.display.words import plural
+from trialpod_operator.display.view import ExperimentView
 from trialpod_operator.engine.actions import (
     Action,
     ExperimentFinished,
     ResultsApplied,
     StartAttempt,
     StopAttempt,
-    TrialEnded,
     TrialRequeued,
 )
 from trialpod_operator.engine.events import (
     AnyEvent,
-    AttemptStarted,
     CapacityObserved,
-    CheckpointsChanged,
     Recovered,
-    ResultsReceived,
     ResumeRequested,
     RetryRequested,
     SettingsObserved,
@@ -57,17 +49,16 @@ from trialpod_operator.engine.events import (
     SuspendRequested,
 )
 from trialpod_operator.engine.lifecycle import FAILED
-from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment, Shell
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError, Replica, ReplicaStatus
 from trialpod_operator.local.callbacks import Callbacks
 from trialpod_operator.local.fork_server import ForkServer
-from trialpod_operator.local.loading import Loading
+from trialpod_operator.local.presenter import RunPresenter
 from trialpod_operator.local.processes import ProcessPool
 from trialpod_operator.local.slots import Slots
-from trialpod_operator.local.trial_output import POLL_INTERVAL_S, OutputFollower
+from trialpod_operator.local.trial_output import OutputFollower
 from trialpod_operator.local.workers import Workers
 from trialpod_operator.reports.server import Peer, ReportServer
 from trialpod_operator.reports.service import Caller, Reply, ReportService, Served, refuse
@@ -75,11 +66,8 @@ from trialpod_operator.reports.service import Caller, Reply, ReportService, Serv
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 2.0
-SHOW_INTERVAL_S = 1.0
 _SERVICE_NAME = "experiment"
 """What the trials' calls are addressed to: the experiment's own name may have characters that no URL has."""
-WAITING_S = 1.0
-"""How long an experiment that is being ended waits for its trials before it says so."""
 REPLICATION_TIMEOUT_S = 300.0
 """Maximum time that the end of a run waits for the replica in the storage to be complete."""
 
@@ -144,18 +132,15 @@ class LocalShell(Shell):
         self._replica = replica
         self._fork_server = fork_server
         self._callbacks = callbacks
-        self._output = output
-        self._details = TrialDetails(display, str(directory), self._trial_name) if display.detail > 0 else None
-        self._stopping_since: float | None = None
+        self._presenter = RunPresenter(plan, directory, display, output, self._ways)
         self._service = ReportService(self)
         self._interrupts = 0
         self._early_interrupts = 0
         self._loop: asyncio.AbstractEventLoop | None = None  # where `interrupt` may be called from other threads
         self._recovering: list[Trial] | None = None  # whose attempts ended with an earlier run of the shell
-        self._experiment: DurableExperiment
+        self._experiment: DurableExperiment  # from its opening on
         self._workers: Workers
         self._changed: asyncio.Event
-        self._loading: Loading | None = None
 
     def run(self) -> RunOutcome:
         """Run the experiment; returns when it has finished or was interrupted.
@@ -247,7 +232,7 @@ class LocalShell(Shell):
 
     def applied(self, event: AnyEvent, position: int, *, blocks: bool) -> None:
         """Show an event, and see whether it is the last."""
-        self._show_event(event)
+        self._presenter.applied(event)
         if self._over():
             self._changed.set()
 
@@ -310,12 +295,12 @@ class LocalShell(Shell):
                 remote = self._plan.remote
                 preload = asyncio.ensure_future(pool.preload(self._plan.trainable, remote.uri if remote else ""))
                 preload.add_done_callback(_log_preload)
-                self._loading = Loading(self._plan.trainable, self._display.event)
-                following = asyncio.ensure_future(self._loading.follow(preload))
+                following = asyncio.ensure_future(self._presenter.follow_import(preload))
                 stack.callback(following.cancel)
                 self._experiment = DurableExperiment(
                     self._plan, self._directory, self._clock, replica=self._replica, heartbeat_s=HEARTBEAT_INTERVAL_S
                 )
+                self._presenter.experiment = self._experiment
                 self._experiment.start(self)
                 if self._callbacks is not None:
                     self._callbacks.begin(self._experiment.journaled)
@@ -336,12 +321,12 @@ class LocalShell(Shell):
                 self._display.close()
 
     async def _drive(self) -> RunOutcome:
-        self._display.start(self._view())
-        self._give_hints()
+        self._display.start(self._presenter.view())
+        self._presenter.give_hints(self._slots)
         try:
             self._begin()
             last_shown = last_poll = time.monotonic()
-            poll_s = SHOW_INTERVAL_S if self._output is None else POLL_INTERVAL_S
+            poll_s = self._presenter.poll_interval_s
             while not self._over():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
@@ -349,19 +334,19 @@ class LocalShell(Shell):
                 now = time.monotonic()
                 if now - last_poll >= poll_s:
                     last_poll = now
-                    self._show_more()
+                    self._presenter.poll()
                 if now - last_shown >= self._display.interval_s:
                     last_shown = now
-                    self._display.update(self._view(self._display.rows))
+                    self._display.update(self._presenter.view(self._display.rows))
         except Exception as error:  # noqa: BLE001 - raised again below, once no process is left
             self._fail(error)
         if self._failure is not None:
             await self._workers.kill_all()
-            self._show_more(last=True)
+            self._presenter.poll(last=True)
             raise self._failure
         self._experiment.journaled.flush()
         await self._wait_for_exits()
-        self._show_more(last=True)
+        self._presenter.poll(last=True)
         self._end_callbacks()  # before the rest is replicated, with what they want to remember
         if self._interrupts < 2:
             await self._finish()
@@ -369,7 +354,7 @@ class LocalShell(Shell):
         if uncopied:
             self._display.event(events.warning(uncopied))
         cut_short = bool(uncopied) or not self._experiment.engine.finished
-        view = self._view(rows=None)
+        view = self._presenter.view(rows=None)
         self._display.finish(view)
         return RunOutcome(view, cut_short and self._interrupts > 0, uncopied)
 
@@ -421,47 +406,14 @@ class LocalShell(Shell):
         if not self._plan.suspend and self._experiment.engine.state.flags.suspended:
             self.apply(ResumeRequested())
         if before is not None:
-            self._compare_budget(before.num_samples)
-
-    def _compare_budget(self, before: int) -> None:
-        """Say that more trials follow, or what a budget that was not raised leaves undone."""
-        engine, now = self._experiment.engine, self._plan.settings.num_samples
-        count = len(engine.state.trials)
-        name = self._plan.settings.vocabulary.field("numSamples")
-        if 0 < before < now or now == -1 != before:
-            message = f"{name} was raised from {before:,} to {f'{now:,}' if now > 0 else 'no limit'}"
-            self._display.event(events.Event("extended", message=message, data={"from": before, "to": now}))
-        elif 0 < now < before:
-            message = f"{name} is {now} and was {before}: no trial is added, and the {plural(count, 'trial')} that "
-            message += "exist are kept" if count > 1 else "exists is kept"
-            self._display.event(events.warning(message, f"for a new experiment: {self._ways.fresh}"))
-        elif engine.finished and not engine.state.flags.stopping:
-            message = f"nothing to run: {f'all {count} trials are' if count > 1 else 'the trial is'} done"
-            remedy = f"more trials: raise {name}; all of it again: {self._ways.fresh}"
-            self._display.event(events.warning(message, remedy))
+            self._presenter.compare_budget(before.num_samples)
 
     def _recover(self) -> None:
         """Take up what an earlier run left, and say it in one line for all trials."""
         self._recovering = []
         self.apply(Recovered())
         trials, self._recovering = self._recovering, None
-        if trials:
-            kept = sum(trial.checkpoint is not None for trial in trials)
-            starts = [f"{kept:,} from the latest checkpoint"] if kept else []
-            starts += [f"{len(trials) - kept:,} from the beginning"] if kept < len(trials) else []
-            were = f"{plural(len(trials), 'trial')} {'were' if len(trials) > 1 else 'was'} running"
-            message = f"resuming after an interruption: {were} and will be restarted, {', '.join(starts)}"
-            data = {"trials": [trial.trial_id for trial in trials], "with_checkpoint": kept}
-            self._display.event(events.Event("recovered", message=message, data=data))
-
-    def _give_hints(self) -> None:
-        if self._plan.resources_of is None and (hint := self._slots.hint(self._plan.resources)):
-            fact, _, remedy = hint.partition("; ")
-            self._display.event(events.warning(fact, remedy))
-        workers = self._plan.document.get("manifest", {}).get("spec", {}).get("workers")
-        if workers:
-            fact = f"spec.workers: here each trial is one process, rank 0 of 1, not of {1 + workers['replicas']}"
-            self._display.event(events.warning(fact, "worker pods are made in a cluster only"))
+        self._presenter.recovered(trials)
 
     def _capacity(self) -> int:
         if self._plan.resources_of is not None:
@@ -495,8 +447,7 @@ class LocalShell(Shell):
     def _carry_out(self, action: Action) -> None:
         match action:
             case StartAttempt(trial=trial, attempt=attempt):
-                if self._output is not None:
-                    self._output.trial_started(trial.trial_id, self._trial_name(trial), self.log_path(trial))
+                self._presenter.attempt_starts(trial)
                 self._workers.start(trial, attempt)
             case StopAttempt(trial=trial, attempt=attempt):
                 self._workers.stop(trial, attempt)
@@ -508,65 +459,8 @@ class LocalShell(Shell):
                 self._changed.set()
         if self._recovering is not None and isinstance(action, TrialRequeued):
             self._recovering.append(action.trial)
-            return
-        self._show_action(action)
-        announcement = announce(action, self._row, self._plan.settings.metric)
-        if announcement is not None:
-            self._display.event(announcement)
-
-    # -- what a person sees --
-
-    def _show_action(self, action: Action) -> None:
-        """Show what a trial printed before something that happened to it, and what single results say."""
-        if self._output is not None:
-            match action:
-                case TrialEnded(trial=trial):
-                    self._output.trial_ended(trial.trial_id)
-                case ResultsApplied(trial=trial) if self._details is not None:
-                    self._output.refresh(trial.trial_id)
-        if self._details is not None:
-            self._details.action(action)
-
-    def _show_event(self, event: AnyEvent) -> None:
-        match event:
-            case AttemptStarted() if self._output is not None:
-                self._output.trial_running(event.trial_id, event.pid)
-            case ResultsReceived() | CheckpointsChanged() if event.committed and self._details is not None:
-                trial = self._experiment.engine.state.trials.get(event.trial_id)
-                if trial is not None:
-                    self._details.committed(trial, event.committed)
-
-    def _show_more(self, *, last: bool = False) -> None:
-        """Show what trials printed since the last call, and notices of what is not shown."""
-        if self._output is not None:
-            if last:
-                self._output.finish()
-            else:
-                self._output.poll()
-        if self._details is not None:
-            self._details.poll(last=last)
-        if not last:
-            self._tell_waiting()
-
-    def _tell_waiting(self) -> None:
-        """Say what is waited for when the experiment is being ended and trials do not hear of it."""
-        engine = self._experiment.engine
-        stopping = engine.state.flags.stopping
-        if not stopping or engine.finished:
-            self._stopping_since = None
-            return
-        now = time.monotonic()
-        if self._stopping_since is None:
-            self._stopping_since = now
-        elif now - self._stopping_since >= WAITING_S:
-            self._stopping_since = math.inf  # once
-            why = explain(stopping) or "the experiment is being ended"
-            message = f"{why}; waiting for {plural(len(engine.state.running), 'trial')} to report"
-            remedy = f"what does not report within the grace period of {self._plan.grace_s:g} s is ended"
-            self._display.event(events.warning(message, remedy))
-
-    def _trial_name(self, trial: Trial) -> str:
-        return self._experiment.journaled.trial_name(trial)
+        else:
+            self._presenter.action(action)
 
     # -- small parts --
 
@@ -592,24 +486,6 @@ class LocalShell(Shell):
 
     def _fail(self, error: BaseException) -> None:
         self._experiment.fail(error)
-
-    def _row(self, trial: Trial) -> TrialRow:
-        host = self._experiment.journaled
-        return build_row(
-            trial,
-            path=str(host.files.path(trial)),
-            name=host.trial_name(trial),
-            now=host.now(),
-            checkpoints=host.checkpoint_uri(trial),
-        )
-
-    def _view(self, rows: int | None = 0) -> ExperimentView:
-        host = self._experiment.journaled
-        engine = host.engine
-        settings = engine.state.settings or self._plan.settings
-        view = build_view(engine, settings, path=str(self._directory), now=host.now(), rows=rows, row=self._row)
-        loading = self._loading.message if self._loading is not None and not engine.finished else ""
-        return view if view.message or not loading else dataclasses.replace(view, message=loading)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
