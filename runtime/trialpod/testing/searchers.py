@@ -151,7 +151,7 @@ class SearcherContract:
             search.on_trial_complete(suggestion.trial_id, {"loss": value} if number % 3 else None)
         json.dumps(search.get_state())
 
-    def test_it_is_finished_after_the_last_sample_and_goes_on_when_there_are_more(self) -> None:
+    def test_finished_until_samples_are_added(self) -> None:
         """`num_samples` is the number of trials."""
         search = self._search(0, num_samples=2)
         assert search.total == 2
