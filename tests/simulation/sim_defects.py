@@ -25,9 +25,8 @@ from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
 from trialpod_operator.cluster.pods.reuse import Reuse
-from trialpod_operator.engine import attempts
-from trialpod_operator.engine import results as engine_results
 from trialpod_operator.engine.engine import Engine
+from trialpod_operator.engine.trial import Trial
 from trialpod_operator.experiment.durable import DurableExperiment
 from trialpod_operator.experiment.replica.journal import JournalReplica
 from trialpod_operator.experiment.replica.post_delete_cleanup import PostDeleteCleanup
@@ -110,15 +109,15 @@ def older_files_come_back(put: Put) -> None:
 def deleted_checkpoints_come_back(put: Put) -> None:
     """A late report of a checkpoint that is deleted since makes it known again."""
 
-    def keep(engine: Any, trial: Any, committed: list[Any]) -> None:
+    def add(trial: Any, committed: list[Any], now: float) -> bool:
         trial.next_checkpoint_index, before = 0, trial.next_checkpoint_index
         known = {info.name for info in trial.checkpoints}
-        right(engine, trial, [info for info in committed if info.name not in known])
+        added = right(trial, [info for info in committed if info.name not in known], now)
         trial.next_checkpoint_index = max(before, trial.next_checkpoint_index)
+        return added
 
-    right = engine_results.keep_checkpoints
-    put(engine_results, "keep_checkpoints", keep)
-    put(attempts, "keep_checkpoints", keep)
+    right = Trial.add_checkpoints
+    put(Trial, "add_checkpoints", add)
 
 
 def attempt_not_checked(put: Put) -> None:

@@ -203,7 +203,7 @@ class SimPool:
     async def start(self) -> None:
         await asyncio.sleep(self._random.random() * 0.2)
 
-    async def preload(self, _ref: Any) -> str:
+    async def preload(self, _ref: Any, _storage_uri: str = "") -> str:
         return ""
 
     def spawn(
