@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from trialpod.storage.base import (
     StorageUnavailableError,
 )
 from trialpod.storage.registry import open_storage
+from trialpod.storage.s3.client import S3Client
 from trialpod.storage.s3.storage import S3Storage
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
@@ -82,6 +84,23 @@ def test_everything_works_over_http_and_https_with_both_styles_of_address(
         return
     used = server if scheme == "http" else secure
     round_trip(used.storage(f"s3://by-{addressing}/x", addressing=addressing, **SMALL_PARTS), large)
+
+
+def test_dialed_server_needs_no_address(secure: MinioServer, large: Path) -> None:
+    """By a port-forward, say: the certificate and the signature are for the server's own name."""
+    options = secure.options(endpoint=f"https://{DOMAIN}:1", addressing="path", **SMALL_PARTS).resolved({})
+    dialed: list[float] = []
+
+    def dial(timeout_s: float) -> socket.socket:
+        dialed.append(timeout_s)
+        return socket.create_connection(("127.0.0.1", secure.port))
+
+    client = S3Client("dialed", options, credentials=secure.keys, dial=dial)
+    try:
+        round_trip(S3Storage.open("s3://dialed/x", client=client), large)
+        assert set(dialed) == {options.connect_timeout_s}
+    finally:
+        client.close()
 
 
 def test_a_value_is_replaced_read_in_part_and_removed(storage: S3Storage) -> None:

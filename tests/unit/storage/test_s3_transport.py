@@ -47,6 +47,25 @@ print([name for name in ("minio", "urllib3", "ssl") if name in sys.modules])
             S3Storage(S3Client("bucket", options, credentials=Keys())).read("key")
 
 
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        (StorageOptions(region="eu-west-1"), "https://my-bucket.s3.eu-west-1.amazonaws.com/a%20b/c?uploadId=x%2F"),
+        (StorageOptions(endpoint="http://minio:9000"), "http://minio:9000/my-bucket/a%20b/c?uploadId=x%2F"),
+        (StorageOptions(endpoint="http://[::1]:9000"), "http://[::1]:9000/my-bucket/a%20b/c?uploadId=x%2F"),
+        (
+            StorageOptions(endpoint="https://s3.site", addressing="virtual"),
+            "https://my-bucket.s3.site/a%20b/c?uploadId=x%2F",
+        ),
+    ],
+)
+def test_address_of_an_object(options: StorageOptions, url: str) -> None:
+    from trialpod.storage.s3.transport import Transport
+
+    transport = Transport(options.resolved({}), Keys().get, lambda: 0.0, None)
+    assert transport.url("PUT", "my-bucket", "a b/c", {"uploadId": "x/"}) == url
+
+
 class TestConnections:
     def test_client_in_a_cycle_closes_them(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
