@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +27,33 @@ class FilePart:
     start: int
     length: int
 
+    def __iter__(self) -> Iterator[FilePart]:
+        """Yield itself, as the only piece that urllib3 hands to the connection to send."""
+        yield self
+
+    def fileno(self) -> int:
+        """Return the descriptor, for sendfile(2)."""
+        return self.descriptor
+
+    def send(self, connection: socket.socket) -> None:
+        """Send the bytes, by sendfile(2) where the connection is not encrypted.
+
+        With a training that keeps the interpreter busy each step waits for the interpreter lock: a loop of `read` and
+        `sendall` in steps of 256 kB took 1.2 to 1.3 times as long.
+
+        Raises:
+            ShortFileError: the file is shorter than the part.
+        """
+        if type(connection) is socket.socket:
+            if self.length and connection.sendfile(self, self.start, self.length) < self.length:  # type: ignore[arg-type]
+                raise ShortFileError
+            return
+        reader = self.reader()
+        while piece := reader.read(_STEP):
+            connection.sendall(piece)
+
     def reader(self) -> PartReader:
-        """Return what reads them from the beginning; each try of a request takes a new one."""
+        """Return what reads them from the beginning."""
         return PartReader(self)
 
     def checksum(self, local: Path) -> int:

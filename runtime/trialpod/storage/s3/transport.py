@@ -35,8 +35,6 @@ from trialpod.storage.s3.files import FilePart
 from trialpod.storage.s3.routes import Dial
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
-SEND_BYTES = 256 * 1024
-
 _UNACKNOWLEDGED_MS = 20_000
 """Maximum time that sent data stays unacknowledged; TCP by itself retries for a quarter of an hour."""
 _KEEPALIVE_S = 10
@@ -68,7 +66,6 @@ class Transport(urllib3.PoolManager):
             num_pools=4,
             maxsize=options.parallelism,
             block=True,
-            blocksize=SEND_BYTES,
             retries=False,
             timeout=urllib3.Timeout(connect=options.connect_timeout_s, read=options.timeout_s),
             **tls,
@@ -97,9 +94,8 @@ class Transport(urllib3.PoolManager):
             HTTPError: of urllib3: there is no complete answer.
         """
         signed = self._signed(method, url, dict(headers or {}), body)
-        sent = body.reader() if isinstance(body, FilePart) else body
         options |= {"decode_content": False}
-        response = super().urlopen(method, url, redirect=False, body=sent, headers=signed, **options)
+        response = super().urlopen(method, url, redirect=False, body=body, headers=signed, **options)
         if 200 <= response.status < 300:
             return response
         data = response.data
@@ -194,9 +190,15 @@ def _pool_classes(dial: Dial | None) -> dict[str, type[HTTPConnectionPool]]:
         def _new_conn(self) -> socket.socket:
             return connected(self)
 
+        def send(self, data: Any) -> None:
+            data.send(self.sock) if isinstance(data, FilePart) else super().send(data)
+
     class Tls(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
             return connected(self)
+
+        def send(self, data: Any) -> None:
+            data.send(self.sock) if isinstance(data, FilePart) else super().send(data)
 
     class PlainPool(HTTPConnectionPool):
         ConnectionCls = Plain
