@@ -18,9 +18,10 @@ from trialpod.storage.checkpoints import remote
 from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.tune.session import Session
-from trialpod_operator.cluster import deletion
+from trialpod_operator.cluster import deletion, experiment_controller, experiment_plan
 from trialpod_operator.cluster.controller import Controller
 from trialpod_operator.cluster.experiment_controller import ExperimentController
+from trialpod_operator.cluster.experiment_storage import ExperimentStorage
 from trialpod_operator.cluster.pods import bindings, reuse
 from trialpod_operator.cluster.pods.diagnostics import AttemptEndings
 from trialpod_operator.cluster.pods.group import Group
@@ -238,7 +239,7 @@ def experiments_mixed_up(put: Put) -> None:
 
 def one_folder_for_all(put: Put) -> None:
     """All experiments of an operator work in the same folder."""
-    put(ExperimentController, "_work_dir", property(lambda self: Path(self._services.options.work_dir) / "here"))
+    put(ExperimentStorage, "work_dir", property(lambda self: Path(self._services.options.work_dir) / "here"))
 
 
 def namespaces_overlooked(put: Put) -> None:
@@ -256,7 +257,8 @@ def namespaces_overlooked(put: Put) -> None:
 
 def a_place_is_anybodys(put: Put) -> None:
     """What is stored is gone on with, whoever stored it."""
-    put(ExperimentController, "_refuse_other", lambda _self, _experiment, _stored: None)
+    for module in (experiment_plan, experiment_controller):
+        put(module, "refuse_other", lambda *_: None)
 
 
 def deleted_whosever_it_is(put: Put) -> None:

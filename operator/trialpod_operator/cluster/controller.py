@@ -59,7 +59,7 @@ class Controller:
             kube,
             options,
             self.cache,
-            add=self.queue.add,
+            enqueue=self.queue.add,
             enqueue_soon=lambda key: self.queue.add_later(key, CHANGE_S),
             clock=monotonic_epoch(clock),
             authority=authority,

@@ -1,19 +1,15 @@
-"""Brings one TuneExperiment from what its manifest says to what is: opens it, runs its trials, tells how it stands.
+"""Reconciles one TuneExperiment: opens its engine, gives it the spec, keeps its pods, writes its status.
 
-`reconcile` is the only thing that changes anything in the cluster, and is never called twice at a time for one
-experiment. It may be called at any moment: it looks at the object, at the engine and at the pods, and does what is
-missing. What it cannot do it says in the status, and comes back later.
-
-The one writer of the statuses of the experiment and its trials. Owned by the event loop.
+Level-based: `reconcile` compares the object, the engine and the pods, does what is missing, and may be called at any
+time; it never runs concurrently for one experiment, and nothing else changes the cluster. What it cannot do becomes a
+`Problem` in the status, and is retried. Owned by the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,12 +20,11 @@ from trialpod.protocol.messages import (
     AssignmentRequest,
     AttemptEnd,
     CredentialsAnswer,
-    TrainableRef,
 )
 from trialpod.storage.base import StorageCredentialsError, StorageDeniedError, StorageUnavailableError
 from trialpod.storage.registry import open_storage
 from trialpod_operator.api.api_errors import ApiError
-from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
+from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
@@ -38,12 +33,20 @@ from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
 from trialpod_operator.cluster.deletion import delete_stored
+from trialpod_operator.cluster.experiment_plan import (
+    TRAINABLE_NAME,
+    make_plan,
+    refuse_other,
+    trainable_change,
+    with_stored_trainable,
+)
+from trialpod_operator.cluster.experiment_storage import ExperimentStorage
 from trialpod_operator.cluster.key_issuer import KeyIssuer
 from trialpod_operator.cluster.kube import gather_all
 from trialpod_operator.cluster.metrics.account import Account, AccountView
 from trialpod_operator.cluster.metrics.instruments import STORAGE_ERRORS
 from trialpod_operator.cluster.pods.bindings import PodBindings
-from trialpod_operator.cluster.pods.build import GPU, ObjectRef, grace_seconds, module_file
+from trialpod_operator.cluster.pods.build import GPU, ObjectRef
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.services import Services
@@ -51,6 +54,7 @@ from trialpod_operator.cluster.shell import ClusterShell
 from trialpod_operator.cluster.status.conditions import Problem
 from trialpod_operator.cluster.status.events import changes
 from trialpod_operator.cluster.status.writer import StatusWriter
+from trialpod_operator.cluster.storage_access import StoragePlace
 from trialpod_operator.cluster.stored_manifest import check_stored
 from trialpod_operator.engine.actions import Action
 from trialpod_operator.engine.events import (
@@ -62,41 +66,39 @@ from trialpod_operator.engine.events import (
     SuspendRequested,
 )
 from trialpod_operator.engine.trial import ERROR
-from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
-from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage, plan_from_manifest
+from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError
-from trialpod_operator.experiment.stored import fixed_changes, replace_stored
+from trialpod_operator.experiment.stored import replace_stored
 from trialpod_operator.reports.service import Caller, Served
 
 logger = logging.getLogger(__name__)
 
-STORAGE_PATIENCE_S = 5.0
-"""How long one operation on the storage is tried again. What copies there tries for ever, and the status says so."""
+STORAGE_RETRY_S = 5.0
+"""Maximum time to retry one operation of an opening. The replica retries forever, and the status says so."""
 
-SECRET_EVERY_S = 60.0
-"""How often the keys of the storage are read again."""
-
-SETTLE_WITHIN_S = 5.0
-"""So long a look at an experiment waits for the storage to take what was decided."""
+COMMIT_TIMEOUT_S = 5.0
+"""Maximum time that one pass waits for the storage to commit."""
 
 FINISH_TIMEOUT_S = 10.0
 """Maximum time to wait for a storage to take the last snapshot of an experiment that has finished."""
 
 
 RETRY_S = 10.0
-"""When to look again at what somebody else has to put right, and no watch will tell of."""
+"""Poll interval of what somebody has to correct outside of the watched objects."""
 
-OPENINGS = 5
-"""So often in a row an experiment's journal may be found in pieces: another operator may just be replacing them."""
+MAX_FENCED_OPENINGS = 5
+"""Maximum number of fenced openings in a row before the journal counts as damaged: another operator may be ending."""
 
 
 class StorageEmptiedError(StorageError):
-    """What the storage held of an experiment that has begun is not there any more."""
+    """The storage no longer holds an experiment that has begun."""
 
-
-TRAINABLE_NAME = "trainable_name"
-"""Key of the document under which the name in the directories of trials is kept, once the Trainable was corrected."""
+    def __init__(self, uri: str, start_again: str) -> None:
+        super().__init__(
+            f"{uri} is empty, and this experiment had begun there: its journal, results and checkpoints were "
+            f"removed. Restore them from a backup to resume it; or start it again without them: {start_again}"
+        )
 
 
 class ExperimentController:
@@ -125,8 +127,7 @@ class ExperimentController:
         self._tried = False  # to open it
         self._fenced_openings = 0  # in a row
         self._applied = -1  # generation whose settings the engine has
-        self._secret_files: dict[str, bytes] = {}
-        self._secret_read_at = 0.0
+        self._storage = ExperimentStorage(key, uid, services)
         self._code = ConfigMapCode()
         self._issuer: KeyIssuer | None = None  # when pods do not have the storage's keys themselves
         self._broken: BaseException | None = None
@@ -215,59 +216,66 @@ class ExperimentController:
     # -- reconcile --
 
     async def reconcile(self, item: Mapping[str, Any]) -> float | None:
-        """Do what is missing; return in how many seconds to look again.
+        """Do what is missing; return in how many seconds to come back.
 
         Args:
             item: the TuneExperiment as it was last seen.
         """
         self._writer.observe(item)
+        # A broken engine (fenced, or without its journal) is reopened from the storage.
         if self._broken is not None:
             self._broken = None
-            await self.close()  # it is opened anew, from the storage
+            await self.close()
+        # A deleted object only loses its data and its finalizer.
         if item["metadata"].get("deletionTimestamp"):
             return await self._delete(item)
+        # The spec is validated once per generation; an invalid one leaves the experiment as it is.
         self._check(item)
-        again: float | None = None
         over = not self.open and self._writer.finished_as_observed(item)
         problem = None if over else self._refused
+        again: float | None = None
+        # Open it, bring engine and pods in line with the spec, close it at its end.
         if problem is None:
             was_open = self.open
             try:
-                again = await self._drive(item)
+                again = await self._advance(item)
                 self._fenced_openings = 0
-            except storage_access.StorageProblemError as error:
-                problem, again = Problem(reason=error.reason, message=str(error), stalled=True), RETRY_S
-            except (StorageCredentialsError, StorageDeniedError) as error:
-                STORAGE_ERRORS.inc()
-                self._secret_read_at = 0.0  # corrected keys are to be found at the next look
-                problem, again = Problem(reason=Reason.REFUSED, message=str(error), stalled=True), RETRY_S
-            except StorageUnavailableError as error:
-                STORAGE_ERRORS.inc()
-                message = f"{error}; it goes on as soon as the storage answers"
-                problem, again = Problem(reason=Reason.STORAGE_UNAVAILABLE, message=message), RETRY_S
-            except FencedError as error:
-                logger.warning("%s is opened anew: %s", self.key, error)
-                await self.close()
-                again = 1.0
-                self._fenced_openings += not was_open
-                if self._fenced_openings > OPENINGS:
-                    remedy = "restore what is missing from a backup; or remove the rest and start again: "
-                    remedy += self._again if self._writer.has_begun else "it then begins by itself"
-                    problem = Problem(reason=Reason.JOURNAL_DAMAGED, message=f"{error}; {remedy}", stalled=True)
-                    again = RETRY_S
-            except StorageEmptiedError as error:
-                problem, again = Problem(reason=Reason.STORAGE_EMPTIED, message=str(error), stalled=True), RETRY_S
-            except (StorageError, InvalidInputError) as error:
-                problem, again = Problem(reason=Reason.REFUSED, message=str(error), stalled=True), RETRY_S
-        if problem is None and self._issuer is not None and self.open:
-            problem = self._issuer.problem
+            except (StorageError, InvalidInputError, FencedError, storage_access.StorageProblemError) as error:
+                problem, again = await self._problem_of(error, was_open=was_open)
         if problem is None and self.open:
-            problem = self._held_back
+            problem = (self._issuer.problem if self._issuer is not None else None) or self._held_back
+        # The status last: pods do not wait for it, and it says what the steps before have found.
         refused = problem is not None and problem is self._refused
         next_write = await self._writer.write(
             self._experiment, self._durable, self._bindings, problem, refused=refused
         )
         return _soonest(again, next_write, self._time_to_live(item))
+
+    async def _problem_of(self, error: Exception, *, was_open: bool) -> tuple[Problem | None, float]:
+        """Return what the status says about an error, None for nothing, and in how many seconds to try again."""
+        reason, message, stalled = Reason.REFUSED, str(error), True
+        match error:
+            case storage_access.StorageProblemError():
+                return Problem(reason=error.reason, message=message, stalled=True), RETRY_S
+            case StorageCredentialsError() | StorageDeniedError():
+                STORAGE_ERRORS.inc()
+                self._storage.expire_keys()
+            case StorageUnavailableError():
+                STORAGE_ERRORS.inc()
+                reason, stalled = Reason.STORAGE_UNAVAILABLE, False
+                message += "; it goes on as soon as the storage answers"
+            case FencedError():
+                logger.warning("reopening %s: %s", self.key, error)
+                await self.close()
+                self._fenced_openings += not was_open
+                if self._fenced_openings <= MAX_FENCED_OPENINGS:
+                    return None, 1.0
+                reason = Reason.JOURNAL_DAMAGED
+                message += "; restore what is missing from a backup; or remove the rest and start again: "
+                message += self._again if self._writer.has_begun else "it then begins by itself"
+            case StorageEmptiedError():
+                reason = Reason.STORAGE_EMPTIED
+        return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
 
     async def close(self) -> None:
         """Let go of the experiment; everything committed stays, and so do its pods."""
@@ -298,28 +306,46 @@ class ExperimentController:
         except storage_access.StorageProblemError as error:
             self._refused = Problem(reason=error.reason, message=str(error), stalled=True)
 
-    async def _drive(self, item: Mapping[str, Any]) -> float | None:
-        """Open the experiment if it is to run, and let its trials run."""
+    async def _advance(self, item: Mapping[str, Any]) -> float | None:
+        """Open the experiment if it is to run, and advance it; return in how many seconds to come back."""
         experiment = self._experiment
         if experiment is None or self._refused is not None:
             return None
+        # Open the engine; a finished experiment stays closed unless it has left pods behind.
         if self._durable is None:
             if self._writer.finished_as_observed(item):
-                if not self._pods_of_before():
+                if not self._leftover_pods():
                     return None
-                if not await self._open_again(experiment):
-                    return await self._tidy_up()
+                if not await self._open_finished(experiment):
+                    return await self._delete_leftover_pods()
+            elif not await self._update_finalizer(item, experiment):
+                return None  # it was deleted before it had data
             else:
-                if not await self._finalizer(item, experiment):
-                    return None  # it was deleted before its data could be held: it is to have none
                 await self._open(experiment)
         elif self._applied != self._generation:
-            await self._finalizer(item, experiment)  # the policy may be another one now
-        await self._refresh_secret(experiment)
+            await self._update_finalizer(item, experiment)  # deletionPolicy may have changed
+        # Follow corrected keys, a corrected Trainable and the ConfigMap's code.
+        await self._refresh_keys(experiment)
         experiment = await self._follow_trainable(experiment)
-        await self._look_at_code(experiment)
+        await self._compare_code(experiment)
+        # Give the engine what users ask for.
         durable, bindings = self._ready()
-        begins = self._applied == -1
+        first_pass = self._applied == -1
+        self._apply_requests(item, experiment, durable)
+        # In the first pass its starts are committed before the pods are reconciled: they are created at once.
+        if first_pass:
+            await durable.wait_committed(COMMIT_TIMEOUT_S)
+        # Bring the pods in line with the engine.
+        again = await bindings.reconcile()
+        # Close it when all has ended.
+        if durable.engine.finished and not bindings.under_way:
+            return await self._finish(experiment, durable, bindings)
+        return again
+
+    def _apply_requests(
+        self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment
+    ) -> None:
+        # Settings first: a retry starts as many trials as they allow.
         if self._applied != self._generation:
             self._apply_spec(item, experiment, durable)
         if self._corrected:
@@ -327,32 +353,31 @@ class ExperimentController:
             if not stop_is_asked(item["metadata"]):
                 durable.apply(RetryRequested(from_scratch=True, cut_short=True))
         self._retry_on_request(item, durable)
+        # Stopping last: it ends what a retry has queued.
         self._stop_on_request(item, durable)
-        if begins:
-            await durable.wait_committed(
-                SETTLE_WITHIN_S
-            )  # so that the first pods are made in this look, before any status
-        again = await bindings.reconcile()
-        if durable.engine.finished and not bindings.under_way:
-            if self._held_back is not None:
-                return 0.0  # nothing runs now: the next look decides on the Trainable
-            # Whatever ends the experiment is committed and written down before its memory is given up.
-            if not await durable.wait_committed(SETTLE_WITHIN_S):
-                return 1.0
-            # Once it says that it is over, nobody opens it again: its files have to be in the storage by then.
-            if not durable.files_stored:
-                return 0.5
-            if await self._writer.write_final(experiment, durable, bindings) and not bindings.pods_left:
-                bindings.assignments.close()
-                if problem := await durable.finish(FINISH_TIMEOUT_S):
-                    logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
-                durable.close()
-                self.account(self._services.clock())  # the last that is shown of it
-                self._durable = self._bindings = None
-                logger.info("%s has finished", self.key)
-                return None
+
+    async def _finish(
+        self, experiment: TuneExperiment, durable: DurableExperiment, bindings: PodBindings
+    ) -> float | None:
+        if self._held_back is not None:
+            return 0.0  # no attempt runs now, so the next pass can change the Trainable
+        # The end is committed before the status shows it.
+        if not await durable.wait_committed(COMMIT_TIMEOUT_S):
             return 1.0
-        return again
+        # A finished experiment is not reopened, so its files are stored before the status says so.
+        if not durable.files_stored:
+            return 0.5
+        # The memory goes last: the status and the logs of the last pods are written from it.
+        if not await self._writer.write_final(experiment, durable, bindings) or bindings.pods_left:
+            return 1.0
+        bindings.assignments.close()
+        if problem := await durable.finish(FINISH_TIMEOUT_S):
+            logger.warning("the last snapshot of %s is not stored, its journal is: %s", self.key, problem)
+        durable.close()
+        self.account(self._services.clock())  # the last that metrics show of it
+        self._durable = self._bindings = None
+        logger.info("%s has finished", self.key)
+        return None
 
     # -- a corrected Trainable --
 
@@ -370,20 +395,20 @@ class ExperimentController:
         """
         durable, _ = self._ready()
         wanted = self._wanted or experiment
-        running = _pinned(wanted, durable.plan.document)
+        running = with_stored_trainable(wanted, durable.plan.document)
         self._held_back, self._writer.trainable_differs = None, running is not wanted
         if running is wanted:
             return wanted
         self._experiment = running
-        self._refuse_other(running, durable.plan.document)
-        if not await durable.wait_committed(SETTLE_WITHIN_S):
+        refuse_other(running, self._namespace, durable.plan.document)
+        if not await durable.wait_committed(COMMIT_TIMEOUT_S):
             self._held_back = Problem(
                 reason=Reason.CHANGE_PENDING, message="spec.trainable was changed; waiting for the storage"
             )
             return running
         state = durable.engine.state
         if state.reported:
-            message = _refused_change(running, wanted)
+            message = trainable_change(running, wanted)
             self._held_back = Problem(reason=Reason.REFUSED, message=message, stalled=True)
             if durable.engine.finished:
                 raise InvalidInputError(message)
@@ -407,10 +432,10 @@ class ExperimentController:
         known["manifest"] = msgspec.to_builtins(wanted)
         known.setdefault(TRAINABLE_NAME, durable.plan.settings.trainable_name)
         await self._code.read(self._services.kube, self._namespace, wanted.spec.trainable)
-        place = self._place(wanted)
+        place = self._storage.place(wanted)
         document = self._plan(wanted, place, known).document
         await self.close()
-        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
+        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
         def replace() -> None:
             replace_stored(open_storage(place.uri, patient), document)
@@ -421,7 +446,7 @@ class ExperimentController:
         self._corrected = True
         await self._open(wanted)
 
-    def _pods_of_before(self) -> list[Object]:
+    def _leftover_pods(self) -> list[Object]:
         """Return the pods that a finished experiment has left, because the operator was away in that moment."""
         return [
             pod
@@ -430,7 +455,7 @@ class ExperimentController:
             and names.LOG_KEPT_ANNOTATION not in (pod["metadata"].get("annotations") or {})
         ]
 
-    async def _open_again(self, experiment: TuneExperiment) -> bool:
+    async def _open_finished(self, experiment: TuneExperiment) -> bool:
         """Open a finished experiment to put its last pods away with their logs; return whether that is possible."""
         try:
             await self._open(experiment, only_stored=True)
@@ -441,9 +466,9 @@ class ExperimentController:
             return False
         return True
 
-    async def _tidy_up(self) -> float | None:
+    async def _delete_leftover_pods(self) -> float | None:
         """Delete pods that a finished experiment has left, as they are."""
-        for pod in self._pods_of_before():
+        for pod in self._leftover_pods():
             metadata = pod["metadata"]
             await self._services.kube.delete(
                 paths.pods(self._namespace), metadata["name"], uid=metadata.get("uid", "")
@@ -460,15 +485,15 @@ class ExperimentController:
         # No pod begins without the authority. What could not be opened may be tried again for days, without a write.
         again, self._tried = self._tried, True
         if again:
-            await self._refresh_secret(experiment)
+            await self._refresh_keys(experiment)
         else:
-            await gather_all(services.publish_authority(self._namespace), self._refresh_secret(experiment))
-        place = self._place(experiment)
-        issuer = self._issuer_for(experiment, place)
+            await gather_all(services.publish_authority(self._namespace), self._refresh_keys(experiment))
+        place = self._storage.place(experiment)
+        issuer = self._storage.key_issuer(experiment, place)
         if issuer is not None and not only_stored and not self._services.cache.has_trials(self.key):
             await issuer.check()  # later it must not hold up trials that go on with the keys that they have
-        directory = self._work_dir
-        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_PATIENCE_S)
+        directory = self._storage.work_dir
+        patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
         begun = self._writer.has_begun
         await self._code.read(services.kube, self._namespace, experiment.spec.trainable)
@@ -477,9 +502,9 @@ class ExperimentController:
             if stored is None and only_stored:
                 raise StorageError(f"{place.uri} holds no experiment any more")
             if stored is None and begun:
-                raise self._emptied(place.uri)
+                raise StorageEmptiedError(place.uri, self._again)
             # What an object that was deleted has left is continued only by one that is the same.
-            return self._plan(_pinned(experiment, stored or {}) if begun else experiment, place, stored)
+            return self._plan(with_stored_trainable(experiment, stored or {}) if begun else experiment, place, stored)
 
         def opening() -> DurableExperiment:
             remove_in_background(directory)  # the storage has all that counts
@@ -489,7 +514,7 @@ class ExperimentController:
         durable = await asyncio.get_running_loop().run_in_executor(None, opening)
         try:
             if begun and durable.engine.state.settings is None:
-                raise self._emptied(place.uri)
+                raise StorageEmptiedError(place.uri, self._again)
             if again:
                 await services.publish_authority(self._namespace)
             await services.list_children(self.key)
@@ -497,7 +522,7 @@ class ExperimentController:
             durable.close()
             raise
         wanted = self._wanted or experiment
-        self._experiment = experiment = _pinned(wanted, durable.plan.document)
+        self._experiment = experiment = with_stored_trainable(wanted, durable.plan.document)
         self._writer.trainable_differs = experiment is not wanted
         self._shell = ClusterShell(self._perform, self._on_broken, lambda: services.enqueue_soon(self.key))
         durable.start(self._shell)
@@ -517,7 +542,7 @@ class ExperimentController:
         )
 
         def enqueue() -> None:
-            services.add(self.key)
+            services.enqueue(self.key)
 
         bindings = PodBindings(
             self.key,
@@ -535,86 +560,21 @@ class ExperimentController:
             durable.apply(Recovered(live=bindings.live_attempts()))
             logger.info("%s goes on: %d records replayed", self.key, durable.journaled.replayed)
 
-    def _emptied(self, uri: str) -> StorageEmptiedError:
-        return StorageEmptiedError(
-            f"{uri} is empty, and this experiment had begun there: its journal, results and checkpoints were "
-            f"removed. Restore them from a backup, and it goes on; or start it again without them: {self._again}"
-        )
-
     @property
     def _again(self) -> str:
         return f"kubectl -n {self._namespace} delete te {self._name}, and apply it again"
 
     def _plan(
-        self, experiment: TuneExperiment, place: storage_access.StoragePlace, stored: Mapping[str, Any] | None
+        self, experiment: TuneExperiment, place: StoragePlace, stored: Mapping[str, Any] | None
     ) -> ExperimentPlan:
-        if stored is not None:
-            self._refuse_other(experiment, stored)
         code = self._code.pinned(experiment.spec.trainable, stored)
-        plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code))
-        document = {**plan.document, "storage": place.uri, "namespace": self._namespace}
-        settings = plan.settings
-        if stored is not None and isinstance(name := stored.get(TRAINABLE_NAME), str):
-            document[TRAINABLE_NAME] = name
-            settings = msgspec.structs.replace(settings, trainable_name=name)
-        if code is not None:
-            document[CODE] = code
-        return dataclasses.replace(
-            plan,
-            settings=settings,
-            remote=RemoteStorage(uri=place.uri, options=place.pods),
-            grace_s=grace_seconds(experiment.spec),
-            document=document,
-        )
+        return make_plan(experiment, place, self._namespace, stored, code)
 
-    def _refuse_other(self, experiment: TuneExperiment, stored: Mapping[str, Any]) -> None:
-        storage = experiment.spec.storage
-        where = f"{storage.uri.rstrip('/')}/{experiment.name}" if storage is not None else ""
-        if stored.get("namespace", self._namespace) != self._namespace:
-            raise InvalidInputError(
-                f"{where} holds an experiment of namespace {stored['namespace']}; "
-                "use another spec.storage.uri or metadata.name"
-            )
-        before = (stored.get("manifest") or {}).get("spec", {})
-        changed = fixed_changes(before, msgspec.to_builtins(experiment)["spec"])
-        if before and changed:
-            raise InvalidInputError(
-                f"{where} holds an earlier experiment of this name whose {', '.join(changed)} "
-                f"{'are' if len(changed) > 1 else 'is'} different; give this one another metadata.name, or delete "
-                "the stored one (spec.storage.deletionPolicy: Delete does that together with the resource)"
-            )
-
-    def _place(self, experiment: TuneExperiment) -> storage_access.StoragePlace:
-        rules = self._services.options.storage_rules
-        return storage_access.place(experiment, self._secret_dir, self._secret_files, rules)
-
-    def _issuer_for(self, experiment: TuneExperiment, place: storage_access.StoragePlace) -> KeyIssuer | None:
-        if place.scoped is None:
-            return None
-        pickle = experiment.spec.trainable.pickle
-        return KeyIssuer(
-            self.key,
-            place.uri,
-            place.own,
-            place.scoped,
-            pickle.uri if pickle is not None else "",
-            lambda: self._services.add(self.key),
-        )
-
-    async def _refresh_secret(self, experiment: TuneExperiment) -> None:
-        storage = experiment.spec.storage
-        assert storage is not None
-        now = self._services.clock()
+    async def _refresh_keys(self, experiment: TuneExperiment) -> None:
         refused = self._durable is not None and self._durable.keys_refused
-        interval = RETRY_S if refused else SECRET_EVERY_S
-        if not storage.credentials_secret or (self._secret_files and now - self._secret_read_at < interval):
-            return
-        secret = await self._services.kube.get(paths.secrets(self._namespace), storage.credentials_secret)
-        self._secret_files = storage_access.secret_data(storage, secret)
-        self._secret_read_at = now
-        storage_access.write_secret(self._secret_dir, self._secret_files)
+        await self._storage.refresh_keys(experiment, refused=refused)
 
-    async def _look_at_code(self, experiment: TuneExperiment) -> None:
+    async def _compare_code(self, experiment: TuneExperiment) -> None:
         """Tell when the code in a ConfigMap is not what trials run any more."""
         durable = self._durable
         if durable is None or experiment.spec.trainable.config_map_ref is None:
@@ -629,7 +589,7 @@ class ExperimentController:
     def _apply_spec(self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment) -> None:
         plan = durable.plan
         if plan.settings.name:
-            place = self._place(experiment)
+            place = self._storage.place(experiment)
             plan = self._plan(experiment, place, durable.plan.document)
         flags, before = durable.engine.state.flags, durable.engine.state.settings
         if before is not None:
@@ -675,12 +635,12 @@ class ExperimentController:
         if self._bindings is not None:
             self._bindings.perform(action)
         self._writer.note_action(action)
-        self._services.add(self.key)
+        self._services.enqueue(self.key)
 
     def _on_broken(self, error: BaseException) -> None:
         logger.warning("%s is opened anew: %s", self.key, error)
         self._broken = error
-        self._services.add(self.key)
+        self._services.enqueue(self.key)
 
     # -- the end --
 
@@ -698,7 +658,7 @@ class ExperimentController:
             return RETRY_S
         return left
 
-    async def _finalizer(self, item: Mapping[str, Any], experiment: TuneExperiment) -> bool:
+    async def _update_finalizer(self, item: Mapping[str, Any], experiment: TuneExperiment) -> bool:
         """Have the finalizer on the object exactly when its data is to go with it; return False if it is gone."""
         storage = experiment.spec.storage
         wanted = storage is not None and storage.deletion_policy == "Delete"
@@ -722,62 +682,17 @@ class ExperimentController:
         if self._deleting_since is None:
             await self._services.list_children(self.key)  # an operator that has just begun has not seen all pods
             self._deleting_since = now
-        return await delete_stored(self._services, self.key, item, self._secret_dir, now - self._deleting_since)
-
-    @property
-    def _work_dir(self) -> Path:
-        return Path(self._services.options.work_dir) / "experiments" / self.uid
-
-    @property
-    def _secret_dir(self) -> Path:
-        return Path(self._services.options.work_dir) / "keys" / self.uid
+        return await delete_stored(self._services, self.key, item, self._storage.keys_dir, now - self._deleting_since)
 
     def remove_files(self) -> None:
         """Remove what this experiment has on the operator's disk."""
-        remove_in_background(self._work_dir)
-        storage_access.remove_secret(self._secret_dir)
+        self._storage.remove_files()
 
 
 def queue_of(experiment: TuneExperiment) -> str:
     """Return the queue that an experiment's pods wait in, "" when there is none."""
     given = (experiment.spec.template.get("metadata") or {}).get("labels") or {}
     return str(given.get(QUEUE_LABEL) or (experiment.metadata.labels or {}).get(QUEUE_LABEL) or "")
-
-
-def _pinned(experiment: TuneExperiment, document: Mapping[str, Any]) -> TuneExperiment:
-    """Return an experiment with the Trainable of its stored document; the same object where that is no other one."""
-    stored = ((document.get("manifest") or {}).get("spec") or {}).get("trainable")
-    try:
-        trainable = msgspec.convert(stored, TrainableSpec)
-    except msgspec.ValidationError:
-        return experiment  # of another version; whether it is the same one is judged by all fields
-    if trainable == experiment.spec.trainable:
-        return experiment
-    return msgspec.structs.replace(experiment, spec=msgspec.structs.replace(experiment.spec, trainable=trainable))
-
-
-def _refused_change(before: TuneExperiment, now: TuneExperiment) -> str:
-    documents = [{"manifest": msgspec.to_builtins(each)} for each in (before, now)]
-    found = "; ".join(map(str, differences(*documents))) or "spec.trainable.source: other code"
-    return (
-        f"{found}: trials have reported results or saved checkpoints with the former one, and keep it; change it "
-        "back, or run the new one under another metadata.name"
-    )
-
-
-def _trainable(spec: TuneExperimentSpec, code: str | None) -> TrainableRef:
-    trainable = spec.trainable
-    if (reference := trainable.config_map_ref) is not None:
-        modules = {module_file(reference): code} if code is not None else {}
-        return TrainableRef(entrypoint=reference.entrypoint, path=[names.CODE_DIR], modules=modules)
-    pickle = trainable.pickle
-    return TrainableRef(
-        entrypoint=trainable.entrypoint,
-        source=trainable.source,
-        attribute=trainable.attribute,
-        pickle=pickle.uri if pickle else None,
-        sha256=pickle.sha256 if pickle else None,
-    )
 
 
 def _soonest(*times: float | None) -> float | None:

@@ -27,8 +27,8 @@ class Services:
         kube: the API server.
         options: the operator's settings.
         seen: what the watches have shown.
-        add: asks for a reconcile of a key.
-        add_soon: asks for one within about a second.
+        enqueue: has a key reconciled.
+        enqueue_soon: has it reconciled within about a second.
         clock: seconds since the epoch.
         authority: returns the certificates that pods have to trust, as PEM text.
     """
@@ -36,7 +36,7 @@ class Services:
     kube: Kube
     options: OperatorOptions
     cache: ObjectCache
-    add: Callable[[str], None]
+    enqueue: Callable[[str], None]
     enqueue_soon: Callable[[str], None]
     clock: Callable[[], float] = time.time
     authority: Callable[[], str] = lambda: ""

@@ -281,7 +281,7 @@ class StatusWriter:
         # Gone without a watch having told: the next look lets go of it.
         self._services.cache.update_experiment(patched or self._item, deleted=patched is None)
         if patched is None:
-            self._services.add(self._key)
+            self._services.enqueue(self._key)
 
     @property
     def _not_gone_on(self) -> int:

@@ -1,0 +1,118 @@
+"""The plan of one experiment in a cluster, from its manifest, its storage and what is stored there. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import InvalidInputError
+from trialpod.protocol.messages import TrainableRef
+from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.config_map_code import CODE
+from trialpod_operator.cluster.pods.build import grace_seconds, module_file
+from trialpod_operator.cluster.storage_access import StoragePlace
+from trialpod_operator.experiment.definition import differences
+from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage, plan_from_manifest
+from trialpod_operator.experiment.stored import fixed_changes
+
+TRAINABLE_NAME = "trainable_name"
+"""Key of the stored document: the name in the directories of trials, once the Trainable was corrected."""
+
+
+def make_plan(
+    experiment: TuneExperiment,
+    place: StoragePlace,
+    namespace: str,
+    stored: Mapping[str, Any] | None,
+    code: str | None,
+) -> ExperimentPlan:
+    """Return the plan.
+
+    Args:
+        experiment: the manifest.
+        place: of the experiment in its storage.
+        namespace: of the experiment.
+        stored: the document that an earlier start stored there, None when there is none.
+        code: of the Trainable, where that is in a ConfigMap.
+
+    Raises:
+        InvalidInputError: another experiment is stored there.
+    """
+    if stored is not None:
+        refuse_other(experiment, namespace, stored)
+    plan = plan_from_manifest(experiment, Path("/"), stored, trainable=_trainable(experiment.spec, code))
+    document = {**plan.document, "storage": place.uri, "namespace": namespace}
+    settings = plan.settings
+    if stored is not None and isinstance(name := stored.get(TRAINABLE_NAME), str):
+        document[TRAINABLE_NAME] = name
+        settings = msgspec.structs.replace(settings, trainable_name=name)
+    if code is not None:
+        document[CODE] = code
+    return dataclasses.replace(
+        plan,
+        settings=settings,
+        remote=RemoteStorage(uri=place.uri, options=place.pods),
+        grace_s=grace_seconds(experiment.spec),
+        document=document,
+    )
+
+
+def refuse_other(experiment: TuneExperiment, namespace: str, stored: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError if another experiment is stored than this one, or it was started differently."""
+    storage = experiment.spec.storage
+    where = f"{storage.uri.rstrip('/')}/{experiment.name}" if storage is not None else ""
+    if stored.get("namespace", namespace) != namespace:
+        raise InvalidInputError(
+            f"{where} holds an experiment of namespace {stored['namespace']}; "
+            "use another spec.storage.uri or metadata.name"
+        )
+    before = (stored.get("manifest") or {}).get("spec", {})
+    changed = fixed_changes(before, msgspec.to_builtins(experiment)["spec"])
+    if before and changed:
+        raise InvalidInputError(
+            f"{where} holds an earlier experiment of this name whose {', '.join(changed)} "
+            f"{'are' if len(changed) > 1 else 'is'} different; give this one another metadata.name, or delete "
+            "the stored one (spec.storage.deletionPolicy: Delete does that together with the resource)"
+        )
+
+
+def with_stored_trainable(experiment: TuneExperiment, document: Mapping[str, Any]) -> TuneExperiment:
+    """Return an experiment with the Trainable of its stored document; the same object where that is no other one."""
+    stored = ((document.get("manifest") or {}).get("spec") or {}).get("trainable")
+    try:
+        trainable = msgspec.convert(stored, TrainableSpec)
+    except msgspec.ValidationError:
+        return experiment  # of another version; whether it is the same one is judged by all fields
+    if trainable == experiment.spec.trainable:
+        return experiment
+    return msgspec.structs.replace(experiment, spec=msgspec.structs.replace(experiment.spec, trainable=trainable))
+
+
+def trainable_change(before: TuneExperiment, now: TuneExperiment) -> str:
+    """Return why a Trainable cannot be changed any more, and what to do."""
+    documents = [{"manifest": msgspec.to_builtins(each)} for each in (before, now)]
+    found = "; ".join(map(str, differences(*documents))) or "spec.trainable.source: other code"
+    return (
+        f"{found}: trials have reported results or saved checkpoints with the former one, and keep it; change it "
+        "back, or run the new one under another metadata.name"
+    )
+
+
+def _trainable(spec: TuneExperimentSpec, code: str | None) -> TrainableRef:
+    trainable = spec.trainable
+    if (reference := trainable.config_map_ref) is not None:
+        modules = {module_file(reference): code} if code is not None else {}
+        return TrainableRef(entrypoint=reference.entrypoint, path=[names.CODE_DIR], modules=modules)
+    pickle = trainable.pickle
+    return TrainableRef(
+        entrypoint=trainable.entrypoint,
+        source=trainable.source,
+        attribute=trainable.attribute,
+        pickle=pickle.uri if pickle else None,
+        sha256=pickle.sha256 if pickle else None,
+    )
