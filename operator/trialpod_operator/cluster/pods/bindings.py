@@ -200,20 +200,30 @@ class PodBindings:
         return self._pods.cache.pod(self._pods.key, names.pod_name(self._pods.name, trial.trial_id, trial.attempt))
 
     async def reconcile(self) -> float | None:
-        """Bring the pods in line with what should run; return in how many seconds to look again."""
+        """Bring the pods in line with what should run; return in how many seconds to come back."""
         now = self._pods.clock()
+        # Ends first: a freed slot is used in this pass.
         self._endings.note(now)
+        # Attempts that have not called for a while may have ended without an event: ask the API server.
         await self._endings.ask_about_silent(now)
-        await self._keep_groups(now)
+        # Start groups whose pods all wait, end those that lost one.
+        await self._reconcile_groups(now)
+        # End attempts that were to stop before they began; running ones are stopped by deleting their pods, below.
         self._stop_overdue(now)
+        # Delete pending pods of an earlier image or template, before pods are created from the corrected one.
         await self._replace_outdated()
+        # Give idle pods their next attempts, before pods are created for these.
         await self._serve_idle(now)
+        # Ask for the events of a pod that does not start, for the status.
         await self._diagnostics.refresh(now)
+        # Create what is missing; its names keep it from being created twice.
         await self._creation.create_missing(now)
-        await self._clear_away(now)
+        # Delete what no attempt needs, logs first; new pods do not wait for that.
+        await self._collect_garbage(now)
+        # Tell the engine how many attempts the cluster takes.
         if self._pods.durable.engine.state.settings is not None:
             self.observe_capacity(self._pods.durable.engine.state.required_settings)
-        return self._next_look(now)
+        return self._next_pass(now)
 
     # -- what should run --
 
@@ -288,7 +298,7 @@ class PodBindings:
         if workers is not None:
             self._pods.groups.make(binding, workers.replicas, workers.start_timeout_seconds)
 
-    async def _keep_groups(self, now: float) -> None:
+    async def _reconcile_groups(self, now: float) -> None:
         if all(binding.group is None for binding in self._pods.bindings.values()):
             return
         for binding in list(self._pods.bindings.values()):
@@ -345,7 +355,7 @@ class PodBindings:
         waits = (pod.get("status") or {}).get("phase") in (None, "", "Pending") and not queues.is_held(pod)
         return made_from != self._digest and waits and not is_leaving(pod, self._pods.work.deleted)
 
-    async def _clear_away(self, now: float) -> None:
+    async def _collect_garbage(self, now: float) -> None:
         current, stopped = set[str](), set[str]()
         for binding in self._pods.bindings.values():
             goes_on = binding.stop_at is None or now < binding.stop_at
@@ -388,8 +398,8 @@ class PodBindings:
         if found is not None:
             self._pods.durable.apply(CapacityObserved(slots=found))
 
-    def _next_look(self, looked: float) -> float | None:
-        """Return when there is more to do. What was due at this look has been done, or waits for news."""
+    def _next_pass(self, began: float) -> float | None:
+        """Return in how many seconds something is due. What was due in this pass is done, or waits for an event."""
         times = [
             at
             for binding in self._pods.bindings.values()
@@ -400,10 +410,10 @@ class PodBindings:
         times += self._pods.groups.times(self._pods.bindings.values())
         times += self._pods.reuse.times() if self._pods.reuse is not None else []
         times.append(self._pods.work.rejections.until)
-        times = [at for at in times if at > looked]
+        times = [at for at in times if at > began]
         if self._pods.bindings:
             idle = any(not binding.assigned for binding in self._pods.bindings.values())
-            times.append(looked + (EVERY_S if idle else SILENT_S / 3))
+            times.append(began + (EVERY_S if idle else SILENT_S / 3))
         if self._creation.more and self._pods.work.rejections.why is None:
             return 0.0
         return max(0.2, min(times) - self._pods.clock()) if times else None
