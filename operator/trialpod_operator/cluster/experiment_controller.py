@@ -553,7 +553,7 @@ class ExperimentController:
             services.cache,
             services.clock,
             enqueue,
-            self._writer.note_ending,
+            self._writer.events.note_ending,
         )
         self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
         if durable.engine.state.settings is not None:
@@ -582,7 +582,7 @@ class ExperimentController:
         kube, now = self._services.kube, self._services.clock()
         known = durable.plan.document.get(CODE)
         if message := await self._code.changed(kube, self._namespace, experiment.spec.trainable, known, now):
-            self._writer.note_code(message)
+            self._writer.events.note_code(message)
 
     # -- while it is open --
 
@@ -593,7 +593,9 @@ class ExperimentController:
             plan = self._plan(experiment, place, durable.plan.document)
         flags, before = durable.engine.state.flags, durable.engine.state.settings
         if before is not None:
-            self._writer.note_change(changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend))
+            self._writer.events.note_change(
+                changes(item, before, plan.settings, flags.suspended, experiment.spec.suspend)
+            )
         if experiment.spec.suspend and not flags.suspended:
             durable.apply(SuspendRequested())
         if self._bindings is not None:
@@ -618,7 +620,7 @@ class ExperimentController:
             )
         )
         after = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
-        self._writer.note_retry(len(before - after), has_failed=durable.engine.state.counts.get(ERROR, 0) > 0)
+        self._writer.events.note_retry(len(before - after), has_failed=durable.engine.state.counts.get(ERROR, 0) > 0)
 
     def _stop_on_request(self, item: Mapping[str, Any], durable: DurableExperiment) -> None:
         """Stop the trials whose TuneTrial says `stop: true`, or all when the experiment's annotation says so."""
@@ -634,7 +636,7 @@ class ExperimentController:
     def _perform(self, action: Action) -> None:
         if self._bindings is not None:
             self._bindings.perform(action)
-        self._writer.note_action(action)
+        self._writer.events.note_action(action)
         self._services.enqueue(self.key)
 
     def _on_broken(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Parameters and evidence as JSON that the API server keeps as it is, and never larger than a limit."""
+"""JSON for the API server: values that it keeps as they are, within a size limit, and merge patches."""
 
 from __future__ import annotations
 
@@ -75,6 +75,22 @@ def bounded(values: Mapping[str, Any], limit: int) -> dict[str, Any]:
         kept[name] = value
     kept[CUT_KEY] = f"{len(cut) - len(kept)} more are left out"
     return kept
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that makes `after` out of `before`: what differs, and None for what is no longer there.
+
+    A list is replaced as a whole. Values that are None cannot be written by a merge patch; there must be none.
+    """
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if nested := merge_patch(old, value):
+                patch[key] = nested
+        elif key not in before or old != value:
+            patch[key] = value
+    return patch
 
 
 def _shortened(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialpod_operator.cluster.status.writer import merge_patch
+from trialpod_operator.cluster.json_values import merge_patch
 
 leaf = st.integers() | st.text(max_size=3) | st.booleans()
 values = st.recursive(

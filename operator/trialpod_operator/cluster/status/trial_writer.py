@@ -1,0 +1,190 @@
+"""Writes the statuses of one experiment's trials: transitions soon, progress seldom, a bounded number in a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
+from trialpod_operator.api.api_errors import ApiError
+from trialpod_operator.cluster import kube as paths
+from trialpod_operator.cluster import names
+from trialpod_operator.cluster.json_values import merge_patch
+from trialpod_operator.cluster.kube import gather_all
+from trialpod_operator.cluster.pods.bindings import PodBindings
+from trialpod_operator.cluster.pods.pending import PendingReason, summarize
+from trialpod_operator.cluster.pods.reading import node_of
+from trialpod_operator.cluster.services import Services
+from trialpod_operator.cluster.status.build import same_status, trial_status
+from trialpod_operator.cluster.status.conditions import is_starting
+from trialpod_operator.engine.trial import Trial
+from trialpod_operator.experiment.durable import DurableExperiment
+
+PROGRESS_INTERVAL_S = 15.0
+"""Minimum interval between two writes of a running trial's iteration and value."""
+
+PROGRESS_PER_S = 4.0
+"""Maximum rate of these writes; those written longest ago go first."""
+
+PROGRESS_BATCH = 16
+"""Maximum number of them in a pass."""
+
+SETTLE_S = 4.0
+"""Time for which a trial stays in a state before that is written, so that a quick sequence of states is one write."""
+
+STARTING_S = 10.0
+"""The same for a trial whose pod starts as usual; the time of most starts."""
+
+COMMIT_TIMEOUT_S = 5.0
+"""Maximum time that statuses wait for what they say to be committed; then a later pass writes them."""
+
+PASS_BUDGET_S = 0.1
+"""Time in a pass after which no more writes begin: new pods go before them."""
+
+MAX_BATCH = 64
+MIN_BATCH = 8
+"""Bounds of how many statuses are computed in a pass; fewer when the last pass had no time to write all."""
+
+MAX_CONCURRENT_WRITES = 8
+
+
+class TrialStatusWriter:
+    """The one writer of the statuses of an experiment's trials. Owned by the event loop.
+
+    Args:
+        key: "namespace/name".
+        services: what all experiments share.
+    """
+
+    def __init__(self, key: str, services: Services) -> None:
+        self._key = key
+        self._namespace, self._name = key.split("/")
+        self._services = services
+        self._progress_at = 0.0
+        self._batch = MAX_BATCH
+        self._progress_written: dict[str, float] = {}  # of running trials, by trial_id
+        self._waits: dict[str, str] = {}  # trial_id -> why its pod does not run, as it was written
+        self._moving: dict[str, float] = {}  # trial_id -> since when its new state waits to be written
+
+    def _progressed(self, bindings: PodBindings, now: float) -> set[str]:
+        """Return the running trials whose progress is to be written now."""
+        room = int(min(PROGRESS_BATCH, (now - self._progress_at) * PROGRESS_PER_S))
+        if room < 1:
+            return set()
+        self._progress_at = now
+        self._progress_written = {
+            trial_id: self._progress_written.get(trial_id, now) for trial_id in bindings.under_way
+        }
+        old = [
+            (told, trial_id) for trial_id, told in self._progress_written.items() if now - told >= PROGRESS_INTERVAL_S
+        ]
+        found = {trial_id for _, trial_id in heapq.nsmallest(room, old)}
+        self._progress_written |= dict.fromkeys(found, now)
+        return found
+
+    async def write(
+        self, durable: DurableExperiment, bindings: PodBindings, now: float, within_s: float | None = None
+    ) -> bool:
+        """Write the trials' statuses; return False if time was up before all were written.
+
+        Args:
+            durable: the experiment.
+            bindings: its attempts and their pods.
+            now: seconds since the epoch.
+            within_s: time after which no write begins; None = until all are written.
+        """
+        state = durable.engine.state
+        due = {trial_id for trial_id in bindings.changed if trial_id in state.trials}
+        due |= self._progressed(bindings, now)
+        waits = {trial.trial_id: why for trial, why in bindings.waits(now)}
+        reasons = {trial_id: why.reason for trial_id, why in waits.items()}
+        changed = {
+            trial_id
+            for trial_id in {*reasons, *self._waits}
+            if reasons.get(trial_id) != self._waits.get(trial_id) and trial_id in bindings.under_way
+        }
+        self._waits = reasons
+        bindings.changed.update(changed)
+        due |= changed
+        if not due:
+            return True
+        plans, batch = [], self._batch
+        for trial_id in sorted(due):
+            trial = state.trials[trial_id]
+            item = self._services.cache.trial(self._key, names.trial_name(self._name, trial_id))
+            if item is None:
+                continue  # it is made first
+            moving = not trial.ended and trial_id not in waits
+            settle_s = STARTING_S if is_starting(trial) else SETTLE_S
+            if moving and now - self._moving.setdefault(trial_id, now) < settle_s:
+                continue
+            since = self._moving.pop(trial_id, now)
+            bindings.changed.discard(trial_id)
+            status = self._trial_status(trial, item, durable, bindings, waits.get(trial_id), now)
+            if not same_status(item.get("status"), status):
+                plans.append((trial_id, item, status, since))
+                if within_s is not None and len(plans) >= batch:
+                    break  # the others are still among the changed ones
+        if not plans:
+            return True
+        if not await durable.wait_committed(COMMIT_TIMEOUT_S):
+            bindings.changed.update(trial_id for trial_id, *_ in plans)
+            return True
+        room = asyncio.Semaphore(MAX_CONCURRENT_WRITES)
+        late: list[str] = []
+        began = self._services.clock()
+
+        async def write_one(trial_id: str, item: Mapping[str, Any], status: dict[str, Any], since: float) -> None:
+            async with room:
+                if within_s is not None and self._services.clock() - began > within_s:
+                    late.append(trial_id)
+                    bindings.changed.add(trial_id)
+                    self._moving[trial_id] = since
+                    return
+                try:
+                    patched = await self._services.kube.patch(
+                        paths.trials(self._namespace),
+                        item["metadata"]["name"],
+                        {"status": merge_patch(item.get("status") or {}, status)},
+                        subresource="status",
+                    )
+                except ApiError:
+                    bindings.changed.add(trial_id)
+                    raise
+                self._services.cache.update_trial(patched or item, deleted=patched is None)
+                if patched is None:  # gone without a watch having told; it is made again
+                    bindings.changed.add(trial_id)
+
+        await gather_all(*(write_one(*plan) for plan in plans))
+        self._batch = min(MAX_BATCH, max(MIN_BATCH, 2 * (len(plans) - len(late))))
+        return not late and len(plans) < batch
+
+    def _trial_status(
+        self,
+        trial: Trial,
+        item: Mapping[str, Any],
+        durable: DurableExperiment,
+        bindings: PodBindings,
+        waiting: PendingReason | None,
+        now: float,
+    ) -> dict[str, Any]:
+        pod = bindings.pod_of(trial)
+        name = names.trial_name(self._name, trial.trial_id)
+        return trial_status(
+            trial,
+            durable.engine.state.required_settings,
+            now,
+            generation=int(item["metadata"].get("generation", 1)),
+            previous=item.get("status"),
+            pod_name=pod["metadata"]["name"] if pod is not None else None,
+            node_name=node_of(pod) or None,
+            waiting=summarize([(name, waiting)], now, (item.get("status") or {}).get("waiting"))
+            if waiting is not None
+            else None,
+            storage_uri=durable.checkpoint_uri(trial),
+        )
+
+    def next_progress_s(self, running: int) -> float:
+        """Return in how many seconds the progress of that many running trials is due."""
+        return PROGRESS_INTERVAL_S if running <= PROGRESS_BATCH else PROGRESS_BATCH / PROGRESS_PER_S
