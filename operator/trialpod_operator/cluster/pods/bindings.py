@@ -321,9 +321,6 @@ class PodBindings:
                     AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end)
                 )
 
-    def _end_attempt(self, binding: PodBinding, end: AttemptEnd) -> None:
-        self._pods.durable.apply(AttemptEnded(trial_id=binding.trial.trial_id, attempt=binding.attempt, end=end))
-
     async def _replace_outdated(self) -> None:
         """Delete pods that wait on their nodes and were made from an earlier image, template or resources.
 
