@@ -1,11 +1,14 @@
-"""What one record of the journal is, and what a snapshot adds to the engine's own."""
+"""What one record of the journal is, what a snapshot adds to the engine's own, and a search for replaying both."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from trialpod.errors import JournalError, format_mismatch
 from trialpod.protocol.readable import readable
+from trialpod.tune.search.search_algorithm import SearchAlgorithm, Suggestion
 from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.events import AnyEvent
 
@@ -70,3 +73,44 @@ def decode_snapshot(data: bytes) -> EngineSnapshot:
         raise JournalError(
             f"the snapshot cannot be read ({error}); it was probably written by a newer trialpod: upgrade trialpod"
         ) from error
+
+
+class RecordedSearch(SearchAlgorithm):
+    """Suggests nothing.
+
+    Args:
+        total: how many trials there will be, where that is known.
+
+    Attributes:
+        left: how many trials the records still bring; whoever replays them may keep it up to date.
+    """
+
+    transparent = True
+
+    def __init__(self, total: int | None) -> None:
+        self._total = total
+        self.left = 0
+
+    @property
+    def total(self) -> int | None:
+        """What was given."""
+        return self._total
+
+    @property
+    def finished(self) -> bool:
+        """Whether the records bring no further trial."""
+        return self.left == 0
+
+    def set_num_samples(self, num_samples: int) -> None:
+        """Change nothing."""
+
+    def next_suggestion(self) -> Suggestion | None:
+        """Return None."""
+        return None
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: there is no state."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Ignore it."""

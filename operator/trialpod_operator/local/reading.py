@@ -26,8 +26,7 @@ from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.recorded_search import RecordedSearch
-from trialpod_operator.experiment.records import decode_record, decode_snapshot
+from trialpod_operator.experiment.records import RecordedSearch, decode_record, decode_snapshot
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles
 

@@ -44,8 +44,7 @@ from trialpod_operator.experiment import journaled_engine as host_module
 from trialpod_operator.experiment.background_search import BackgroundSearcher
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
-from trialpod_operator.experiment.recorded_search import RecordedSearch
-from trialpod_operator.experiment.records import decode_record
+from trialpod_operator.experiment.records import RecordedSearch, decode_record
 
 PATIENCE_S = 20.0
 

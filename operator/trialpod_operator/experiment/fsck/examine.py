@@ -48,8 +48,7 @@ from trialpod_operator.experiment.fsck.findings import Finding, Findings
 from trialpod_operator.experiment.fsck.history import Checked, History, check_records, first_other_choice
 from trialpod_operator.experiment.fsck.trial_files import TrialResults, check_progress, check_results
 from trialpod_operator.experiment.plan import ExperimentPlan, plan_from_manifest
-from trialpod_operator.experiment.recorded_search import RecordedSearch
-from trialpod_operator.experiment.records import decode_record, decode_snapshot
+from trialpod_operator.experiment.records import RecordedSearch, decode_record, decode_snapshot
 from trialpod_operator.experiment.replica.replica import FencedError, Replica
 from trialpod_operator.experiment.stored import read_stored
 from trialpod_operator.experiment.trial_files import TrialFiles

@@ -29,8 +29,7 @@ from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED, Trial
 from trialpod_operator.experiment.fsck.findings import Findings
-from trialpod_operator.experiment.recorded_search import RecordedSearch
-from trialpod_operator.experiment.records import EngineSnapshot, Record
+from trialpod_operator.experiment.records import EngineSnapshot, Record, RecordedSearch
 
 _OWN_WORD = ("completed", "stopped", "paused")
 """Ends that an attempt tells itself, after everything that it had to say."""
