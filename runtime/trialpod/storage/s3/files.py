@@ -38,8 +38,8 @@ class FilePart:
     def send(self, connection: socket.socket) -> None:
         """Send the bytes, by sendfile(2) where the connection is not encrypted.
 
-        With a training that keeps the interpreter busy each step waits for the interpreter lock: a loop of `read` and
-        `sendall` in steps of 256 kB took 1.2 to 1.3 times as long.
+        On a busy machine each step waits for the interpreter lock: a loop of `read` and `sendall` in steps of 256 kB
+        took 1.2 to 1.3 times as long.
 
         Raises:
             ShortFileError: the file is shorter than the part.
