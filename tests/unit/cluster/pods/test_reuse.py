@@ -204,8 +204,9 @@ def test_a_pod_speaks_for_the_trial_that_it_has_now(run: Run) -> None:
             )
         )
         caller = Caller("team", pod["metadata"]["name"], pod["metadata"]["uid"])
-        experiment = world.operator.controller.find("team/digits")
-        assert experiment is not None
+        served = world.operator.controller.find("team/digits")
+        assert served is not None
+        experiment: Any = served.runners
         made_for = pod["metadata"]["annotations"][names.MADE_FOR_ANNOTATION].partition("/")[0]
         now = world.trials()[2]["spec"]["trialId"]
         other = next(t["spec"]["trialId"] for t in world.trials()[:2] if t["spec"]["trialId"] != made_for)
