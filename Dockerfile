@@ -5,7 +5,7 @@
 #   docker build -t trialpod --build-arg EXTRAS=operator,examples --target examples .     with scikit-learn and examples
 #
 # Runs as any user, without a writable root file system: it writes to /tmp and to what is mounted, nowhere else.
-# The dependencies are a layer of their own, which only a change of theirs makes anew: exact versions, checked by their
+# The dependencies are a layer of their own, which only a change of theirs recreates: exact versions, checked by their
 # hashes, from requirements/image.txt.
 
 ARG BASE=python:3.11-slim-bookworm

@@ -1,5 +1,5 @@
 # Everything a developer or a build machine calls. `make help` lists it.
-# Each target sets up what it needs; the environments are made anew when pyproject.toml changes.
+# Each target sets up what it needs; the environments are recreated when pyproject.toml changes.
 
 OLDEST ?= 3.11
 NEWEST ?= 3.13

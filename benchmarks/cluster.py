@@ -87,7 +87,7 @@ def seconds_of_trials(
     experiment = Experiment.apply(space, document)
     experiment.wait(lambda status: status.get("completionTime"), "it ends", 600)
     took = time.monotonic() - began
-    space.wait_for(lambda: not experiment.pods(), "the pods are put away", 120)
+    space.wait_for(lambda: not experiment.pods(), "the pods are deleted", 120)
     time.sleep(2)
     found = audit.count(
         user=OPERATOR_USER,

@@ -134,7 +134,7 @@ def run_trials(engine: Engine) -> None:
 
 
 def run_members(engine: Engine) -> int:
-    """Run trials that are paused, copied and go on, to their end; return how many results were judged."""
+    """Run trials that are paused, copied and continue, to their end; return how many results were judged."""
     now, judged = 1e9, 0
     while not engine.finished:
         for trial_id, trial in list(engine.state.running.items()):

@@ -200,7 +200,7 @@ class Bench:
         )
 
     async def beside(self, before: int) -> None:
-        """Apply the small experiments, one after the other, while the large one goes on."""
+        """Apply the small experiments, one after the other, while the large one continues."""
         applied: dict[str, float] = {}
         start, large = sample(self.pid), self.large
         decisions = len(large.decisions)

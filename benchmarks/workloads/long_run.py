@@ -1,4 +1,4 @@
-"""An experiment that goes on for long: many results, trials or checkpoints; `benchmarks/health.py` watches it.
+"""An experiment that continues for long: many results, trials or checkpoints; `benchmarks/health.py` watches it.
 
     python long_run.py KIND COUNT STORAGE
 

@@ -40,7 +40,7 @@ class Member(tune.Trainable):
         self.total = float(Path(checkpoint_dir, "total").read_text())
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Go on with another rate."""
+        """Continue with another rate."""
         self.lr = new_config["lr"]
         return True
 

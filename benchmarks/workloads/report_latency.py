@@ -1,7 +1,7 @@
 """How long `tune.report` keeps a trial waiting, with the default loggers.
 
 Once in an experiment in which no result leads to a decision, once with a stop function that has to see every result
-before the trial may go on.
+before the trial may continue.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ trained by stochastic gradient descent with a constant learning rate ``lr`` and 
 iteration is one pass over 898 images and takes some ten milliseconds; ``error`` is how many of the other 899 are
 misread, in percent. The data set ships with scikit-learn.
 
-Everything is seeded by the number of the pass, so that a trial that paused goes on as if it had not.
+Everything is seeded by the number of the pass, so that a trial that paused continues as if it had not.
 """
 
 import os

@@ -38,7 +38,7 @@ def missing(name):
 
 
 def run(name, storage):
-    """Run an example. A manifest that was interrupted goes on where it was."""
+    """Run an example. A manifest that was interrupted continues where it was."""
     if name in SCRIPTS:
         SCRIPTS[name](Path(storage))
     else:

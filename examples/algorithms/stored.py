@@ -26,7 +26,7 @@ class Trial:
 
     @property
     def fate(self):
-        """One of "end", "stopped" and "paused" (never gone on with)."""
+        """One of "end", "stopped" and "paused" (never continued)."""
         if self.stop_reason.get("rule") == "left paused":
             return "paused"
         source, rule = self.stop_reason.get("source"), self.stop_reason.get("rule")

@@ -29,7 +29,7 @@ def train_digits(config):
     )
     epoch = 0
 
-    # After an interruption the trial goes on where it was.
+    # After an interruption the trial continues where it was.
     checkpoint = tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:

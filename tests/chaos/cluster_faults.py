@@ -39,7 +39,7 @@ class Done:
     Attributes:
         fault: which.
         began: seconds since the epoch.
-        ended: likewise; 0 = still going on.
+        ended: likewise; 0 = still continuing.
         about: what it was done to, or why it was not.
         missed: it was not done.
     """
@@ -92,7 +92,7 @@ class Faults:
         return done
 
     def forget(self, done: Done) -> None:
-        """Leave out one that was missed: it is tried again."""
+        """Leave out one that was missed: it is retried."""
         self.done.remove(done)
 
     @property
@@ -136,7 +136,7 @@ class Faults:
         return True
 
     def _at_work(self, cluster: Cluster, labels: str) -> bool:
-        """See that all pods are ready; those that wait long after a crash are put away, as an administrator would."""
+        """See that all pods are ready; those that wait long after a crash are deleted, as an administrator would."""
         pods = [pod for pod in cluster.list("pods", labels) if not pod["metadata"].get("deletionTimestamp")]
         for pod in pods:
             for status in pod["status"].get("containerStatuses") or ():

@@ -35,7 +35,7 @@ SETTLE_S = 45.0
 STILL_S = 3.0
 
 AGAIN_S = 30.0
-"""For so long a fault that finds nothing it could be done to is tried again."""
+"""For so long a fault that finds nothing it could be done to is retried."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
     make chaos CHAOS_MINUTES=30    a line for each round; ends with exit status 1 at the first violation
     make chaos CHAOS_SEED=4711     that seed: the same faults at the same moments of progress
-    CHAOS_KEEP_GOING=1             go on after a violation, and tell all at the end
+    CHAOS_KEEP_GOING=1             continue after a violation, and tell all at the end
 
 The folder of a round with a violation is kept below build/chaos, with everything that its runs said.
 """

@@ -4,7 +4,7 @@
 * Each trial's ``result.json`` is, for its attempts in order, what the attempt's witness says that it reported: from
   its first result without a gap to some last one, which is not before the last that was called durable.
 * A trial that was said to have ended never starts again.
-* An attempt goes on from no earlier than the newest checkpoint that an attempt before was told to be recorded, and
+* An attempt resumes from no earlier than the newest checkpoint that an attempt before was told to be recorded, and
   repeats no more than `most_repeated` steps.
 * With the same algorithm an iteration of a trial has the same result, however often it ran; and what a deterministic
   algorithm decided is what it decides undisturbed.
@@ -188,7 +188,7 @@ def _durable(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
 
 
 def _steps(found: Round, own: list[Attempt]) -> Iterable[tuple[Attempt, Attempt, int]]:
-    """Yield (attempt before, next one, iteration that the next one went on from), but not over a lost machine."""
+    """Yield (attempt before, next one, iteration that the next one continued from), but not over a lost machine."""
     machines = machines_lost(found)
     before: Attempt | None = None
     for attempt in own:
@@ -207,12 +207,12 @@ def _lost_after(found: Round, when: float) -> bool:
 def _progress(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
     problems = []
     if found.plan.algorithm in CHANGES_CONFIGS:
-        return []  # it goes on from others' checkpoints; fsck has replayed which
+        return []  # it resumes from others' checkpoints; fsck has replayed which
     for before, attempt, start in _steps(found, own):
         saved = [each for one in own[: own.index(attempt)] for each in one.saved]
         newest = max((iteration for when, iteration in saved if not _lost_after(found, when)), default=0)
         if start < newest:
-            went_on = f"attempt {attempt.number} went on from iteration {start}"
+            went_on = f"attempt {attempt.number} continued from iteration {start}"
             problems.append(f"trial {trial_id}: {went_on}, though the checkpoint of iteration {newest} was recorded")
         last = before.rows[-1]["training_iteration"]
         heard = [row["training_iteration"] for row in before.rows if row["at"] < _unheard_from(found, before)]
@@ -252,7 +252,7 @@ def _ended_twice(found: Round, attempts: dict[str, list[Attempt]]) -> list[str]:
 
 
 def _values(found: Round) -> list[str]:
-    """An iteration that ran twice must have come out the same: what it went on from was right."""
+    """An iteration that ran twice must have come out the same: what it continued from was right."""
     if found.plan.algorithm in CHANGES_CONFIGS:
         return []
     problems = []
@@ -335,7 +335,7 @@ def _lost_results(found: Round) -> bool:
 def costs(found: Round) -> list[tuple[str, int | None, float | None]]:
     """Return for each fault (kind, steps that were repeated, seconds until the next result).
 
-    Steps are None where nobody had to go on; seconds are None where no result came after it. What two faults in a row
+    Steps are None where no trial resumed; seconds are None where no result came after it. What two faults in a row
     have cost counts for the later one.
     """
     attempts = attempts_of(found)

@@ -95,7 +95,7 @@ class Witnesses:
         self.count = 0
 
     def look(self) -> int:
-        """Return how many there are by now."""
+        """Return how many there are already."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 before, size = self._read.get(entry.name, 0), entry.stat().st_size

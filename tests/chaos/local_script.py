@@ -1,4 +1,4 @@
-"""A script with a Tuner that goes on where it was; copied as search.py into the round's folder, beside plan.json."""
+"""A script with a Tuner that continues; copied as search.py into the round's folder, beside plan.json."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ class Cluster:
         self.kubectl("uncordon", name)
 
     def stop_kubelet(self, name: str) -> None:
-        """Kill a node's kubelet; its containers go on."""
+        """Kill a node's kubelet; its containers continue."""
         nodes.stop_kubelet(layout.node(name))
 
     def start_kubelet(self, name: str) -> None:
@@ -340,7 +340,7 @@ class Cluster:
         nodes.wait_ready(node, nodes.start_kubelet(node))
 
     def restart_kubelet(self, name: str) -> None:
-        """Kill a node's kubelet and start it again; its containers go on."""
+        """Kill a node's kubelet and start it again; its containers continue."""
         nodes.restart_kubelet(layout.node(name))
 
     def stop_component(self, name: str, *, kill: bool = False) -> None:

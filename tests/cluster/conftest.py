@@ -1,4 +1,4 @@
-"""The running test cluster for tests, a fresh namespace for each, and what was going on there when one fails."""
+"""The running test cluster for tests, a fresh namespace for each, and what was continuing there when one fails."""
 
 from __future__ import annotations
 

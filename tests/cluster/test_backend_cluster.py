@@ -101,7 +101,7 @@ def test_a_script_with_modules_of_its_own_runs_in_the_cluster_and_gets_its_resul
     namespace.wait_condition("tuneexperiment", "climb", "Succeeded", 10)
     assert desk.trialpod("status", "climb").startswith("climb: Succeeded, 2/2 trials")
     assert "next: trialpod best climb" in desk.trialpod("why", "climb")
-    # Once more, with more to do: it goes on with the same experiment.
+    # Once more, with more to do: it continues with the same experiment.
     assert "BEST 4 {'choice': 1} 5" in desk.run(*desk.write(number=4))
 
 

@@ -1,4 +1,4 @@
-"""What ends an attempt, on the real cluster: the trial goes on from its checkpoint, and the right thing is counted.
+"""What ends an attempt, on the real cluster: the trial resumes from its checkpoint, and the right thing is counted.
 
 Each test is one row of the table in `trialpod_operator.cluster.pods.terminated`.
 """

@@ -92,7 +92,7 @@ def test_exit_zero_on_sigterm_without_a_result_is_a_disruption(operator: Operato
     )
     time.sleep(2)  # the user's handler is installed by then
     namespace.kubectl("delete", "pod", pod, "--wait=false")
-    namespace.wait_for(lambda: experiment.trial_status().get("attempt") == 2, "it is tried again", 60)
+    namespace.wait_for(lambda: experiment.trial_status().get("attempt") == 2, "it is retried", 60)
     trial = experiment.trial_status()
     assert (trial["failures"], trial["disruptions"]) == (0, 1), trial
 

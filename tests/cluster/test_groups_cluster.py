@@ -112,7 +112,7 @@ def test_the_pods_of_a_trial_find_each_other_and_run_it_once(group: Experiment) 
     pods = {pod["metadata"]["labels"]["trialpod.dev/rank"] for pod in group.pods()}
     assert pods == {"0", "1", "2"}
     assert assert_complete(group, disruptions=0)["attempt"] == 1
-    group.cluster.wait_for(lambda: not group.pods(), "the pods are put away", 60)
+    group.cluster.wait_for(lambda: not group.pods(), "the pods are deleted", 60)
 
 
 def test_a_worker_that_is_deleted_restarts_all_from_the_checkpoint_and_no_step_is_lost(group: Experiment) -> None:

@@ -35,7 +35,7 @@ def test_trials_run_as_pods_and_their_results_checkpoints_and_logs_are_in_the_bu
         assert trial["status"]["iteration"] == 6
         assert trial["status"]["checkpoint"]["iteration"] == 6
         assert trial["spec"]["params"]["x"]
-    namespace.wait_for(lambda: not experiment.pods(), "the pods are put away")
+    namespace.wait_for(lambda: not experiment.pods(), "the pods are deleted")
     namespace.wait_for(lambda: experiment.logs().count("step 6") == 3, "what they printed is kept")
     columns = namespace.kubectl("get", "te", "plain")
     assert "3/3" in columns

@@ -1,4 +1,4 @@
-"""Failed trials are tried again on the real cluster, after what they lacked was put right."""
+"""Failed trials are retried on the real cluster, after what they lacked was put right."""
 
 from __future__ import annotations
 

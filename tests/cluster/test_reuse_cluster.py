@@ -46,7 +46,7 @@ def test_trials_follow_one_another_in_a_few_pods_although_the_operator_dies(
         operator.kill()
         operator.wait_ready()
         status: dict[str, Any] = experiment.wait_until_over(180)
-        namespace.wait_for(lambda: not experiment.pods(), "the pods are put away")
+        namespace.wait_for(lambda: not experiment.pods(), "the pods are deleted")
     finally:
         over.set()
         watching.join()

@@ -123,7 +123,7 @@ def test_trials_that_go_on_from_each_others_checkpoints(operator: Operator, name
     )
     assert experiment.wait_until_over()["trials"]["terminated"] == 2
     exploited = [trial for trial in experiment.trials() if trial["status"].get("attempt", 1) > 1]
-    assert exploited, "a trial has gone on from the other one's checkpoint"
+    assert exploited, "a trial has continued from the other one's checkpoint"
     assert not any(trial["status"].get("failures") for trial in experiment.trials())
 
 

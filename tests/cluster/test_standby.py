@@ -166,7 +166,7 @@ def test_another_operator_decides_soon_and_never_both(
         assert late == [], f"the operator that lost the Lease still changed {late}"
     both_ready(pair)
     seen = experiment.status["trials"]["terminated"]
-    experiment.wait(lambda status: status["trials"]["terminated"] > seen + 3, "it goes on", 60)
+    experiment.wait(lambda status: status["trials"]["terminated"] > seen + 3, "it continues", 60)
     namespace.kubectl("patch", "te", experiment.name, "--type=merge", "-p", '{"spec":{"numSamples":1}}', check=False)
     namespace.kubectl("patch", "te", experiment.name, "--type=merge", "-p", '{"spec":{"suspend":true}}')
     experiment.wait(lambda _: experiment.condition("Suspended").get("status") == "True", "it is suspended", 90)

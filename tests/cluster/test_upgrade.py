@@ -117,7 +117,7 @@ def test_uninstalling_leaves_experiments_and_their_pods_and_reinstalling_goes_on
         assert experiment.object, "the experiment stays"
         assert len(experiment.trials()) == 2
         namespace.wait_for(
-            lambda: max(experiment.checkpoint_iterations()) > max(iterations) + 5, "its trials go on alone", 60
+            lambda: max(experiment.checkpoint_iterations()) > max(iterations) + 5, "its trials continue alone", 60
         )
         assert pods_of(experiment) == pods
     finally:

@@ -1,4 +1,4 @@
-"""Whatever answers an attempt's calls: training goes on, results are kept and sent again, nonsense is not obeyed."""
+"""Whatever answers an attempt's calls: it trains on, results are kept and sent again, nonsense is not obeyed."""
 
 from __future__ import annotations
 

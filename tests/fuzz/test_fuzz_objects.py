@@ -1,6 +1,6 @@
 """Objects from the API server may lack every field that is optional, or have one of another version.
 
-The operator goes on, or says of the experiment what stands in its way; it never fails with an exception of its own.
+The operator continues, or says of the experiment what stands in its way; it never fails with an exception of its own.
 """
 
 from __future__ import annotations

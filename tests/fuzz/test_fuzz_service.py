@@ -1,4 +1,4 @@
-"""Whatever is sent to the report service: it answers in words or closes, and goes on serving everybody else."""
+"""Whatever is sent to the report service: it answers in words or closes, and continues serving everybody else."""
 
 from __future__ import annotations
 

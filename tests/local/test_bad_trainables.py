@@ -1,4 +1,4 @@
-"""Trainables that do everything wrong: the user is told what, and the other trials go on."""
+"""Trainables that do everything wrong: the user is told what, and the other trials continue."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_a_load_checkpoint_that_fails_fails_the_retry(shell: Shell) -> None:
     assert (trial["attempts"], trial["failures"]) == (2, 2)
     assert "bad load_checkpoint" in trial["error"]
     assert "attempt 1 failed (retry 1 (of 1): RuntimeError: bad luck" in done.stdout
-    assert "it goes on from the checkpoint of iteration 2" in done.stdout
+    assert "it resumes from the checkpoint of iteration 2" in done.stdout
 
 
 def test_a_metric_that_nobody_reports_ends_the_experiment_with_a_suggestion(shell: Shell) -> None:

@@ -121,7 +121,7 @@ def test_a_server_that_is_killed_in_mid_upload_and_started_again(server: MinioSe
         trial = Trial(server, tmp_path, "killed", endpoint=proxy.endpoint)
         trial.take(0, 1000)
         trial.take(1)
-        trial.writer.settle(1)  # returns although nothing can be stored: training goes on
+        trial.writer.settle(1)  # returns although nothing can be stored: training continues
         assert proxy.cuts == 1
         server.start()
         assert trial.drained()

@@ -144,7 +144,7 @@ def test_a_server_that_is_killed_in_mid_upload_costs_nothing_but_time(
     writer.submit(msgspec.structs.replace(first, name="checkpoint_000001", index=1, size=size))
     server.kill()
     assert told == []
-    writer.settle(1)  # returns although nothing is stored: training goes on
+    writer.settle(1)  # returns although nothing is stored: training continues
     server.start()
     assert writer.drain(lambda: None)
     assert told == ["checkpoint_000001", "checkpoint_000000"]

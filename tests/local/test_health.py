@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 ALLOWANCE = 1_000_000
 """Bytes by which a process may grow at any time: the allocator takes memory in large pieces."""
 EACH_TRIAL = 2_000
-"""Bytes that the shell remembers of a trial, as long as the experiment goes on."""
+"""Bytes that the shell remembers of a trial, as long as the experiment continues."""
 
 
 CONNECTIONS = 8

@@ -1,4 +1,4 @@
-"""Whatever is killed, and whenever: `trialpod run` again goes on, loses nothing that was visible, repeats nothing."""
+"""Whatever is killed, and whenever: `trialpod run` continues, loses nothing that was visible, repeats nothing."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ class Blocked:
         self.shell.write("go", "")
 
     def open_gate(self) -> None:
-        """Let the present attempt go on."""
+        """Let the present attempt continue."""
         self.let_go()
         with self.gate.open("w"):
             pass
@@ -352,7 +352,7 @@ def test_a_killed_fork_server_is_a_disruption_and_no_failure(shell: Shell) -> No
     os.kill(blocked.fork_server_pid, signal.SIGKILL)
     event = blocked.running.wait_event("trial_retried")
     assert (event["data"]["attempt"], event["data"]["disruption"]) == (1, True)
-    assert event["message"].endswith("it goes on from the checkpoint of iteration 2")
+    assert event["message"].endswith("it resumes from the checkpoint of iteration 2")
     assert blocked.running.wait() == 0
     assert wait_gone(blocked.trial_pid, 5)
     trial = blocked.trial()

@@ -65,7 +65,7 @@ def test_a_budget_of_trial_hours_ends_a_run_and_a_larger_one_goes_on(shell: Shel
     done = shell.run("run", "experiment.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Stopped: the budget of 0.0002 trial hours is used up: 0.0002" in done.stdout
-    assert "to go on, raise spec.maxTrialHours" in done.stdout
+    assert "to continue, raise spec.maxTrialHours" in done.stdout
     assert "resume:  trialpod run experiment.yaml --set spec.maxTrialHours=0.0004\n" in done.stdout
     again = shell.run("run", "experiment.yaml", "--set", "spec.maxTrialHours=0.0004")
     assert "Stopped: the budget of 0.0004 trial hours is used up" in again.stdout

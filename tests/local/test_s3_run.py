@@ -434,7 +434,7 @@ def test_run_gives_a_script_its_bucket(work: Shell, server: MinioServer) -> None
     uri = "s3://tuners/script"
     server.storage(uri)
     work.write("search.py", SCRIPT + "Tuner(train, param_space={'x': 1.0}).fit()\n")
-    for _ in range(2):  # the second goes on, with nothing left to do, though the disk is lost
+    for _ in range(2):  # the second continues, with nothing left to do, though the disk is lost
         done = work.run("run", "search.py", "--storage", uri)
         assert done.returncode == 0, done.stdout + done.stderr
         shutil.rmtree(work.folder / "trialpod-results")

@@ -100,7 +100,7 @@ def run(shell: Shell, script: str, killed: bool = False) -> list[Trial]:
 
 
 def run_with_a_kill(shell: Shell, script: str, at: int) -> list[Trial]:
-    """Kill the driver when a trial comes to a step; then go on."""
+    """Kill the driver when a trial comes to a step; then continue."""
     shell.env |= {"DIES_AT": str(at), "KILLED": str(shell.folder / "killed")}
     run(shell, script, killed=True)
     shell.env["TRIALPOD_RESUME"] = "1"
@@ -112,7 +112,7 @@ def kinds(trial: Trial, kind: str) -> list[Decision]:
 
 
 def check_every_score(shell: Shell, found: list[Trial], length: int, disruptions: bool = False) -> int:
-    """Check that every result follows from the state that its trial went on from; return how many exploits."""
+    """Check that every result follows from the state that its trial continued from; return how many exploits."""
     rows = {trial.trial_id: results(shell, trial) for trial in found}
     exploits = 0
     for trial in found:
@@ -346,4 +346,4 @@ def test_a_population_is_found_by_its_name_in_a_manifest(shell: Shell) -> None:
     check_policies(shell, found, exploits)
     changed = next(trial for trial in found if kinds(trial, "exploit"))
     explained = shell.run("explain", changed.trial_id, str(EXPERIMENT))
-    assert "told to go on from" in explained.stdout
+    assert "told to resume from" in explained.stdout

@@ -1,4 +1,4 @@
-"""Large parameters of a Trainable in real experiments: reuse, going on with others, one file for equal ones."""
+"""Large parameters of a Trainable in real experiments: reuse, continuing others, one file for equal ones."""
 
 from __future__ import annotations
 

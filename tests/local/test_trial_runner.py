@@ -96,7 +96,7 @@ def test_script_steps_pauses_and_stops(shell: Shell) -> None:
     assert len(set(states)) > 3
     status, n, since = ends[0]
     assert (status, n) == ("TERMINATED", "15")
-    assert int(since) < 15  # it was paused, and went on from its checkpoint
+    assert int(since) < 15  # it was paused, and continued from its checkpoint
     assert [end[:2] for end in ends[1:3]] == [["TERMINATED", "15"]] * 2
     assert (ends[3][0], ends[3][1] != "15") == ("TERMINATED", True)
 

@@ -97,7 +97,7 @@ def older_files_come_back(put: Put) -> None:
     put(SharedFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
 
     def pull(self: Replica, **given: Any) -> bool:
-        """Take time, in which another operator may go on: what is restored is restored at once else."""
+        """Take time, in which another operator may continue: what is restored is restored at once else."""
         fetched = right(self, **given)
         if PROCESS.get() is not None:  # not in the checks afterwards
             sim_time.sleep(4.0)
@@ -191,7 +191,7 @@ def announced_before_commit(put: Put) -> None:
 
 
 def decision_forgotten_on_restart(put: Put) -> None:
-    """A restart chooses anew instead of taking what was chosen from the record."""
+    """A restart chooses again instead of taking what was chosen from the record."""
 
     def apply(self: Engine, event: Any, now: float, recorded: Any = None) -> Any:
         if recorded is not None and PROCESS.get() is not None:  # not in the checks afterwards
@@ -203,7 +203,7 @@ def decision_forgotten_on_restart(put: Put) -> None:
 
 
 def superseded_attempts_write(put: Put) -> None:
-    """An attempt that was replaced goes on in the storage: it claims, commits and removes."""
+    """An attempt that was replaced continues in the storage: it claims, commits and removes."""
 
     def sweep(self: RemoteCheckpointStore, known: Any, *, attempt: int | None = None) -> Any:
         return right(self, known)
@@ -256,7 +256,7 @@ def namespaces_overlooked(put: Put) -> None:
 
 
 def a_place_is_anybodys(put: Put) -> None:
-    """What is stored is gone on with, whoever stored it."""
+    """What is stored is continued, whoever stored it."""
     for module in (experiment_plan, experiment_controller):
         put(module, "refuse_other", lambda *_: None)
 
@@ -295,7 +295,7 @@ def pods_wait_for_ever(put: Put) -> None:
 
 
 def counters_start_anew(put: Put) -> None:
-    """A function's attempt goes on with the state that was restored, and counts from 1."""
+    """A function's attempt continues with the state that was restored, and counts from 1."""
 
     def begin(self: Session, *args: Any, **options: Any) -> None:
         right(self, *args, **{**options, "restored": None})
@@ -305,7 +305,7 @@ def counters_start_anew(put: Put) -> None:
 
 
 def checkpoint_not_handed_over(put: Put) -> None:
-    """A function's attempt goes on counting, and the function begins anew."""
+    """A function's attempt continues counting, and the function begins again."""
 
     def begin(self: Session, *args: Any, **options: Any) -> None:
         right(self, *args, **{**options, "checkpoint": None})

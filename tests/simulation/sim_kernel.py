@@ -1,6 +1,6 @@
 """The simulated machine: processes, threads and time, all in one thread and in an order that a seed decides.
 
-Code that waits in `threading` or `time` runs here as it is, in greenlets: where it would block, the next one goes on,
+Code that waits in `threading` or `time` runs here as it is, in greenlets: where it would block, the next one runs,
 and when nobody can, time jumps to the next timer. Code that lives in an event loop runs in `SimLoop`. Each callback,
 task and thread belongs to a `Process`, which may be stopped (SIGSTOP: what it had to do waits), or killed (SIGKILL:
 it never gets to another instruction, and nothing is cleaned up).
@@ -37,15 +37,15 @@ T = TypeVar("T")
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("PROCESS", default=None)
 WAKE_S = 0.0001
-"""A thread that may go on does so within this time: so the seed decides who of several is first."""
+"""A thread that may continue does so within this time: so the seed decides who of several is first."""
 
 
 class WorldOver(greenlet.GreenletExit):
-    """The run has ended; whatever still waits is put away."""
+    """The run has ended; whatever still waits is deleted."""
 
 
 class _NoSelector(selectors.SelectSelector):
-    """Nothing real is waited for: time goes on to the next timer."""
+    """Nothing real is waited for: time continues to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class Kernel:
         return thread.result
 
     def unpark(self, thread: SimThread) -> None:
-        """Let a thread go on soon."""
+        """Let a thread continue soon."""
         thread.due = True
         at = self.now + self.random.random() * WAKE_S
         self.loop.call_at(at, thread.wake, thread.ticket, True, context=thread.process.context)
@@ -465,7 +465,7 @@ def _go_on_only_in_time() -> None:
 
 
 class LockOrder:
-    """Finds out whether locks are taken in one order: two threads that take two in both orders may wait for ever.
+    """Finds out whether locks are taken in one order: two threads that take two in both orders may wait forever.
 
     That they do is rare; that each order happens at some time is not. Locks are told apart by the line that makes
     them. (The idea is that of Linux's lockdep.)

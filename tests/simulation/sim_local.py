@@ -487,7 +487,7 @@ class LocalWorld(Surroundings):
         return store
 
     def goes_on_alone(self, process: Process) -> bool:
-        """Return whether no other machine can have taken away what a process goes on from."""
+        """Return whether no other machine can have taken away what a process resumes from."""
         return process.run.box is self.box  # type: ignore[attr-defined]
 
     def harm(self, child: Process) -> None:

@@ -18,7 +18,7 @@ RUN_POINTS = 60
 TRIAL_POINTS = 30
 """A process that dies does so within so many points at which that is possible."""
 STANDS_STILL_S = 40.0
-"""So long a run must be stopped before another machine takes it for dead, and has had time to go on."""
+"""So long a run must be stopped before another machine takes it for dead, and has had time to continue."""
 
 
 class LocalFaults(StoreFaults):

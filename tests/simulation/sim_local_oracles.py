@@ -124,7 +124,7 @@ def _results(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[
 def _must_be_there(world: LocalWorld, box: Box, attempt: tuple[str, int]) -> int:
     """Return how many results of an attempt were called durable, and not just before the machine went.
 
-    Another one may also have gone on after its runs had ended.
+    Another one may also have continued after its runs had ended.
     """
     assert world.finished_by is not None
     gone_s = box.gone_s

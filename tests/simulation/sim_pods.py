@@ -265,7 +265,7 @@ class SimPods(Witness, FakePods):
         ]
 
     def orphan(self, pod: Object, known_again_s: float) -> None:
-        """The node is cut off, and the pod is removed by force; its process goes on, and has a network later."""
+        """The node is cut off, and the pod is removed by force; its process continues, and has a network later."""
         uid = pod["metadata"]["uid"]
         process = self.processes[uid]
         self.orphans.add(uid)

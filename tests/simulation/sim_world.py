@@ -102,7 +102,7 @@ class SimKube(FakeKube):
         if not self.process.alive:
             await asyncio.get_running_loop().create_future()
         if method != "GET" and not path.startswith(LEASE_EXEMPT_PATHS) and not self.lease_valid():
-            raise fake_api.error(method, path, 0, "Unreachable", "not sent: another operator may be at work by now")
+            raise fake_api.error(method, path, 0, "Unreachable", "not sent: another operator may be at work already")
         refusal = world.api_fault(method, path, options.get("body"))
         if refusal is not None:
             raise refusal
@@ -223,7 +223,7 @@ class Hosted:
 
     Attributes:
         track: what its pods did and were told.
-        samples: how many trials its user asks for by now.
+        samples: how many trials its user asks for already.
         stopped: trials that its user has stopped.
         created, deleted: by its user.
     """
@@ -360,7 +360,7 @@ class SimWorld(Surroundings):
         return store
 
     def goes_on_alone(self, process: Process) -> bool:
-        """Return whether no later attempt can have taken away what a process goes on from."""
+        """Return whether no later attempt can have taken away what a process resumes from."""
         pods = [pod for uid, pod in self.pods.pods.items() if self.pods.processes.get(uid) is process]
         current = [self.pods.current(pod) for pod in pods]
         return any(pod is not None and not pod["metadata"].get("deletionTimestamp") for pod in current)
@@ -557,13 +557,13 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
 
 
 def _latest_valid(world_of: Callable[[], Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """An attempt finds what it goes on from: nothing here damages a checkpoint."""
+    """An attempt finds what it resumes from: nothing here damages a checkpoint."""
 
     def latest_valid(store: Any, infos: Any) -> Any:
         found, warnings = real(store, infos)
         world, process = world_of(), PROCESS.get()
         if warnings and process is not None and world.goes_on_alone(process):
-            world.pods.problems.append(f"{process.name} misses what it goes on from: {warnings}")
+            world.pods.problems.append(f"{process.name} misses what it resumes from: {warnings}")
         return found, warnings
 
     return latest_valid

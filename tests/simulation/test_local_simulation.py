@@ -52,7 +52,7 @@ def test_every_rule_holds_on_a_machine_in_many_runs(part: int) -> None:
         pytest.param(
             44,
             [Fault("store answers lost", 4.947, 31.504, 0.2198)],
-            id="an experiment was refused for ever when the answer to its last copy was lost",
+            id="an experiment was refused forever when the answer to its last copy was lost",
         ),
         pytest.param(
             46,

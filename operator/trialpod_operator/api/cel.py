@@ -207,7 +207,7 @@ _TRIAL = [
     ),
     Rule(
         "!oldSelf.stop || self.stop",
-        "a trial that was told to stop does not go on; raise numSamples of the experiment for another one",
+        "a trial that was told to stop does not continue; raise numSamples of the experiment for another one",
         ".stop",
     ),
 ]

@@ -221,7 +221,7 @@ class FailurePolicy(Model, frozen=True, kw_only=True):
     """What happens when a trial fails by its own fault. Disruptions by the cluster never count."""
 
     max_failures: Annotated[
-        int, Meta(ge=-1, le=MAX_INT, description="How often a failed trial is tried again. -1 = without limit.")
+        int, Meta(ge=-1, le=MAX_INT, description="How often a failed trial is retried. -1 = without limit.")
     ] = 0
     fail_fast: Annotated[bool, Meta(description="End the experiment at the first trial that failed for good.")] = (
         False
@@ -315,7 +315,7 @@ class WorkersSpec(Model, frozen=True, kw_only=True):
             Duration,
             Meta(
                 description="How long pods of a trial may wait for its other ones to run, before all of them are "
-                "deleted and tried again later. Default: 10m."
+                "deleted and retried later. Default: 10m."
             ),
         ]
         | None
@@ -470,7 +470,7 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
     ) = None
     suspend: Annotated[
         bool,
-        Meta(description="Checkpoint and stop all trials; false goes on with them.", extra={"change": "any time"}),
+        Meta(description="Checkpoint and stop all trials; false continues with them.", extra={"change": "any time"}),
     ] = False
     ttl_seconds_after_finished: (
         Annotated[

@@ -39,7 +39,7 @@ def format_path(path: Path) -> str:
 
 
 def parse_path(text: str) -> tuple[Path, str]:
-    """Read a path from the start of `text`; return it and the rest, which begins where no path can go on."""
+    """Read a path from the start of `text`; return it and the rest, which begins where no path can continue."""
     path: list[str | int] = []
     position = 0
     while match := _TOKEN.match(text, position):

@@ -71,7 +71,7 @@ class Reason(StrEnum):
         "use that prefix in spec.storage.uri, or keys of your own in credentialsSecret",
     )  # fmt: skip
     STORAGE_UNAVAILABLE = (
-        "StorageUnavailable", "condition event", "the storage does not answer the operator; trials go on",
+        "StorageUnavailable", "condition event", "the storage does not answer the operator; trials continue",
         "check the S3 server; the experiment continues when it answers",
     )  # fmt: skip
     STORAGE_EMPTIED = (
@@ -282,8 +282,8 @@ class Reason(StrEnum):
     )  # fmt: skip
     NOTICE = "Notice", "event", "something about the whole experiment, such as a search space in which nothing varies"
     RESUMED = "Resumed", "event", "trials run again after a suspension"
-    RETRYING = "Retrying", "event", "failed trials are tried again at a user's request"
-    NOTHING_TO_RETRY = "NothingToRetry", "event", "a retry was requested, and no trial can be tried again"
+    RETRYING = "Retrying", "event", "failed trials are retried at a user's request"
+    NOTHING_TO_RETRY = "NothingToRetry", "event", "a retry was requested, and no trial can be retried"
     TRIAL_FAILED = "TrialFailed", "event", "a trial failed for good: the first few, and one for each new message"
     DISRUPTED = "Disrupted", "event", "the cluster ended an attempt; a new one continues from the newest checkpoint"
     STORAGE_AVAILABLE = "StorageAvailable", "event", "the storage answers again"

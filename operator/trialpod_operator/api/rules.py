@@ -178,7 +178,7 @@ class _Rules:
         if samples == 0:
             self._report(("numSamples",), "0 samples would run nothing; give 1 or more, or -1 for no limit")
         elif samples == -1 and not any(self._has(name) for name in ("timeBudget", *HOUR_BUDGETS)):
-            self._warn(("numSamples",), "-1 without a timeBudget: the experiment goes on until somebody ends it")
+            self._warn(("numSamples",), "-1 without a timeBudget: the experiment continues until somebody ends it")
         elif isinstance(samples, int) and samples > 0 and samples * self.findings.grid_size > MANY_TRIALS:
             total = samples * self.findings.grid_size
             self._warn(("numSamples",), f"{total} trials (a grid of {self.findings.grid_size} x {samples} samples)")

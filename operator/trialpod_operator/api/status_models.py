@@ -129,7 +129,7 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     conditions: Annotated[
         list[Condition],
         Meta(
-            description="Ready (valid and going on, or ended well), Reconciling, Stalled (needs somebody's help), "
+            description="Ready (valid and progressing, or ended well), Reconciling, Stalled (needs somebody's help), "
             "Suspended, Succeeded and Failed.",
             max_length=16,
         ),
@@ -179,7 +179,7 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=16384)] | None,
         Meta(
             description="The value of the annotation trialpod.dev/retry that was acted on last: failed trials are "
-            "tried again once for each new value."
+            "retried once for each new value."
         ),
     ] = None
 

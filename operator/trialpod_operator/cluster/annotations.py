@@ -35,10 +35,10 @@ class Retry:
 
 
 def retry_of(metadata: Mapping[str, Any]) -> Retry | None:
-    """Return what an experiment's annotation asks to be tried again, None when there is nothing."""
+    """Return what an experiment's annotation asks to be retried, None when there is nothing."""
     value = str((metadata.get("annotations") or {}).get(names.RETRY_ANNOTATION, "")).strip()[:MAX_VALUE]
     if not value or stop_is_asked(metadata):
-        return None  # what is to stop is not tried again
+        return None  # what is to stop is not retried
     _, *words = value.split()
     return Retry(value, tuple(word for word in words if word != FROM_SCRATCH), FROM_SCRATCH in words)
 

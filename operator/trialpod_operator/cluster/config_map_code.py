@@ -80,7 +80,7 @@ class ConfigMapCode:
     async def changed(
         self, kube: Kube, namespace: str, trainable: TrainableSpec, known: str | None, now: float
     ) -> str:
-        """Return what there is to tell when the ConfigMap has other code by now; "" when nothing is new.
+        """Return what there is to tell when the ConfigMap has other code already; "" when nothing is new.
 
         Args:
             kube: the API server.

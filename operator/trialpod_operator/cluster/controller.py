@@ -103,7 +103,7 @@ class Controller:
         self.queue.start()
 
     async def close(self) -> None:
-        """Stop working and let go of everything; pods go on."""
+        """Stop working and let go of everything; pods continue."""
         await self.queue.close()
         for controller in self._controllers.values():
             await controller.close()

@@ -34,7 +34,7 @@ NO_KEYS_GIVE_UP_S = 60.0
 """When the Secret with the keys is gone too, as it is when the whole namespace goes, waiting helps little."""
 
 SLICE_S = 10.0
-"""So long one look at the object deletes; then the next one goes on."""
+"""So long one look at the object deletes; then the next one continues."""
 
 TRY_AGAIN_S = 5.0
 TRY_AGAIN_MOST_S = 60.0
@@ -53,7 +53,7 @@ async def delete_stored(
         item: the object, which is being deleted.
         keys: folder for the storage's keys.
         waited: seconds since this operator began to. By what the object says it could be anything, as clocks differ,
-            and pods whose time is cut short go on writing behind the deletion.
+            and pods whose time is cut short continue writing behind the deletion.
     """
     namespace, name = key.split("/")
     pods = services.cache.pods(key)

@@ -119,7 +119,7 @@ class ExperimentController:
         self._experiment: TuneExperiment | None = None  # the latest valid manifest, with its storage
         self._wanted: TuneExperiment | None = None  # the same, where trials do not run the Trainable that it names
         self._held_back: Problem | None = None  # why they do not
-        self._corrected = False  # the Trainable, and failed trials were not tried again yet
+        self._corrected = False  # the Trainable, and failed trials were not retried yet
         self._refused: Problem | None = None  # what is wrong with the manifest as it is now
         self._durable: DurableExperiment | None = None
         self._shell: ClusterShell  # of the experiment while it is open
@@ -263,7 +263,7 @@ class ExperimentController:
             case StorageUnavailableError():
                 STORAGE_ERRORS.inc()
                 reason, stalled = Reason.STORAGE_UNAVAILABLE, False
-                message += "; it goes on as soon as the storage answers"
+                message += "; it continues as soon as the storage answers"
             case FencedError():
                 logger.warning("reopening %s: %s", self.key, error)
                 await self.close()
@@ -480,9 +480,9 @@ class ExperimentController:
     async def _open(self, experiment: TuneExperiment, *, only_stored: bool = False) -> None:
         services = self._services
         if not services.kube.lease_valid():
-            # Whoever opens an experiment takes its journal over, and somebody else may be at work with it by now.
+            # Whoever opens an experiment takes its journal over, and somebody else may be at work with it already.
             raise NotReadyError("it is not opened before the Lease is renewed")
-        # No pod begins without the authority. What could not be opened may be tried again for days, without a write.
+        # No pod begins without the authority. What could not be opened may be retried for days, without a write.
         again, self._tried = self._tried, True
         if again:
             await self._refresh_keys(experiment)
@@ -491,7 +491,7 @@ class ExperimentController:
         place = self._storage.place(experiment)
         issuer = self._storage.key_issuer(experiment, place)
         if issuer is not None and not only_stored and not self._services.cache.has_trials(self.key):
-            await issuer.check()  # later it must not hold up trials that go on with the keys that they have
+            await issuer.check()  # later it must not hold up trials that continue with the keys that they have
         directory = self._storage.work_dir
         patient = msgspec.structs.replace(place.own, retry_s=STORAGE_RETRY_S)
 
@@ -558,7 +558,7 @@ class ExperimentController:
         self._durable, self._bindings, self._applied, self._issuer = durable, bindings, -1, issuer
         if durable.engine.state.settings is not None:
             durable.apply(Recovered(live=bindings.live_attempts()))
-            logger.info("%s goes on: %d records replayed", self.key, durable.journaled.replayed)
+            logger.info("%s continues: %d records replayed", self.key, durable.journaled.replayed)
 
     @property
     def _again(self) -> str:
@@ -640,7 +640,7 @@ class ExperimentController:
         self._services.enqueue(self.key)
 
     def _on_broken(self, error: BaseException) -> None:
-        logger.warning("%s is opened anew: %s", self.key, error)
+        logger.warning("%s is reopened: %s", self.key, error)
         self._broken = error
         self._services.enqueue(self.key)
 

@@ -126,7 +126,7 @@ class Lease:
             if self._alone and not missed:
                 missed = True
                 logger.warning(
-                    "the Lease %s could not be renewed for %.0f s: trials go on and report, and nothing new begins "
+                    "the Lease %s could not be renewed for %.0f s: trials continue and report; nothing new begins "
                     "until the API server answers",
                     self._name,
                     self._monotonic() - renewed,

@@ -38,14 +38,14 @@ MADE_FOR_ANNOTATION = f"{GROUP}/made-for"
 SHAPE_ANNOTATION = f"{GROUP}/shape"
 SPEC_ANNOTATION = f"{GROUP}/pod-spec"
 """On each trial pod: a digest of the fields of the manifest that it was made from and that may change."""
-"""And a digest of what they are like: only trials that would get an equal pod go on in one."""
+"""And a digest of what they are like: only trials that would get an equal pod continue in one."""
 
 STOP_ANNOTATION = f"{GROUP}/stop"
 """On an experiment: all its trials stop. Its value is the generation that is to stop, so that a later change of the
 spec (more samples) goes before it; "true" stops every generation."""
 
 RETRY_ANNOTATION = f"{GROUP}/retry"
-"""On an experiment: its failed trials are tried again, once for each new value (see `annotations`)."""
+"""On an experiment: its failed trials are retried, once for each new value (see `annotations`)."""
 
 VERSION_ANNOTATION = f"{GROUP}/version"
 PROTOCOL_ANNOTATION = f"{GROUP}/protocol"

@@ -22,7 +22,7 @@ class ClusterShell(Shell):
 
     Args:
         perform: carries out actions; called once they are committed.
-        broken: told once when the experiment cannot go on as it is open now.
+        broken: told once when the experiment cannot continue as it is open now.
         changed: told when something changed that a status shows.
     """
 

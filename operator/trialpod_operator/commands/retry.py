@@ -29,7 +29,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Have failed trials tried again, with a fresh count of failures."""
+    """Have failed trials retried, with a fresh count of failures."""
     from trialpod_operator.cluster.annotations import next_retry
 
     location = target.experiment_location(options.name, options)
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         api.annotate(options.name, {names.RETRY_ANNOTATION: value, names.STOP_ANNOTATION: None})
     what = ", ".join(ids) if ids else "its failed trials"
     start = "from scratch" if options.from_scratch else "from their newest checkpoints"
-    print(f"{options.name}: {what} to be tried again {start}")
+    print(f"{options.name}: {what} to be retried {start}")
     print(f"  to watch: trialpod status {options.name} {flags} --watch")
     if (item.get("spec") or {}).get("suspend"):
         print(f"  it is suspended; to resume: trialpod resume {options.name} {flags}")
@@ -58,7 +58,7 @@ def _failed_ids(item: Json, trials: list[Json], wanted: list[str]) -> list[str]:
     """Return the ids of the failed trials that are meant; empty when all are."""
     name = item["metadata"]["name"]
     if item["metadata"].get("deletionTimestamp"):
-        raise InvalidInputError(f"{name} is being deleted; nothing of it can be tried again")
+        raise InvalidInputError(f"{name} is being deleted; nothing of it can be retried")
     found = [target.select_trial(trials, each, name) for each in wanted]
     for trial in found:
         if (state := target.trial_state(trial)) != "ERROR":

@@ -86,7 +86,7 @@ def refuse_ended(item: Json, verb: str, more: str = "") -> None:
         if int((item.get("status") or {}).get("observedGeneration", -1)) < generation:
             return  # its spec has changed, perhaps to more samples
         extend = (
-            '; more samples make it go on: kubectl patch te NAME --type=merge -p \'{"spec":{"numSamples":N}}\''
+            '; more samples make it continue: kubectl patch te NAME --type=merge -p \'{"spec":{"numSamples":N}}\''
             if more
             else ""
         )

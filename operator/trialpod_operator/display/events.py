@@ -96,12 +96,12 @@ def trial_ended(row: TrialRow, metric: str | None) -> Event:
 
 
 def trial_exploits(row: TrialRow, *, source: str, iteration: int | None, tag: str) -> Event:
-    """A trial goes on with another config, from another trial's checkpoint.
+    """A trial continues with another config, from another trial's checkpoint.
 
     Args:
         row: The trial, with its new config.
         source: trial_id of the trial that it follows; empty for itself.
-        iteration: training_iteration of the checkpoint that it goes on from.
+        iteration: training_iteration of the checkpoint that it resumes from.
         tag: The new experiment tag.
     """
     at = f" (iteration {iteration})" if iteration is not None else ""
@@ -110,7 +110,7 @@ def trial_exploits(row: TrialRow, *, source: str, iteration: int | None, tag: st
         TRIAL_EXPLOITS,
         row.trial_id,
         row.name,
-        f"goes on from {start} with {clip(parameters(row.config), 120)}",
+        f"resumes from {start} with {clip(parameters(row.config), 120)}",
         {"source": source, "iteration": iteration, "config": row.config, "experiment_tag": tag},
     )
 
@@ -138,7 +138,7 @@ def checkpoint_saved(trial: Trial, name: str, info: CheckpointInfo) -> Event:
 
 
 def trial_failed(row: TrialRow) -> Event:
-    """A trial ended with an error and is not tried again."""
+    """A trial ended with an error and is not retried."""
     return Event(
         TRIAL_FAILED,
         row.trial_id,
@@ -156,7 +156,7 @@ def trial_failed(row: TrialRow) -> Event:
 
 
 def trial_retried(row: TrialRow, *, reason: str, disruption: bool) -> Event:
-    """A trial's attempt was lost and the trial goes on from its newest checkpoint.
+    """A trial's attempt was lost and the trial resumes from its newest checkpoint.
 
     Args:
         row: The trial; `attempts` are those so far, the lost one included.
@@ -164,7 +164,7 @@ def trial_retried(row: TrialRow, *, reason: str, disruption: bool) -> Event:
         disruption: True when the machine ended it, False when its own code did.
     """
     start = (
-        f"it goes on from the checkpoint of iteration {row.checkpoint_iteration}"
+        f"it resumes from the checkpoint of iteration {row.checkpoint_iteration}"
         if row.checkpoint is not None
         else "it starts again from the beginning"
     )

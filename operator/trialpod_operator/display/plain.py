@@ -113,7 +113,7 @@ class PlainDisplay:
         """Nothing is held."""
 
     def _take_left_out(self) -> str:
-        """Return how many trial lines were left out since the last call, and begin to count anew."""
+        """Return how many trial lines were left out since the last call, and begin to count again."""
         counts = [f"{plural(count, 'trial')} {word}" for word, count in self._left_out.items() if count]
         self._trial_lines = 0
         self._left_out = {"started": 0, "ended": 0}

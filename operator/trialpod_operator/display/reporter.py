@@ -61,7 +61,7 @@ class ReporterDisplay(QuietDisplay):
         except Exception as error:
             raise CallbackError(
                 f"the progress reporter {type(self._reporter).__name__} raised {type(error).__name__} in "
-                f"{method}(): {error}; the experiment was ended, and Tuner.restore(...) goes on with it"
+                f"{method}(): {error}; the experiment was ended, and Tuner.restore(...) continues with it"
             ) from error
 
 

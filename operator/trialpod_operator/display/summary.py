@@ -58,7 +58,7 @@ class RunCommand:
     module: bool = False
 
     def text(self, **changes: str) -> str:
-        """Return the command; `changes` are fields of the spec to set in addition (or anew)."""
+        """Return the command; `changes` are fields of the spec to set in addition (or again)."""
         options = [option for option in self.sets if option.partition("=")[0] not in _paths(changes)]
         options += [f"{path}={value}" for path, value in zip(_paths(changes), changes.values(), strict=True)]
         words = ["run", *(["-m"] if self.module else []), self.file]

@@ -95,7 +95,7 @@ class TableDisplay:
         self._draw(view)
 
     def update(self, view: ExperimentView) -> None:
-        """Draw the table anew if it is time and it would look different."""
+        """Draw the table again if it is time and it would look different."""
         if self._now() >= self._next_draw and self._appearance(view) != self._drawn:
             self._draw(view)
 

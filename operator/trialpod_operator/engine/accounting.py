@@ -84,7 +84,7 @@ def end_trial(state: State, trial: Trial, status: str) -> None:
 
 
 def saved_all(trial: Trial) -> bool:
-    """Return whether the trial can go on without doing anything again."""
+    """Return whether the trial can continue without doing anything again."""
     checkpoint = trial.own_checkpoint
     return checkpoint is not None and checkpoint.iteration >= trial.iteration
 
@@ -137,7 +137,7 @@ def used_up(state: State, now: float) -> dict[str, Any] | None:
 
 
 def runs_out_at(state: State, now: float) -> float | None:
-    """Return when the first budget is used up if all goes on as it is, in seconds since the epoch; None: never."""
+    """Return when the first budget is used up if all continues as it is, in seconds since the epoch; None: never."""
     ends = []
     for _, kind, hours in limits(state.required_settings):
         amounts = _in_use(state)[0]

@@ -67,9 +67,9 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequeued:
-    """The trial goes on later: paused, retried after a failure or a disruption, or to follow another trial.
+    """The trial continues later: paused, retried after a failure or a disruption, or to follow another trial.
 
-    "undone": the checkpoint of another trial that it was to start from is damaged, so it goes on as it was before.
+    "undone": the checkpoint of another trial that it was to start from is damaged, so it continues as it was before.
     """
 
     trial: Trial

@@ -68,7 +68,7 @@ class Engine:
 
     Args:
         search: proposes trials.
-        scheduler: decides which trials go on; FIFO by default.
+        scheduler: decides which trials continue; FIFO by default.
         stopper: ends trials or the experiment by their results; none by default.
         opens_values: algorithms see the user's objects themselves, in configs and results: this is the user's own
             process. Else they see `OpaqueValue` in their place, and nothing is unpickled.

@@ -113,7 +113,7 @@ class SuspendRequested(Event, frozen=True):
 
 
 class ResumeRequested(Event, frozen=True):
-    """Go on after `SuspendRequested`."""
+    """Continue after `SuspendRequested`."""
 
 
 class RetryRequested(Event, frozen=True):

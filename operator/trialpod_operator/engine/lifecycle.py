@@ -193,7 +193,7 @@ def _verdict(state: State, now: float) -> tuple[str, str]:
             kind, field = str(stopping.get("of")), words.field(str(stopping.get("budget")))
             used = f"{accounting.hours_used(state, kind, now):.4g} were used"
             limit = f"the budget of {stopping.get('hours'):g} {kind} hours is used up"
-            return STOPPED, f"{limit}: {used}; to go on, raise {field}"
+            return STOPPED, f"{limit}: {used}; to continue, raise {field}"
         case "user":
             return STOPPED, "stopped by the user"
         case "fail_fast":

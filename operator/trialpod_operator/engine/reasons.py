@@ -22,11 +22,11 @@ _VERBS = {
     "stop": "stopped",
     "pause": "paused",
     "exploit": "told to follow another trial",
-    "continue": "went on",
+    "continue": "continued",
     "retry": "retried",
     "disruption": "interrupted",
     "failure": "failed for good",
-    "undo": "went on as before",
+    "undo": "continued as before",
     "resources": "given other resources",
     "config": "given another config before its start",
 }
@@ -42,11 +42,11 @@ def describe_decision(kind: str, reason: Reason, iteration: int = 0) -> str:
     """Return what was decided and why, where there is no `Decision`; without the iteration when that is 0."""
     verb = _VERBS.get(kind, kind)
     if kind == "exploit":
-        verb = f"told to go on from {_start(reason)}"
+        verb = f"told to resume from {_start(reason)}"
     at = f" at iteration {iteration}" if iteration else ""
     why = explain(reason)
     if kind == "continue":
-        return f"went on{at} instead of following another trial: {reason.get('problem', '')}"
+        return f"continued{at} instead of following another trial: {reason.get('problem', '')}"
     return f"{verb}{at}: {why}" if why else f"{verb}{at}"
 
 
@@ -68,7 +68,7 @@ def _start(reason: Reason) -> str:
 
 def _scheduler(reason: Reason) -> str:
     if reason.get("rule") == "left paused":
-        return "the scheduler had paused it and did not go on with it when nothing else was left to run"
+        return "the scheduler had paused it and did not continue with it when nothing else was left to run"
     return SCHEDULERS.describe(str(reason.get("scheduler", "")), reason) or TrialScheduler.describe_reason(reason)
 
 

@@ -183,7 +183,7 @@ def _check_versions(*owned: tuple[object, Any]) -> None:
             if ours and isinstance(version, int) and version > STATE_VERSION:
                 raise InvalidInputError(
                     f"the stored state of {type(each).__name__} has version {version}, and this trialpod reads up to "
-                    f"{STATE_VERSION}: a newer trialpod wrote it. Nothing was changed; upgrade trialpod to go on"
+                    f"{STATE_VERSION}: a newer trialpod wrote it. Nothing was changed; upgrade trialpod to continue"
                 )
 
 

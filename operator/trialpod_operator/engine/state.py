@@ -351,7 +351,7 @@ class State:
             self.clock.start()
 
     def reopen(self, state: str) -> None:
-        """Continue an experiment that has finished or is being stopped, and count its failures anew."""
+        """Continue an experiment that has finished or is being stopped, and count its failures again."""
         flags = self.flags
         flags.finished, flags.stopping = False, None
         flags.state, flags.message = state, ""

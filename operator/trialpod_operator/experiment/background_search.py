@@ -1,6 +1,6 @@
 """Lets a search algorithm take its time: all calls to it happen in a thread of its own, one after the other.
 
-The engine asks for a suggestion and goes on; the answer is an event (`SuggestionReady`). What the algorithm is told
+The engine asks for a suggestion and continues; the answer is an event (`SuggestionReady`). What the algorithm is told
 meanwhile waits behind the suggestion, so that it sees the same calls in the same order whenever the answer comes.
 
 Invariants:
@@ -130,7 +130,7 @@ class BackgroundSearcher(SearchAlgorithm):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass on a result."""
         if self.listens:
-            self._call("on_trial_result", trial_id, dict(result))  # others go on using it
+            self._call("on_trial_result", trial_id, dict(result))  # others continue using it
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Pass on the end of a trial."""
@@ -145,7 +145,7 @@ class BackgroundSearcher(SearchAlgorithm):
         self._call("on_pause", trial_id)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Pass on that a paused trial goes on."""
+        """Pass on that a paused trial continues."""
         self._call("on_unpause", trial_id)
 
     def get_state(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Shell:
         """The storage failed so many times since the last call."""
 
     def broken(self, error: BaseException) -> None:
-        """The experiment cannot go on as it is open now; called once."""
+        """The experiment cannot continue as it is open now; called once."""
 
 
 class DurableExperiment:

@@ -142,7 +142,7 @@ class JournaledEngine:
         """Return the experiment's time, in seconds since the epoch.
 
         It never goes back, also not from one process to the next, and it never stands still: when the clock was set
-        back it goes on from the latest time that the journal knows.
+        back it resumes from the latest time that the journal knows.
         """
         now, latest = self._clock() + self._ahead_s, self.engine.state.clock.now
         if now < latest:

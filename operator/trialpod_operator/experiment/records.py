@@ -25,7 +25,7 @@ class Record(msgspec.Struct, array_like=True):
 
 
 class EngineSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The engine's snapshot, and how long the log files of the trials that go on were at that moment, in bytes."""
+    """The engine's snapshot, and how long the log files of the trials that continue were at that moment, in bytes."""
 
     version: int = FORMAT_VERSION
     engine: msgspec.Raw

@@ -49,7 +49,7 @@ def read_stored(directory: Path) -> dict[str, Any] | None:
         raise storage_error(error, "cannot read", path) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInputError(
-            f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start anew"
+            f"{path} cannot be read ({error}); restore it from a backup, or move {directory} away to start again"
         ) from error
     if mismatch is not None:
         raise InvalidInputError(mismatch)

@@ -4,9 +4,9 @@ A TensorBoard event file is one of them when the package google-crc32c is instal
 
 They follow from the journal: results go to the journal first and to these files right after. After a crash the files
 are cut back to where they were at the latest snapshot and written again from the journal's records, so no line is
-ever missing or there twice. Where the files may be in a storage and not here, those that go on are fetched before.
+ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before.
 
-Results that cannot be written end no experiment: what is due stays buffered and is tried again, a directory that
+Results that cannot be written end no experiment: what is due stays buffered and is retried, a directory that
 somebody removed is made again, and `warn` is told once per trial.
 """
 
@@ -63,7 +63,7 @@ class TrialFiles:
         self._dirty: set[str] = set()
         self._unopened: dict[str, tuple[Trial, list[dict[str, Any]]]] = {}  # results of trials whose files cannot be
         self.dirnames: dict[str, str] = {}
-        self.resumed: dict[str, Offsets] = {}  # where files that are not open go on
+        self.resumed: dict[str, Offsets] = {}  # where files that are not open continue
 
     def path(self, trial: Trial) -> Path:
         """Return the directory of a trial."""
@@ -92,7 +92,7 @@ class TrialFiles:
             self._open(trial)
 
     def attempt_started(self, trial: Trial) -> None:
-        """Go on with another process: its pid and host stand in the lines from now on."""
+        """Continue with another process: its pid and host stand in the lines from now on."""
         log = self._logs.get(trial.trial_id)
         if log is not None:
             log.update_static(static_fields(trial))
@@ -127,7 +127,7 @@ class TrialFiles:
         log = self._logs.get(trial.trial_id)
         if log is None or self._flushed(trial.trial_id, log):
             if log is not None and trial.may_be_retried:
-                self.resumed[trial.trial_id] = log.offsets()  # its user may have it tried again
+                self.resumed[trial.trial_id] = log.offsets()  # its user may have it retried
             self._dirty.discard(trial.trial_id)
             self._logs.pop(trial.trial_id, None)
             self._paths.pop(trial.trial_id, None)
@@ -139,7 +139,7 @@ class TrialFiles:
         self._dirty = {trial_id for trial_id in self._dirty if not self._flushed(trial_id, self._logs.get(trial_id))}
 
     def offsets(self) -> dict[str, Offsets]:
-        """Return the lengths of the files of trials that may go on, after flushing them.
+        """Return the lengths of the files of trials that may continue, after flushing them.
 
         Raises:
             StorageError: not everything could be written, so the journal must be kept.
@@ -173,7 +173,7 @@ class TrialFiles:
         return True
 
     def _needed(self, trial: Trial) -> list[str]:
-        """Return the files without which a trial's cannot go on where they were."""
+        """Return the files without which a trial's cannot continue where they were."""
         names = [name for name, length in self.resumed.get(trial.trial_id, {}).items() if length]
         return [f"{self.path(trial).name}/{name}" for name in ([*names, PARAMS_FILE] if names else [])]
 
@@ -278,7 +278,7 @@ class PolicyFiles:
     """Writes the history of exploits, for schedulers that keep one (`policy_log`).
 
     A file is replaced as a whole, and holds the same again after a restart: its content follows from the scheduler's
-    state. One that cannot be written ends no experiment; it is tried again, and `warn` is told once.
+    state. One that cannot be written ends no experiment; it is retried, and `warn` is told once.
 
     Args:
         directory: the experiment's.

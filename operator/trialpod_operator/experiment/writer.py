@@ -100,7 +100,7 @@ class WriterClaim:
                 return
 
     def keep(self) -> None:
-        """Go on telling, from a thread, that this process is alive."""
+        """Continue telling, from a thread, that this process is alive."""
         self._thread = threading.Thread(target=self._beat, name="trialpod-writer", daemon=True)
         self._thread.start()
 

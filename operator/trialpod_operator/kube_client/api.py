@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 class ClusterUnreachableError(TrialpodError):
-    """The API server cannot be reached; it may be tried again."""
+    """The API server cannot be reached; it may be retried."""
 
 
 class KubeClient:

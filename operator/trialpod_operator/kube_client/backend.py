@@ -363,7 +363,7 @@ class KubernetesBackend:
         return item
 
     def _retried(self, api: Experiments, item: Json, request: ExperimentRequest) -> Json:
-        """Have its failed trials tried again, where that is wanted."""
+        """Have its failed trials retried, where that is wanted."""
         if not (request.resume_errored or request.restart_errored):
             return item
         value = next_retry(item, [], secrets.token_hex(4), from_scratch=request.restart_errored)

@@ -98,7 +98,7 @@ class RemoteCallbacks:
             final: the experiment is over, and all its files are in the storage.
 
         Raises:
-            CallbackError: a callback raised an exception; the experiment goes on.
+            CallbackError: a callback raised an exception; the experiment continues.
         """
         if not self._begun:
             self._begun = True

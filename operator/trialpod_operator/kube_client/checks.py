@@ -1,7 +1,7 @@
 """What `trialpod check` finds out about a cluster: each finding is fine, bad with a remedy, or not known.
 
 Every check stands alone: what the user may not look at is "not known", with the right that would tell, and the
-others go on.
+others continue.
 """
 
 from __future__ import annotations

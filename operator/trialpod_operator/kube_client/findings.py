@@ -152,7 +152,7 @@ def queue_findings(found: Sequence[Mapping[str, Any]] | None, queue: str, namesp
     elif queue and queue not in known:
         guess = nearest(queue, known)
         there = f"did you mean {guess}?" if guess else f"there are: {', '.join(known) or 'none'}"
-        text = f"the namespace {namespace} has no LocalQueue {queue}: pods would wait for ever; {there}"
+        text = f"the namespace {namespace} has no LocalQueue {queue}: pods would wait forever; {there}"
         yield Finding("queues", "bad", text, queues.remedy("doesn't exist", queue))
     for name, item in known.items():
         active = condition(item, "Active")

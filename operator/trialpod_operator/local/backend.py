@@ -67,7 +67,7 @@ class LocalBackend:
         """Run the experiment to its end.
 
         Raises:
-            KeyboardInterrupt: the user stopped it; everything is kept, and `Tuner.restore` goes on.
+            KeyboardInterrupt: the user stopped it; everything is kept, and `Tuner.restore` continues.
             TrialpodError: it cannot run.
         """
         directory = Path(request.directory)
@@ -81,7 +81,7 @@ class LocalBackend:
             if stored is not None and not request.resume:
                 place = request.storage_uri or str(directory)
                 raise InvalidInputError(
-                    f"{place} holds an experiment already; go on with it by "
+                    f"{place} holds an experiment already; continue with it by "
                     f"Tuner.restore({place!r}, ...), or choose another name: RunConfig(name=...)"
                 )
             return replace(plan_from_request(request, stored), encode_params=encode_params)
@@ -174,7 +174,7 @@ class LocalBackend:
             )
 
     def can_restore(self, path: str) -> bool:
-        """Return whether there is an experiment that `run` could go on with.
+        """Return whether there is an experiment that `run` could continue with.
 
         Raises:
             StorageError: the storage cannot be read.
@@ -233,7 +233,7 @@ def _value_encoder(request: ExperimentRequest, directory: Path) -> Callable[[Any
 
 
 def _broken(engine: Engine) -> str:
-    """Return why an experiment that has ended could not go on as one; empty when it could."""
+    """Return why an experiment that has ended could not continue as one; empty when it could."""
     flags, settings = engine.state.flags, engine.state.settings
     stopping = flags.stopping or {}
     if stopping.get("source") in ("metric", "algorithm"):

@@ -199,7 +199,7 @@ class Callbacks:
             states: dict[str, dict[str, Any]] = pickle.loads(self._state_file.read_bytes())
         except Exception as error:
             raise StorageError(
-                f"{self._state_file} cannot be read ({type(error).__name__}: {error}); remove it to go on without "
+                f"{self._state_file} cannot be read ({type(error).__name__}: {error}); remove it to continue without "
                 "what the callbacks remembered"
             ) from error
         return states

@@ -37,7 +37,7 @@ LOCK_TIMEOUT_S = 10.0
 """How long to wait for the processes of an earlier run to be gone."""
 
 STORAGE_PATIENCE_S = 5.0
-"""How long one operation on the storage is tried again. What copies there tries for ever, and tells the user."""
+"""How long one operation on the storage is retried. What copies there tries forever, and tells the user."""
 
 MakePlan = Callable[[Mapping[str, Any] | None], ExperimentPlan]
 
@@ -67,7 +67,7 @@ class RunOptions:
 
 
 def run_experiment(make_plan: MakePlan, directory: Path, display: Display, options: RunOptions) -> RunOutcome:
-    """Run an experiment to its end, or go on with the one that is in `directory`.
+    """Run an experiment to its end, or continue with the one that is in `directory`.
 
     Args:
         make_plan: makes the plan, given what an earlier start stored.
@@ -78,7 +78,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     Raises:
         InvalidInputError: the plan cannot work on this machine or with what is in the directory.
         ExperimentLockedError: another process runs this experiment.
-        TrialpodError: it cannot go on; what was received is safe.
+        TrialpodError: it cannot continue; what was received is safe.
     """
     allow_pickles()  # of states: this process runs the code of the same user
     slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))

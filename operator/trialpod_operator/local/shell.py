@@ -93,7 +93,7 @@ class LocalShell(Shell):
         display: shows what happens.
         clock: seconds since the epoch.
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
-        drop_unfinished: stop the trials that an earlier run left unfinished instead of going on with them.
+        drop_unfinished: stop the trials that an earlier run left unfinished instead of continuing them.
         retry_failed: queue the failed trials again if the experiment failed as a whole.
         ways: what the user can do about results that are there already.
         replica: copies the directory to its storage; brought up to date already.
@@ -146,7 +146,7 @@ class LocalShell(Shell):
         """Run the experiment; returns when it has finished or was interrupted.
 
         Raises:
-            TrialpodError: the experiment cannot go on (its journal cannot be written or read, ...). What was
+            TrialpodError: the experiment cannot continue (its journal cannot be written or read, ...). What was
                 journaled is safe.
         """
         if _in_a_running_loop():

@@ -4,7 +4,7 @@ Invariants:
 
 * An attempt that was started either gets a process or is reported as ended; none is forgotten.
 * A process holds its resources until it and its descendants are gone.
-* A process whose trial goes on with another config keeps its place, and gets the trial's next attempt when it asks
+* A process whose trial continues with another config keeps its place, and gets the trial's next attempt when it asks
   for it; unless others wait for resources first.
 * Everything here belongs to the event loop of the shell.
 """
@@ -30,7 +30,7 @@ from trialpod_operator.local.slots import Slots, given
 BUDGET_DELAY_S = 1.0
 """How long an attempt may take to report once a budget of the experiment is used up, before it gets SIGTERM."""
 CLEANUP_GRACES = 2
-"""A trial that has reported its last result may go on for so many grace periods before it is asked to end."""
+"""A trial that has reported its last result may continue for so many grace periods before it is asked to end."""
 RETURN_S = 0.5
 """So long work waits for a process that has ended its attempt and will ask, before another one is started for it."""
 IDLE_WORKER_S = 5.0
@@ -171,7 +171,7 @@ class Workers:
             self._shell.soon(self._pump)
 
     def expect_end(self, trial: Trial, attempt: int) -> None:
-        """That was the attempt's last result: its code has time to clean up, but not for ever."""
+        """That was the attempt's last result: its code has time to clean up, but not forever."""
         worker = self._worker_of(trial, attempt)
         if worker is not None:
             self._force(worker, CLEANUP_GRACES * self._plan.grace_s)

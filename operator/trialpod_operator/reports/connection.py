@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on with a client that reads again."""
+        """Continue with a client that reads again."""
         assert self._transport is not None
         self.write_deadline = _FOREVER
         if len(self._queue) < _MAX_PIPELINED:

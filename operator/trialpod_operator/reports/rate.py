@@ -53,7 +53,7 @@ class RateLimiter:
         self._buckets: OrderedDict[Hashable, list[float]] = OrderedDict()  # requests, bytes, time of both
 
     def take(self, caller: Hashable, size: int = 0) -> float:
-        """Count a request; return 0.0 if it may go on, else the seconds after which it may.
+        """Count a request; return 0.0 if it may continue, else the seconds after which it may.
 
         Args:
             caller: who asks.

@@ -212,7 +212,7 @@ class ReportService:
         except msgspec.ValidationError as error:
             return refuse(400, f"the request cannot be taken: {error}")
         except NotReadyError as error:
-            # Who belongs to another experiment is not told to try again: it would do so for ever.
+            # Who belongs to another experiment is not told to try again: it would do so forever.
             if caller is not None and isinstance(self._experiments, SupportsCallerLookup):
                 belongs_to = self._experiments.experiment_of(caller)
                 if belongs_to and belongs_to != name:

@@ -35,7 +35,7 @@ class Experiment:
         trial_dirname_creator: as for `TuneConfig`.
         log_to_file: as for `RunConfig`.
         export_formats: as for `tune.run`.
-        max_failures: how often one trial may fail and be tried again.
+        max_failures: how often one trial may fail and be retried.
         restore: as for `tune.run`.
         older: arguments of older versions, such as ``local_dir`` and ``checkpoint_freq``.
 

@@ -78,7 +78,7 @@ class JsonLogger(Logger):
         self._stream.flush()
 
     def update_config(self, config: dict[str, Any]) -> None:
-        """Write the config anew."""
+        """Write the config again."""
         self.config = config
         with open(os.path.join(self.logdir, PARAMS_FILE), "w", encoding="utf-8") as stream:
             json.dump(config, stream, indent=2, sort_keys=True, default=_plain)
@@ -240,7 +240,7 @@ class LegacyLoggerCallback(LoggerCallback):
         return {**self.__dict__, "_loggers": {}}
 
     def log_trial_start(self, trial: Trial) -> None:
-        """Make the trial's loggers, or tell them the config that it goes on with."""
+        """Make the trial's loggers, or tell them the config that it continues with."""
         made = self._loggers.get(trial.trial_id)
         if made is not None:
             for logger in made:

@@ -94,11 +94,11 @@ def run(
         trial_dirname_creator: as for `TuneConfig`.
         sync_config: as for `RunConfig`.
         export_formats: formats that a class Trainable's `export_model` is called with when a trial has ended.
-        max_failures: how often one trial may fail and be tried again.
+        max_failures: how often one trial may fail and be retried.
         fail_fast: as for `FailureConfig`.
         restore: a checkpoint (its path or URI) that trials start from which have none of their own.
-        resume: True or "LOCAL" goes on with the experiment of that `name`; "AUTO" does so if there is one.
-            "+ERRORED" after it lets failed trials go on, "+RESTART_ERRORED" lets them start anew; "+ERRORED_ONLY" and
+        resume: True or "LOCAL" continues with the experiment of that `name`; "AUTO" does so if there is one.
+            "+ERRORED" after it resumes failed trials, "+RESTART_ERRORED" lets them start again; "+ERRORED_ONLY" and
             "+RESTART_ERRORED_ONLY" (or "ERRORED_ONLY" alone) leave the unfinished ones as they are.
         resume_config: the same in another form, with `resume`.
         reuse_actors: as for `TuneConfig`.
@@ -239,7 +239,7 @@ def _outcome(
     if base:
         if not arguments.name:
             raise InvalidInputError(
-                f"{arguments.where}(resume={resume!r}): pass name=... of the experiment to go on with"
+                f"{arguments.where}(resume={resume!r}): pass name=... of the experiment to continue with"
             )
         unfinished, errored, restart = flags
         tuner._resume_by_name(  # noqa: SLF001 - what `tune.run` has and a Tuner has not

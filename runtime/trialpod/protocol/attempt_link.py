@@ -6,7 +6,7 @@ sends by itself, which saves two thread switches.
 Invariants:
 
 * Results are numbered 1, 2, 3, ... and leave in that order; each is kept until the server called it durable.
-* What the server says that it received decides from where sending goes on, also when that goes backwards.
+* What the server says that it received decides from where sending continues, also when that goes backwards.
 * A checkpoint is never announced before the result that it belongs to, and is announced again if the server forgot
   that result.
 * A result that is held is not sent before its checkpoint is announced, or somebody waits for the answer to it.

@@ -56,7 +56,7 @@ class ReportClient:
         address: ``unix:/path``, ``http://host:port`` or ``https://host:port``.
         experiment: the experiment's name; "namespace/name" in a cluster.
         token_file: holds the token that says who this process is; read again whenever it changes.
-        ca_file: certificates to trust for https instead of the system's; read anew for each connection.
+        ca_file: certificates to trust for https instead of the system's; read again for each connection.
         clock: monotonic seconds.
         sleep: waits that many seconds.
         uniform: a number in [0, 1), for jitter.
@@ -182,7 +182,7 @@ class ReportClient:
         # One lost connection is routine; only what lasts is worth a line, and not one for every try.
         if self._backoff.failures >= 3 and (self._complained_at is None or now - self._complained_at >= _LOG_EVERY_S):
             self._complained_at = now
-            log.warning("%s; results are kept, and sending is tried again", error)
+            log.warning("%s; results are kept, and sending is retried", error)
 
 
 def _escaped(name: str) -> str:

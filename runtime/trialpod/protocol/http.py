@@ -7,7 +7,7 @@ time limit for a whole answer.
 
 Invariants:
 
-* A call ends within its time, also when the server goes on to send a byte now and then; and after `SILENCE_S` in
+* A call ends within its time, also when the server continues to send a byte now and then; and after `SILENCE_S` in
   which nothing comes, not even the sign that the server is at work: one that is stopped, or hangs, has the kernel
   acknowledge what it is sent, and somebody else may have taken over long ago.
 * A body has a Content-Length, in both directions; anything else is refused, never guessed.
@@ -15,7 +15,7 @@ Invariants:
   taken for the answer to the next request.
 * A request is sent a second time only when a kept-alive connection turned out to be dropped before the first byte
   of the answer. Callers send only what the server may receive twice.
-* The certificates to trust are read anew for each connection: an authority that replaces its own is followed by a
+* The certificates to trust are read again for each connection: an authority that replaces its own is followed by a
   process that runs for days.
 """
 
@@ -35,7 +35,7 @@ _MAX_INTERIM = 256
 _KEEPALIVE_S, _KEEPALIVE_PROBES = 5, 2
 _UNACKNOWLEDGED_MS = 10_000
 """A connection whose packets nobody acknowledges is given up: TCP would try it again ever later, and after a break of
-the network go on only when that was over for as long as it had lasted. A slow server does acknowledge, and also the
+the network continue only when that was over for as long as it had lasted. A slow server acknowledges, also the
 probes, which find out when it is the answer that was lost."""
 
 
@@ -59,7 +59,7 @@ class Connection:
         connect_timeout_s: seconds until the connection must stand.
         max_answer_bytes: largest body that is accepted.
         authorization: gives the value of the Authorization header for each request; a token may change over time.
-        ca_file: certificates to trust for https instead of the system's; read anew for each connection.
+        ca_file: certificates to trust for https instead of the system's; read again for each connection.
 
     Raises:
         InvalidInputError: the address has none of the three forms.

@@ -7,7 +7,7 @@ The attempt always calls out. It knows three calls, all ``POST`` below ``/v1/{ex
     reuse it is asked again when a trial is over, and the server may hold the answer back until there is work.
 ``report``
     Results in order, committed checkpoints, and at last how the attempt ended. A call without any of them is a
-    heartbeat. The answer says what was received and what is durable, up to where the attempt may go on without
+    heartbeat. The answer says what was received and what is durable, up to where the attempt may continue without
     asking (its horizons), and the decision, if there is one.
 ``credentials``
     Asks for short-lived keys to the storage, where pods have none of their own: before the first use of the storage,

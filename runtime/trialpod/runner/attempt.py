@@ -147,7 +147,7 @@ class Attempt:
     # Results.
 
     def judge_alone(self) -> None:
-        """Note that only the stop rules, a scheduler or a stopper end the trial: its Trainable steps for ever."""
+        """Note that only the stop rules, a scheduler or a stopper end the trial: its Trainable steps forever."""
         self._rules.must_end = not self.link.horizons
 
     def judge(self, result: dict[str, Any]) -> bool:
@@ -162,7 +162,7 @@ class Attempt:
         """Send one complete flat result, and commit its snapshot; at a horizon, wait for the decision.
 
         Returns:
-            How the trial is over for this process, None if it goes on.
+            How the trial is over for this process, None if it continues.
 
         Raises:
             InvalidInputError: the result cannot be encoded.
@@ -262,7 +262,7 @@ class Attempt:
         except StorageUnavailableError:
             raise
         except CheckpointError as error:
-            raise SourceLostError(f"the checkpoint to go on from cannot be restored: {error}") from error
+            raise SourceLostError(f"the checkpoint to resume from cannot be restored: {error}") from error
 
     def _clear_away(self, names: set[str]) -> None:
         assignment = self.assignment
@@ -398,7 +398,7 @@ class Attempt:
             try:
                 self._index = self._store.reserve(at_least, self.assignment.attempt)
             except StorageUnavailableError:
-                # Training goes on; whoever has that index already makes the commit fail.
+                # Training continues; whoever has that index already makes the commit fail.
                 self._index = at_least
         return self._index
 

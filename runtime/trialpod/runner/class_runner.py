@@ -47,7 +47,7 @@ class ClassRunner:
 
     @property
     def takes_over(self) -> bool:
-        """Whether the object can go on with another config."""
+        """Whether the object can continue with another config."""
         trainable = self.trainable
         return trainable is not None and type(trainable).reset_config is not Trainable.reset_config
 
@@ -133,7 +133,7 @@ class ClassRunner:
             return outcome
 
     def _decides(self, result: dict[str, Any]) -> bool:
-        """Whether others may go on from what the trial is now."""
+        """Whether others may resume from what the trial is now."""
         return self._attempt.assignment.saves_at_horizon and self._attempt.at_horizon(result)
 
     def _taken_away(self) -> bool:

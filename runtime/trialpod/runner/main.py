@@ -65,7 +65,7 @@ def run(
 ) -> int:
     """Run attempts until there is no more work.
 
-    A trial that is to follow another one goes on in this process when its object takes another config
+    A trial that is to follow another one continues in this process when its object takes another config
     (`Trainable.reset_config`); the report service then hands out the trial's next attempt to the same runner.
 
     Args:

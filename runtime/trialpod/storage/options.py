@@ -35,7 +35,7 @@ class StorageOptions(Message):
     create_bucket: bool = False  # make the bucket when it is missing
     connect_timeout_s: float = 5.0
     timeout_s: float = 60.0  # for one send or one wait for data
-    retry_s: float = 60.0  # how long one operation is tried again before it fails
+    retry_s: float = 60.0  # how long one operation is retried before it fails
     parallelism: int = 8  # requests at a time, per process and storage
     part_bytes: int = 16 * _MEBIBYTE  # of larger files; grows where a file would need more than 10,000 parts
     multipart_bytes: int = 32 * _MEBIBYTE  # files from this size on are sent and fetched in parts

@@ -12,8 +12,8 @@ Invariants:
   and takes the old one's place with the first `flush` from outside. Only a full disk has them shortened in place.
 * The event file is written when an encoder for it is given; see `tensorboard`.
 
-Resuming never refuses to go on because of a file that a user shortened or removed: the file is continued behind its
-last whole line or record, or begun anew, and `warnings` says so.
+Resuming never fails because of a file that a user shortened or removed: the file is continued behind its
+last whole line or record, or begun again, and `warnings` says so.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TrialLog:
         Args:
             directory: the trial's directory; made if needed.
             static: what every result carries besides its own values; ``config`` is the trial's parameters.
-            offsets: None, or where to go on in each file.
+            offsets: None, or where to continue in each file.
             events: the TensorBoard event file to write, None for none.
 
         Raises:
@@ -184,7 +184,7 @@ class TrialLog:
         self._buffered = 0
 
     def offsets(self) -> dict[str, int]:
-        """Flush, and return the size of each file: where `resume` can go on."""
+        """Flush, and return the size of each file: where `resume` can continue."""
         self.flush()
         return dict(self._sizes)
 
@@ -297,7 +297,7 @@ class TrialLog:
             size = os.path.getsize(path)
         except FileNotFoundError:
             if offset:
-                self.warnings.append(f"{path} is gone; it starts anew with the next result")
+                self.warnings.append(f"{path} is gone; it starts again with the next result")
             return 0
         except OSError as error:
             raise storage_error(error, "cannot read", path) from error
@@ -305,7 +305,7 @@ class TrialLog:
             binary = name not in (RESULT_FILE, PROGRESS_FILE)
             offset = self._end_of_whole(path, end_of_last_record if binary else _end_of_last_line)
             what = "record" if binary else "line"
-            self.warnings.append(f"{path} is shorter than it was; it goes on behind its last whole {what}")
+            self.warnings.append(f"{path} is shorter than it was; it continues behind its last whole {what}")
         self._remove_new(path)
         if size > offset and self._copy_beside(path, offset):
             self._replaced.add(name)

@@ -109,7 +109,7 @@ class SearcherContract:
                 assert again.suggestions == whole.suggestions[position["suggested"] :], f"history {seed}, {number}"
 
     def test_adopted_suggestions_leave_it_as_if_it_had_made_them(self) -> None:
-        """A replay gives it its earlier suggestions, and it goes on from there."""
+        """A replay gives it its earlier suggestions, and it resumes from there."""
         for seed in self.seeds:
             whole = self._run(seed)
             replayed = self._history(seed)
@@ -225,7 +225,7 @@ class SearcherContract:
 
 
 class _History:
-    """A random experiment; `position` is all that it needs to be gone on with."""
+    """A random experiment; `position` is all that it needs to be continued."""
 
     def __init__(self, suite: SearcherContract, search: SearchAlgorithm, seed: int) -> None:
         self.suite = suite
@@ -240,7 +240,7 @@ class _History:
         self.states: list[tuple[str, dict[str, Any]]] = []
 
     def resume(self, whole: _History, position: dict[str, Any]) -> None:
-        """Go on from where `whole` was."""
+        """Continue from where `whole` was."""
         known = {suggestion.trial_id: suggestion for suggestion in whole.suggestions}
         self.live = [known[trial_id] for trial_id in position["live"]]
         self.done = position["done"]

@@ -131,7 +131,7 @@ class SimulatedExperiment:
         self._actions.append(("stop", self._own(trial), self.scheduler.reason() if reason is None else reason))
 
     def exploit_paused(self, trial: TrialView, exploit: Exploit, reason: dict[str, Any] | None = None) -> bool:
-        """Let a paused trial go on as `exploit` says."""
+        """Let a paused trial continue as `exploit` says."""
         own, source = self._own(trial), self.get_trial(exploit.source)
         if own.status != "PAUSED" or source is None or source.checkpoint is None:
             return False
@@ -281,7 +281,7 @@ class SimulatedExperiment:
 
     def _exploit(self, trial: SimulatedTrial, exploit: Exploit) -> None:
         source = self._own_by_id(exploit.source)
-        assert source.checkpoint is not None, f"{exploit.source} has no checkpoint to go on from"
+        assert source.checkpoint is not None, f"{exploit.source} has no checkpoint to resume from"
         json.dumps(exploit.config)
         trial.config, trial.tag = exploit.config, exploit.tag or trial.tag
         trial.checkpoint = source.checkpoint

@@ -36,7 +36,7 @@ class ExperimentRequest:
     """One experiment to run, checked: a backend needs to refuse only what it cannot do itself.
 
     The directory ``{storage_path}/{name}`` exists when a backend is given this, with ``tuner.pkl`` and the file that
-    `trainable` names inside. With `resume` the backend goes on with the experiment that it finds there, and the
+    `trainable` names inside. With `resume` the backend continues with the experiment that it finds there, and the
     budget (`num_samples`, `max_concurrent`, `time_budget_s`, `max_trial_hours`, `max_gpu_hours`, `max_failures`,
     `fail_fast`) may differ from before.
     """
@@ -76,8 +76,8 @@ class ExperimentRequest:
     chdir: bool = True  # trials run in their own directories
     resume: bool = False
     resume_unfinished: bool = True  # False: unfinished trials stay as they are
-    resume_errored: bool = False  # failed trials go on from their newest checkpoints
-    restart_errored: bool = False  # failed trials start anew
+    resume_errored: bool = False  # failed trials resume from their newest checkpoints
+    restart_errored: bool = False  # failed trials start again
     retry_failed: bool = False  # failed trials run again if the experiment failed as a whole
 
     @property
@@ -91,7 +91,7 @@ class Backend(Protocol):
 
     A backend may have five things more, which a `Tuner` asks for: ``ships_code`` (True: trials run where the user's
     own modules are not, so their code travels with the Trainable), ``default_name(trainable_name, now)`` (the name of
-    an experiment that was given none), ``attaches(path)`` (True: running a script again goes on with the experiment
+    an experiment that was given none), ``attaches(path)`` (True: running a script again continues with the experiment
     of that name), ``prepare_storage(path)`` (called before anything is read from a path; it may register a route
     to its server) and ``settle(request, if_exists)``, which is called before anything is written for an experiment
     that is there already: it refuses what was changed and must not be, or moves the old results aside, and returns
@@ -115,7 +115,7 @@ class Backend(Protocol):
         ...
 
     def can_restore(self, path: str) -> bool:
-        """Return whether the directory or URI `path` holds an experiment that `run` could go on with."""
+        """Return whether the directory or URI `path` holds an experiment that `run` could continue with."""
         ...
 
 

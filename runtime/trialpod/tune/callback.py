@@ -47,7 +47,7 @@ class Callback:
         """Called when a process begins with the trial: for the first time, and again after a pause or a failure."""
 
     def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called after `on_trial_start` when the trial goes on from a checkpoint."""
+        """Called after `on_trial_start` when the trial resumes from a checkpoint."""
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called after the trial committed a checkpoint, and after `on_checkpoint`."""
@@ -70,7 +70,7 @@ class Callback:
         """Called when the trial has ended without failing, by itself or stopped."""
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Called when the trial failed or lost its machine, and will be tried again."""
+        """Called when the trial failed or lost its machine, and will be retried."""
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Called when the trial failed for good."""
@@ -84,7 +84,7 @@ class Callback:
         """Called once at the end, also when the experiment was interrupted or ended by an error."""
 
     def get_state(self) -> dict[str, Any] | None:
-        """Return what `set_state` is to be given when the experiment goes on later; None = nothing."""
+        """Return what `set_state` is to be given when the experiment continues later; None = nothing."""
         return None
 
     def set_state(self, state: dict[str, Any]) -> None:

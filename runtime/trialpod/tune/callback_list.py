@@ -142,7 +142,7 @@ class CallbackList:
         except Exception as error:
             raise CallbackError(
                 f"the callback {type(callback).__name__} raised {type(error).__name__} in {hook}(): {error}; "
-                "the experiment was ended, and Tuner.restore(...) goes on with it"
+                "the experiment was ended, and Tuner.restore(...) continues with it"
             ) from error
         finally:
             took = self._clock() - begun

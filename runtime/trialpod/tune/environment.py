@@ -42,7 +42,7 @@ class Overrides:
         run_name: the experiment's name.
         storage_path: where experiments are stored.
         max_concurrent: the most trials that run at once.
-        resume: go on with the experiment of that name if there is one.
+        resume: continue with the experiment of that name if there is one.
         if_exists: what becomes of the results of an experiment of that name.
         strict_metric: whether a trial that never reports the experiment's metric has failed.
         default_storage: where experiments are stored that do not say it.

@@ -42,5 +42,7 @@ class ExperimentOutcome:
     metric: str | None = None
     mode: Literal["max", "min"] | None = None
     uri: str = ""  # where it is stored when that is not only `path`
-    broken: str = ""  # why it could not go on as an experiment: a metric that nobody reported, an algorithm's error
+    broken: str = (
+        ""  # why it could not continue as an experiment: a metric that nobody reported, an algorithm's error
+    )
     trials: Sequence[TrialOutcome] = field(default_factory=list)  # in order of creation

@@ -253,7 +253,7 @@ def facts_of(trial: TrialOutcome) -> dict[str, Any]:
 
 
 class ExperimentFailedError(InvalidInputError):
-    """An experiment could not go on: nobody reports its metric, or one of its algorithms raised an error."""
+    """An experiment could not continue: nobody reports its metric, or one of its algorithms raised an error."""
 
 
 class NoResultError(TrialpodError, RuntimeError):

@@ -6,7 +6,7 @@ channel; it waits only at a horizon.
 Invariants:
 
 * A report that raises because of its arguments has not counted: neither iteration nor times have moved.
-* When the trial is over, `report` raises `TrialStopped`, and goes on raising it if user code swallows it.
+* When the trial is over, `report` raises `TrialStopped`, and continues raising it if user code swallows it.
 * A forked child of the trial never reports.
 """
 
@@ -103,7 +103,7 @@ class Session:
         channel: where results go.
         reports: False for class Trainables, whose results are what step() returns.
         checkpoint: the one to start from.
-        restored: the metrics of that checkpoint's result; counters go on from there.
+        restored: the metrics of that checkpoint's result; counters resume from there.
         clock: monotonic seconds.
         wall: seconds since the epoch.
     """
@@ -383,7 +383,7 @@ def report(metrics: Any = None, /, *, checkpoint: Checkpoint | None = None, **na
     Args:
         metrics: names and values; nested dicts are flattened to "outer/inner". Or one number.
         checkpoint: a directory to keep with this result. It is copied before this call returns, and stored while
-            training goes on.
+            training continues.
         **named: metrics by name, instead of a dict.
 
     Raises:
@@ -408,7 +408,7 @@ def report(metrics: Any = None, /, *, checkpoint: Checkpoint | None = None, **na
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint to go on from: the trial's newest, or the one that the scheduler planted; or None."""
+    """Return the checkpoint to resume from: the trial's newest, or the one that the scheduler planted; or None."""
     if _current is None:
         warnings.warn("tune.get_checkpoint was called outside a trial; there is no checkpoint", stacklevel=2)
         return None

@@ -14,7 +14,7 @@ from trialpod.tune.arguments import names_nearest
 class SyncConfig:
     """How an experiment is copied to its storage.
 
-    trialpod does not copy from time to time: a trial puts each checkpoint into the storage before it goes on, and
+    trialpod does not copy from time to time: a trial puts each checkpoint into the storage before it continues, and
     what the experiment itself writes follows within seconds. So the periods have no effect, and are accepted for
     scripts that give them.
 

@@ -68,7 +68,7 @@ class FailureConfig:
     """What happens when a trial fails. Preemptions and lost nodes are no failures and never count.
 
     Args:
-        max_failures: how often one trial may fail and be tried again, from its newest checkpoint; -1 is without
+        max_failures: how often one trial may fail and be retried, from its newest checkpoint; -1 is without
             limit.
         fail_fast: True ends the experiment at the first trial that failed for good; "raise" does so and raises
             the trial's error from `Tuner.fit`.
@@ -101,8 +101,8 @@ class FailureConfig:
 class ResumeType(enum.Enum):
     """What becomes of a trial."""
 
-    RESUME = "resume"  # it goes on from its newest checkpoint
-    RESTART = "restart"  # it starts anew
+    RESUME = "resume"  # it resumes from its newest checkpoint
+    RESTART = "restart"  # it starts again
     SKIP = "skip"  # it stays as it is
 
 
@@ -111,7 +111,7 @@ _Kind = ResumeType  # the class below has an attribute of that name
 
 @dataclass
 class ResumeConfig:
-    """Which trials go on when an experiment is taken up again.
+    """Which trials continue when an experiment is resumed.
 
     Args:
         finished: for trials that came to their end; only SKIP is supported.
@@ -120,7 +120,7 @@ class ResumeConfig:
 
     Raises:
         InvalidInputError: an argument is no `ResumeConfig.ResumeType`.
-        NotSupportedError: finished trials are to run again, or unfinished ones are to start anew.
+        NotSupportedError: finished trials are to run again, or unfinished ones are to start again.
     """
 
     ResumeType = ResumeType
@@ -139,7 +139,7 @@ class ResumeConfig:
             )
         if self.unfinished is ResumeType.RESTART:
             raise NotSupportedError(
-                "ResumeConfig(unfinished=RESTART): interrupted trials go on from their newest checkpoints (from the "
+                "ResumeConfig(unfinished=RESTART): interrupted trials resume from their newest checkpoints (from the "
                 "beginning when they have none), or stay as they are: RESUME or SKIP"
             )
 

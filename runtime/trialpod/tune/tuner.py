@@ -1,4 +1,4 @@
-"""`Tuner`: describes an experiment, runs it, goes on with it later.
+"""`Tuner`: describes an experiment, runs it, continues with it later.
 
 Invariants:
 
@@ -130,7 +130,7 @@ class Tuner:
         overwrite_trainable: Any = None,
         backend: Backend | str | None = None,
     ) -> Tuner:
-        """Return a Tuner whose `fit` goes on with an experiment.
+        """Return a Tuner whose `fit` continues with an experiment.
 
         Args:
             path: the experiment's directory, or where it is kept: ``s3://bucket/prefix/name``. Then `fit` works in
@@ -138,8 +138,8 @@ class Tuner:
             trainable: the experiment's Trainable; its code may have changed, its name may not. None takes the one
                 that is stored with the experiment.
             resume_unfinished: whether unfinished trials are resumed.
-            resume_errored: whether failed trials go on from their newest checkpoints; goes before `restart_errored`.
-            restart_errored: whether failed trials start anew.
+            resume_errored: whether failed trials resume from their newest checkpoints; goes before `restart_errored`.
+            restart_errored: whether failed trials start again.
             param_space: the search space again, if objects in it must be replaced. The keys must be the same.
             storage_filesystem: as for RunConfig; `path` is in it.
             _resume_config: the same as the three arguments above it, as Ray Tune's newer form of them.
@@ -180,7 +180,7 @@ class Tuner:
         )
         if saved.get("left_out"):
             logger.warning(
-                "%s could not be stored with the experiment, and are not there when it goes on; set "
+                "%s could not be stored with the experiment, and are not there when it continues; set "
                 "tuner.run_config.callbacks before fit() if they are needed",
                 ", ".join(saved["left_out"]),
             )
@@ -241,9 +241,9 @@ class Tuner:
             ExperimentFailedError: no trial reports the metric, or a scheduler, search algorithm or stopper raised
                 an error. What was reported until then is in `get_results`.
             TrialFailedError: a trial failed and ``fail_fast="raise"`` was set.
-            KeyboardInterrupt: it was interrupted; what was reported is in `get_results`, and `restore` goes on.
+            KeyboardInterrupt: it was interrupted; what was reported is in `get_results`, and `restore` continues.
             Exception: what a callback raised, as it was raised.
-            TrialpodError: the experiment itself could not go on.
+            TrialpodError: the experiment itself could not continue.
         """
         self._check()
         overrides = Overrides.read()
@@ -356,7 +356,7 @@ class Tuner:
         if not self._is_named(overrides):
             if overrides.resume:
                 raise InvalidInputError(
-                    "TRIALPOD_RESUME=1: the experiment has no name to find it by; give the one to go on with, in "
+                    "TRIALPOD_RESUME=1: the experiment has no name to find it by; give the one to continue with, in "
                     "RunConfig(name=...) or the variable TRIALPOD_RUN_NAME"
                 )
             return place, None
@@ -366,7 +366,7 @@ class Tuner:
         resume = overrides.resume or overrides.if_exists == "resume"
         if attaches is not None and not resume and not attaches(str(place)):
             raise InvalidInputError(
-                f"{place} holds an experiment already. Go on with it: Tuner.restore({str(place)!r}, trainable).fit() "
+                f"{place} holds an experiment already. Continue it: Tuner.restore({str(place)!r}, trainable).fit() "
                 "or the variable TRIALPOD_RESUME=1. Or choose another RunConfig(name=...)"
             )
         return place, _Resume(place, retry_failed=True)

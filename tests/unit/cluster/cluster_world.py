@@ -227,7 +227,7 @@ class World:
     async def until_over(self, within_s: float = 3600.0) -> dict[str, Any]:
         """Wait until the experiment is over, its pods are gone and its memory is given up."""
         await until(self.is_over, within_s, "the experiment ends")
-        await until(lambda: not self.api.all("pods"), 200.0, "its pods are put away")
+        await until(lambda: not self.api.all("pods"), 200.0, "its pods are deleted")
         await until(lambda: self.operator.controller.open_count == 0, 60.0, "its memory is given up")
         return self.status
 

@@ -53,11 +53,11 @@ class Behaviour:
         steps: results of a trial.
         step_s: seconds for each.
         begin_s: until a new pod asks for its assignment.
-        comes_back: False: a pod that said that it goes on in place never asks.
+        comes_back: False: a pod that said that it continues in place never asks.
         fails_at: {(trial index, iteration): times} in which the attempt raises an error instead.
         obeys: False: SIGTERM is ignored.
         room: so many pods run at once.
-        hangs: how often, of 1, a head that lost a worker waits for it for ever instead of failing.
+        hangs: how often, of 1, a head that lost a worker waits for it forever instead of failing.
         alone: a head does not need its workers, and trains on without them.
     """
 
@@ -125,7 +125,7 @@ class FakePods:
         return [pod for pod in self.api.all("pods") if pod["metadata"]["uid"] in self._tasks]
 
     def current(self, pod: Object) -> Object | None:
-        """Return what the server has under a pod's name by now."""
+        """Return what the server has under a pod's name already."""
         return self.api.get("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
 
     def kill(self, pod: Object, code: int = 137, reason: str = "OOMKilled") -> None:

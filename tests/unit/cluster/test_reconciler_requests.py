@@ -35,7 +35,7 @@ def test_an_experiment_that_is_told_to_stop_keeps_its_results_and_can_be_extende
         assert all(0 < len(lines) < 20 for lines in world.results().values())
         await asyncio.sleep(30.0)
         assert not world.api.all("pods")
-        # More samples are another generation: the experiment goes on, whatever the annotation says of the old one.
+        # More samples are another generation: the experiment continues, whatever the annotation says of the old one.
         await world.change(numSamples=6)
         await until(lambda: world.status["trials"]["running"] > 0)
         status = await world.until_over()

@@ -1,4 +1,4 @@
-"""Failed trials of an experiment in a cluster are tried again, when somebody asks for it: once for each request."""
+"""Failed trials of an experiment in a cluster are retried, when somebody asks for it: once for each request."""
 
 from __future__ import annotations
 

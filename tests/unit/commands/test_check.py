@@ -379,8 +379,7 @@ def test_a_queue_that_would_take_no_pod_is_wrong(server: ApiServer, trialpod: Ru
     server.routes["GET", QUEUES] = {"items": [stopped]}
     text = trialpod("check", "--no-pod", "-f", manifest_in(tmp_path, "gpu"), status=1)
     assert (
-        "WRONG  queues: the namespace team has no LocalQueue gpu: pods would wait for ever; did you mean gpus?"
-        in text
+        "WRONG  queues: the namespace team has no LocalQueue gpu: pods would wait forever; did you mean gpus?" in text
     )
     text = trialpod("check", "--no-pod", "-f", manifest_in(tmp_path, "gpus"), status=1)
     assert "WRONG  queue gpus: it is not active: ClusterQueue everybody is stopped; pods would wait in it" in text

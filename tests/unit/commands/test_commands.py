@@ -343,7 +343,7 @@ class TestRetry:
     def test_asks_for_all_failed_trials(self, server: ApiServer, trialpod: Run) -> None:
         server.put("tuneexperiments", climbing(trials={"error": 1, "done": 2, "total": 4}))
         server.experiment("climb")["metadata"]["annotations"] = {"trialpod.dev/stop": "3"}
-        assert "its failed trials to be tried again from their newest checkpoints" in trialpod("retry", "climb")
+        assert "its failed trials to be retried from their newest checkpoints" in trialpod("retry", "climb")
         notes = server.experiment("climb")["metadata"]["annotations"]
         assert list(notes) == ["trialpod.dev/retry"]
         first = notes["trialpod.dev/retry"]
@@ -355,7 +355,7 @@ class TestRetry:
         server.put("tunetrials", trial_object("climb", 3, "RUNNING"))
         server.put("tunetrials", trial_object("climb", 4, "ERROR"))
         assert "has not failed (RUNNING)" in trialpod("retry", "climb", "3", status=2)
-        assert "d75de_00004 to be tried again from scratch" in trialpod("retry", "climb", "4", "--from-scratch")
+        assert "d75de_00004 to be retried from scratch" in trialpod("retry", "climb", "4", "--from-scratch")
         asked = server.experiment("climb")["metadata"]["annotations"]["trialpod.dev/retry"]
         assert asked.split()[1:] == ["from-scratch", "d75de_00004"]
 

@@ -21,7 +21,7 @@ from trialpod_operator.experiment.stored import write_stored
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> tuple[Path, list[str]]:
-    """Three trials under ASHA (one goes on, one is stopped at a rung, one is lost and then fails) and a snapshot."""
+    """Three trials under ASHA (one continues, one stops at a rung, one is lost and fails) and a snapshot."""
     search = BasicVariantGenerator(seed=1)
     search.configure({"x": grid_search([1, 2, 3])}, 1)
     plan = ExperimentPlan(

@@ -93,7 +93,7 @@ class Recorder(FIFOScheduler):
 
 
 class TimeSlices(TrialScheduler):
-    """Pauses a trial at every `every`-th iteration and goes on with the one that ran least; counts its choices."""
+    """Pauses a trial at every `every`-th iteration and continues with the one that ran least; counts its choices."""
 
     def __init__(self, every: int = 2, stop_at: int | None = None) -> None:
         self.every = every
@@ -144,7 +144,7 @@ class Halt(TrialScheduler):
 
 
 class Population(FIFOScheduler):
-    """Uses all powers of a scheduler, in an order that looks random but is not; goes on with what ran least."""
+    """Uses all powers of a scheduler, in an order that looks random but is not; continues with what ran least."""
 
     time_slicing = True
 

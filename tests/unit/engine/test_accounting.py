@@ -233,7 +233,7 @@ def test_used_up_trial_hours_end_the_experiment_gracefully_and_say_which_and_how
     shell.end("t1", "stopped")
     assert shell.outcome() == (
         "Stopped",
-        "the budget of 0.01 trial hours is used up: 0.01111 were used; to go on, raise spec.maxTrialHours",
+        "the budget of 0.01 trial hours is used up: 0.01111 were used; to continue, raise spec.maxTrialHours",
     )
     assert shell.outcomes() == {"stopped": pytest.approx(40)}
     assert len(shell.engine.state.trials) == 2

@@ -1,4 +1,4 @@
-"""Failures, disruptions, and what is tried again when."""
+"""Failures, disruptions, and what is retried when."""
 
 from __future__ import annotations
 

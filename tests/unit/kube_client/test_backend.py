@@ -64,7 +64,7 @@ class World:
     def backend(self, **options: Any) -> KubernetesBackend:
         def sleep(_seconds: float) -> None:
             self.slept += 1
-            assert self.slept < 2000, "it waits for ever"
+            assert self.slept < 2000, "it waits forever"
 
         given = {"credentials_secret": "minio", "environ": {"AWS_ENDPOINT_URL_S3": "http://minio:9000"}, **options}
         return KubernetesBackend(**given, clock=lambda: next(self.clock), sleep=sleep)

@@ -1,6 +1,6 @@
 """The cluster as a whole: up, down, and whether it is well.
 
-Invariants: `up` leaves a running cluster that is well alone, and makes anew one that is not, or that other sources
+Invariants: `up` leaves a running cluster that is well alone, and recreates one that is not, or that other sources
 made; `down` leaves nothing that runs, is mounted or hangs in /sys and /run.
 """
 
@@ -39,7 +39,7 @@ def use() -> None:
     """Mark the cluster as in use for as long as this process lives, also as another program.
 
     Raises:
-        ClusterError: It is being made anew or taken down.
+        ClusterError: It is being recreated or taken down.
     """
     layout.CACHE.mkdir(parents=True, exist_ok=True)
     # Never closed: the lock goes with the process. Its children are given no files.
@@ -48,7 +48,7 @@ def use() -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ClusterError("the cluster is being made anew or taken down; try again when that is done") from error
+        raise ClusterError("the cluster is being recreated or taken down; try again when that is done") from error
 
 
 @contextlib.contextmanager
@@ -136,9 +136,9 @@ def up() -> None:
             import_image(key)
             say(f"the cluster runs, and has this image ({time.monotonic() - started:.1f} s)")
             return
-        with _unused(f"making it anew ({wrong})"):
+        with _unused(f"rebuilding it ({wrong})"):
             if layout.PIDS.exists():
-                say(f"making the cluster anew: {wrong}")
+                say(f"making the cluster again: {wrong}")
             _down()
             try:
                 _create(key)

@@ -180,7 +180,7 @@ def write_configuration() -> None:
         "kind": "Policy",
         "omitStages": ["RequestReceived"],
         "rules": [
-            # Heartbeats and health checks, for ever, of the cluster itself.
+            # Heartbeats and health checks, forever, of the cluster itself.
             {"level": "None", "nonResourceURLs": ["/healthz*", "/readyz*", "/livez*"]},
             {
                 "level": "None",

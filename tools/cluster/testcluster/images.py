@@ -1,6 +1,6 @@
 """The images of the cluster, made without a registry and put into both nodes' containerd.
 
-Invariants: an image is named by a hash of what it was made from, and is made anew exactly when that changes; nodes
+Invariants: an image is named by a hash of what it was made from, and is recreated exactly when that changes; nodes
 get only the layers that they lack. The base is a Debian file system under the name that the Dockerfile's FROM uses.
 """
 

@@ -210,12 +210,12 @@ def advertise_gpus(node: Node) -> None:
 
 
 def stop_kubelet(node: Node) -> None:
-    """Kill the node's kubelet alone: its containers go on."""
+    """Kill the node's kubelet alone: its containers continue."""
     processes.stop(node.kubelet)
 
 
 def restart_kubelet(node: Node) -> None:
-    """Kill the node's kubelet and start it again; its containers go on."""
+    """Kill the node's kubelet and start it again; its containers continue."""
     stop_kubelet(node)
     wait_ready(node, start_kubelet(node))
 

@@ -25,7 +25,7 @@ class ClusterError(SystemExit):
 
 
 def say(text: str) -> None:
-    """Tell whoever watches what goes on."""
+    """Tell whoever watches what continues."""
     sys.stderr.write(f"cluster: {text}\n")
     sys.stderr.flush()
 
@@ -53,7 +53,7 @@ def inside() -> bool:
 def entering() -> list[str]:
     """Return what to put before a command so that it runs in the cluster's network namespace.
 
-    Not `ip netns exec`: that mounts /sys anew and so hides the cgroups.
+    Not `ip netns exec`: that mounts /sys again and so hides the cgroups.
     """
     return [] if inside() else ["nsenter", f"--net={layout.NETNS_FILE}", "--"]
 

@@ -1,10 +1,10 @@
 """What the metrics say of each open experiment: the account of its resources, its budgets, and how long it waits.
 
 The account is the engine's (`trialpod_operator.engine.accounting`), so it survives the operator: after a restart the
-counters go on where the storage has them. A finished experiment's series stay for `KEPT_S`, so that its last trials
+counters continue from the storage. A finished experiment's series stay for `KEPT_S`, so that its last trials
 are scraped too, and are gone then.
 
-Invariants: no series of a counter falls while this process lives, even if the engine was opened anew from a storage
+Invariants: no series of a counter falls while this process lives, even if the engine was reopened from a storage
 that had not all of it; every series of an open experiment is there from the beginning, with 0, because Prometheus
 takes the first value of a series for no increase.
 """

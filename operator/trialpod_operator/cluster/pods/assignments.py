@@ -34,7 +34,7 @@ class Assignments:
         self._closed = False
 
     def assign(self, request: AssignmentRequest) -> AssignmentAnswer | Awaitable[AssignmentAnswer]:
-        """Give a pod its attempt. One that goes on in place waits for its trial's next one.
+        """Give a pod its attempt. One that continues in place waits for its trial's next one.
 
         Raises:
             NotReadyError: the start of the attempt is not committed yet.
@@ -53,7 +53,7 @@ class Assignments:
         if binding is not None and binding.pod_key == which and binding.trial.running:
             if binding.continues_in_place and not binding.assigned and not request.again:
                 # A copy of the pod's first question, or a pod that has never had work: it may still report on that.
-                return AssignmentAnswer(reason="the trial goes on in a pod that has ended the attempt before")
+                return AssignmentAnswer(reason="the trial continues in a pod that has ended the attempt before")
             if binding.group is None or binding.assigned:
                 return self._give(binding, request)
             return self._hold(self._give_together(binding, request))
@@ -96,7 +96,7 @@ class Assignments:
         if metadata.get("uid") != caller.pod_uid:
             binding = self._pods.bindings.get(trial_id)
             if binding is not None and not binding.assigned and self._pods.cache.deleted_pod(caller.pod_uid) is None:
-                # Nobody has asked for the attempt yet: the caller may be the pod made anew, which is not seen yet.
+                # Nobody has asked for the attempt yet: the caller may be the pod recreated, which is not seen yet.
                 raise NotReadyError(f"pod {caller.pod_name} is not known here yet")
             return f"pod {caller.pod_name} is another one than the caller"
         which = pod_key(pod)
@@ -153,7 +153,7 @@ class Assignments:
             )
             self._pods.changed.add(trial.trial_id)
         else:
-            # The pod may have told another operator, which has gone on from here, that the attempt is over.
+            # The pod may have told another operator, which has continued from here, that the attempt is over.
             self._pods.durable.require_fencing_check()
         if not request.rank:
             self._pods.durable.last_contact[trial.trial_id] = self._pods.clock()
@@ -182,7 +182,7 @@ class Assignments:
     async def _give_later(self, trial_id: str, pod_attempt: int, request: AssignmentRequest) -> AssignmentAnswer:
         binding = await self._pods.in_place.wait(trial_id, pod_attempt)
         if binding is None or self._pods.bindings.get(trial_id) is not binding or not binding.trial.running:
-            return AssignmentAnswer(reason="the trial goes on later, in another pod")
+            return AssignmentAnswer(reason="the trial continues later, in another pod")
         return self._give(binding, request)
 
     async def _give_in_turn(

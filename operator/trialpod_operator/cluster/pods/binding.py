@@ -1,6 +1,6 @@
 """An attempt that should have a pod, and how to find its pod again after the operator was replaced.
 
-Invariant: `pod_key` names the pod. It is the attempt itself, unless that goes on in the pod of an earlier one, or in
+Invariant: `pod_key` names the pod. It is the attempt itself, unless it runs in the pod of an earlier one, or in
 one that was made for another trial (`reuse`).
 """
 
@@ -15,7 +15,7 @@ from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.engine.trial import Trial
 
 ASK_AGAIN_S = 30.0
-"""So long a pod that goes on in place may take to ask for its trial's next attempt."""
+"""So long a pod that continues in place may take to ask for its trial's next attempt."""
 
 RECREATE_DELAY_S = 1.0
 MAX_RECREATE_DELAY_S = 30.0
@@ -40,7 +40,7 @@ class PodBinding:
     created_at: float = 0.0  # when the pod was asked for; 0 = not yet
     asked_at: float = 0.0  # when the server was last asked about it
     last_alive: object = None  # its pod, as it was when it was last found to show no end
-    expected_by: float = 0.0  # a pod that goes on in place has to ask until then
+    expected_by: float = 0.0  # a pod that continues in place has to ask until then
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
     not_before: float = 0.0  # when its pod may be made again
@@ -59,12 +59,12 @@ class PodBinding:
 
     @property
     def in_reused_pod(self) -> bool:
-        """Whether it goes on in a pod that was made for another attempt."""
+        """Whether it continues in a pod that was made for another attempt."""
         return self.pod_key != (self.trial.trial_id, self.attempt)
 
     @property
     def continues_in_place(self) -> bool:
-        """Whether it goes on in a pod of an earlier attempt of its trial."""
+        """Whether it continues in a pod of an earlier attempt of its trial."""
         return self.in_reused_pod and not self.pod_trial
 
     def reset_pod(self, now: float) -> None:
@@ -115,7 +115,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         pod
         for pod in cache.pods(key)
         if (pod["metadata"].get("labels") or {}).get(names.TRIAL_ID_LABEL) == trial.trial_id
-        and names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never go on in place
+        and names.RANK_LABEL not in pod["metadata"]["labels"]  # pods of groups never continue in place
         and not is_leaving(pod, set())
         and (not given and _number(pod) == trial.attempt if pod_key(pod) else _number(pod) <= trial.attempt)
     ]
@@ -127,7 +127,7 @@ def adopt(key: str, trial: Trial, cache: ObjectCache, now: float) -> PodBinding:
         pod_attempt = int(number)
         pod = cache.pod(key, names.pod_name(name, pod_trial, pod_attempt))
     elif own is None and pods:
-        pod = pods[-1]  # it goes on there
+        pod = pods[-1]  # it continues there
         pod_trial, pod_attempt = pod_key(pod) or (trial.trial_id, _number(pod))
     own_pod = (pod_trial, pod_attempt) == (trial.trial_id, trial.attempt)
     return PodBinding(

@@ -257,7 +257,7 @@ class PodBindings:
             self._pods.in_place.ended(trial.trial_id)
 
     def note_reported_end(self, trial_id: str, attempt: int, end: AttemptEnd) -> AttemptEnd:
-        """An attempt said how it ended; return how it did. A pod that goes on in place stays.
+        """An attempt said how it ended; return how it did. A pod that continues in place stays.
 
         Raises:
             NotReadyError: it failed, and its workers have to be looked at first.

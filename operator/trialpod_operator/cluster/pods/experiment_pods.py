@@ -34,8 +34,8 @@ class ExperimentPods:
         clock: seconds since the epoch.
         wake: asks for a reconcile soon.
         groups: the workers beside the heads.
-        in_place: the pods that go on with their own trial.
-        reuse: the pods that go on with any trial; None where pods are not reused.
+        in_place: the pods that continue with their own trial.
+        reuse: the pods that continue with any trial; None where pods are not reused.
         bindings: what should run, by trial id.
         changed: ids of trials whose TuneTrial has to be looked at.
     """

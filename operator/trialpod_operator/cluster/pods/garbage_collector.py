@@ -22,7 +22,7 @@ WORKER_GRACE_S = 1
 
 GATHER_S = 2.0
 GATHER_MOST = 16
-"""Finished pods are put away when there are so many, or the first has waited so long: several take one request."""
+"""Finished pods are deleted when there are so many, or the first has waited so long: several take one request."""
 
 LOG_AGAIN_S = 1.0
 """How soon to look again whether a log can be had, and is stored."""
@@ -43,7 +43,7 @@ class PodGarbageCollector:
         self._cache = cache
         self._leave_by: dict[str, float] = {}  # by pod name
         self._look_at = 0.0  # when logs are asked for again
-        self._gather_until = 0.0  # when finished pods are put away however few there are; 0 = there are none
+        self._gather_until = 0.0  # when finished pods are deleted however few there are; 0 = there are none
 
     def expect_exit(self, name: str, now: float, workers: Collection[str] = ()) -> None:
         """The attempt of a pod and its workers has ended; they are to exit by themselves, else are made to."""
@@ -51,7 +51,7 @@ class PodGarbageCollector:
         self._leave_by |= dict.fromkeys(workers, now + WORKER_LEAVE_S)
 
     def keep(self, name: str) -> None:
-        """A pod goes on."""
+        """A pod continues."""
         self._leave_by.pop(name, None)
 
     @property
@@ -76,7 +76,7 @@ class PodGarbageCollector:
 
         Args:
             now: seconds since the epoch.
-            current: names of pods whose attempts go on.
+            current: names of pods whose attempts continue.
             stopped: names of pods whose attempts have not ended, although they were to.
             stays: whether a pod is kept for another attempt.
             trials: the engine's, by id.

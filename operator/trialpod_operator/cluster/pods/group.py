@@ -33,7 +33,7 @@ _PEER_LOST = re.compile(r"connection|broken ?pipe|reset by peer|nccl|gloo|rendez
 
 BACKOFF_BASE_S = 5.0
 BACKOFF_MOST_S = 600.0
-"""Pauses before the pods of a group that did not find room together are tried again."""
+"""Pauses before the pods of a group that did not find room together are retried."""
 
 
 @dataclass
@@ -204,7 +204,7 @@ def incomplete(running: int, size: int, timeout_s: float) -> Termination:
         kind="disruption",
         cause="preempted",
         reason=Reason.GROUP_INCOMPLETE,
-        message=f"only {running} of the trial's {size} pods ran within {timeout_s:g} s; all are tried again later",
+        message=f"only {running} of the trial's {size} pods ran within {timeout_s:g} s; all are retried later",
     )
 
 

@@ -7,7 +7,7 @@ Invariants:
 * The next group's pods are created when all those of the one before have a node: within an experiment, two groups
   never hold half of what each needs. Between experiments the timeout and its pauses do that.
 * A head is ended, with its grace period, as soon as one of its workers has ended badly or is being taken away. A
-  worker on a SIGTERM goes on until its group is over: the head needs it for its last step.
+  worker on a SIGTERM continues until its group is over: the head needs it for its last step.
 
 Owned by the event loop.
 """
@@ -156,7 +156,7 @@ class GroupWork:
                 return why
         group, size = binding.group, binding.group.size
         if binding.not_before > now:
-            return _incomplete(f"its {size} pods found no room together; they are tried again after a pause", None)
+            return _incomplete(f"its {size} pods found no room together; they are retried after a pause", None)
         first = self._first
         if first is not None and first is not binding and self.pod(binding, 0) is None:
             message = f"the pods of {names.trial_name(self._name, first.trial.trial_id)} find their places first"

@@ -242,7 +242,7 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
         why, remedy = "it is not on the node, and imagePullPolicy is Never", "load it onto the nodes"
     elif "toomanyrequests" in low or "429" in low:
         why, severity = "the registry limits how often it is asked", "waiting"
-        remedy = "it is tried again; use imagePullSecrets or a mirror"
+        remedy = "it is retried; use imagePullSecrets or a mirror"
     elif any(word in low for word in ("unauthorized", "denied", "401", "403", "no basic auth")):
         why = "the registry refuses access, or has no such image"
         remedy = "check spec.image, and imagePullSecrets in spec.template.spec"
@@ -252,7 +252,7 @@ def _image(image: str, reason: str, words: str, since: float | None) -> PendingR
         why, remedy = "it is not built for this node's processor", "build it for that platform"
     else:
         why, severity = words or reason, "waiting"
-        remedy = "it is tried again; check spec.image and whether the nodes reach the registry"
+        remedy = "it is retried; check spec.image and whether the nodes reach the registry"
     return PendingReason(
         reason=Reason.IMAGE_PULL_FAILED,
         message=f"the image {image} cannot be pulled: {why}",
@@ -277,7 +277,7 @@ def _config_error(name: str, reason: str, words: str, since: float | None) -> Pe
     return PendingReason(
         reason=reason,
         message=f"container {name} cannot be started: {words or reason}",
-        remedy="correct spec.template, then the pod starts by itself or is made anew",
+        remedy="correct spec.template, then the pod starts by itself or is recreated",
         severity="stuck" if reason == "CreateContainerConfigError" else "waiting",
         since=since,
     )
@@ -291,7 +291,7 @@ def _by_event(event: str, since: float | None) -> PendingReason | None:
         return PendingReason(
             reason=Reason.MOUNT_FAILED,
             message=f"a volume cannot be mounted: {foreign(event)}",
-            remedy="it is tried again; see `kubectl describe pod`",
+            remedy="it is retried; see `kubectl describe pod`",
             since=since,
         )
     return None

@@ -8,7 +8,7 @@ Invariants:
 * A pod is labelled for an attempt before it is told of it. Which pod began an attempt stands in the journal.
 * What the trial before printed is fetched before the next one begins, if it can be had; else when the pod has ended.
 * A pod waits for `IDLE_S` at most, and not at all where nothing can come; told so, it leaves by itself.
-* Everything here may be forgotten: a pod that asks is taken in again, and one that does not is put away.
+* Everything here may be forgotten: a pod that asks is taken in again, and one that does not is deleted.
 
 Owned by the event loop; `serve` is a part of the reconcile.
 """
@@ -45,7 +45,7 @@ class _Idle:
     pod_key: PodKey
     until: float
     asked: bool = False
-    binding: PodBinding | None = None  # that is to go on in it
+    binding: PodBinding | None = None  # that is to continue in it
     log_kept: bool = False
     answer: asyncio.Future[PodBinding | None] | None = field(default=None, repr=False)
 
@@ -99,7 +99,7 @@ class Reuse:
         return True
 
     def take(self, binding: PodBinding) -> bool:
-        """Have an attempt that starts go on in a pod that has none; return whether there is one.
+        """Have an attempt that starts continue in a pod that has none; return whether there is one.
 
         The trial's own last pod goes first, then those that wait already.
         """
@@ -144,7 +144,7 @@ class Reuse:
 
         Args:
             which: the pod.
-            binding: that is to go on in it, where that is known already.
+            binding: that is to continue in it, where that is known already.
 
         Raises:
             NotReadyError: it is to ask again.
@@ -318,20 +318,20 @@ class InPlaceReservations:
         return reserved is not None and reserved.pod_attempt == pod_attempt and self._clock() < reserved.until
 
     def take(self, trial_id: str, resources: dict[str, float] | None) -> int | None:
-        """An attempt starts; return the number of the pod that it may go on in, None when there is none."""
+        """An attempt starts; return the number of the pod that it may continue in, None when there is none."""
         reserved = self._reserved.pop(trial_id, None)
         if reserved is None or reserved.resources != resources or self._clock() >= reserved.until:
             return None
         return reserved.pod_attempt
 
     def started(self, binding: PodBinding) -> None:
-        """Tell a pod that waits whether it goes on."""
+        """Tell a pod that waits whether it continues."""
         asking = self._asking.pop(binding.trial.trial_id, None)
         if asking is not None and not asking.future.done():
             asking.future.set_result(binding if binding.pod_attempt == asking.pod_attempt else None)
 
     def ended(self, trial_id: str) -> None:
-        """The trial is over: no pod of it goes on."""
+        """The trial is over: no pod of it continues."""
         self._reserved.pop(trial_id, None)
         asking = self._asking.pop(trial_id, None)
         if asking is not None and not asking.future.done():

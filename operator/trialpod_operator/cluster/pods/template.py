@@ -152,7 +152,7 @@ def merge_env(container: Json, fixed: Iterable[Json], defaults: Iterable[Json], 
         if variable.get("name") in reserved:
             raise TemplateError(
                 f"{path}.env[{index}].name",
-                f"{variable['name']} is set by trialpod for every pod anew; remove it",
+                f"{variable['name']} is set by trialpod for every pod again; remove it",
             )
     set_here = {variable.get("name") for variable in own}
     container["env"] = [*fixed, *(variable for variable in defaults if variable["name"] not in set_here), *own]

@@ -20,7 +20,7 @@
 | StartError/ContainerCannotRun, memory limit | failure | failed | OOMKilled |
 | StartError/ContainerCannotRun otherwise: the node's runtime | disruption | preempted | that reason |
 | ContainerStatusUnknown, or status 255 of trialpod's own command | disruption | lost | ContainerStatusUnknown |
-| Pending for ever: its node lost its sandbox after making a container | disruption | lost | SandboxLost |
+| Pending forever: its node lost its sandbox after making a container | disruption | lost | SandboxLost |
 | deleted by somebody else, and not over before | disruption | preempted | PodDeleted |
 | status 143 without a liveness probe: SIGTERM from the node | disruption | preempted | Terminated |
 | status 126/127, or no trialpod in the image | failure, no retry | failed | CommandNotFound, NoRuntime |

@@ -78,7 +78,7 @@ def experiment_status(
         previous: the status before.
         waiting: why pods do not run, see `waiting.summarize`.
         held: how many trials wait for any reason; by default those of `waiting`.
-        problem: what keeps the whole experiment from going on.
+        problem: what keeps the whole experiment from continuing.
         storage_uri: where it is kept.
         seed: the one in use.
         uri_of: returns where a trial's checkpoints are.
@@ -330,5 +330,5 @@ def _trial_message(trial: Trial, waiting: Waiting | None) -> str:
     if trial.status == PAUSED:
         return describe_decision("pause", trial.current.decision_reason)
     if trial.error:
-        return f"to be tried again after: {trial.error}"
+        return f"to be retried after: {trial.error}"
     return "pending" if trial.attempt == 0 else "waiting to resume"

@@ -53,7 +53,7 @@ Truth = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that keeps a whole experiment from going on.
+    """Something that keeps a whole experiment from continuing.
 
     Attributes:
         reason: one word for programs.
@@ -150,7 +150,7 @@ def observe_experiment(
         running: trials with an attempt under way.
         held: those of them whose pods do not run yet, for a reason.
         waiting: why not.
-        problem: what keeps the whole experiment from going on.
+        problem: what keeps the whole experiment from continuing.
         begun: how many of the running ones have a process; None = all that are not held.
     """
     begun = running - held if begun is None else begun
@@ -181,7 +181,7 @@ def observe_experiment(
                 Observation(READY, "True", Reason.SUSPENDING, text),
                 Observation(SUSPENDED, "False", Reason.SUSPENDING, text),
             ]
-        text = "suspended: no trial runs; set spec.suspend to false to go on"
+        text = "suspended: no trial runs; set spec.suspend to false to continue"
         return [
             Observation(READY, "True", Reason.SUSPENDED, text),
             Observation(SUSPENDED, "True", Reason.SUSPENDED, text),

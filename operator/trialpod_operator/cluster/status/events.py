@@ -41,7 +41,7 @@ def transition_events(previous: Mapping[str, Any] | None, current: Mapping[str, 
     if suspended and not was_suspended:
         found.append(_event("Normal", Reason.SUSPENDED, after[conditions.SUSPENDED]["message"]))
     elif was_suspended and conditions.SUSPENDED not in after and not _over(after):
-        found.append(_event("Normal", Reason.RESUMED, "trials go on"))
+        found.append(_event("Normal", Reason.RESUMED, "trials continue"))
     away = Reason.STORAGE_UNAVAILABLE
     was_away = before.get(conditions.READY, {}).get("reason") == away
     if ready.get("reason") == away and not was_away:

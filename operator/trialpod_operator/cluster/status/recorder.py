@@ -60,7 +60,7 @@ class EventRecorder:
         self._add(KubernetesEvent("Warning", Reason.CODE_CHANGED, cut(message, MAX_NOTE)))
 
     def note_retry(self, count: int, *, has_failed: bool) -> None:
-        """Take in that failed trials were to be tried again, for the events.
+        """Take in that failed trials were to be retried, for the events.
 
         Args:
             count: how many are.
@@ -68,10 +68,10 @@ class EventRecorder:
         """
         if count:
             trials = "1 failed trial is" if count == 1 else f"{count} failed trials are"
-            self._add(KubernetesEvent("Normal", Reason.RETRYING, f"{trials} tried again, as asked for"))
+            self._add(KubernetesEvent("Normal", Reason.RETRYING, f"{trials} retried, as asked for"))
             return
         why = "the budget is used up, or the trials named have not failed" if has_failed else "no trial has failed"
-        self._add(KubernetesEvent("Warning", Reason.NOTHING_TO_RETRY, f"nothing is tried again: {why}"))
+        self._add(KubernetesEvent("Warning", Reason.NOTHING_TO_RETRY, f"nothing is retried: {why}"))
 
     def note_ending(self, trial: Trial, ending: Termination) -> None:
         """Take in how a pod ended, for the events."""

@@ -98,8 +98,8 @@ class StatusWriter:
             experiment: what the spec asks for, as far as it can be read.
             durable: the experiment while it is open.
             bindings: its attempts and their pods.
-            problem: why it does not go on.
-            refused: the problem is in the spec itself: it is not tried again before that changes.
+            problem: why it does not continue.
+            refused: the problem is in the spec itself: it is not retried before that changes.
         """
         now = self._services.clock()
         if durable is None and problem is None:
@@ -195,7 +195,7 @@ class StatusWriter:
 
     @property
     def _not_gone_on(self) -> int:
-        """The generation that is told of an experiment that is to go on and cannot now.
+        """The generation that is told of an experiment that is to continue and cannot now.
 
         One that was over before its spec changed would be over for the new spec, too, if that were told as observed.
         """

@@ -16,7 +16,7 @@ from trialpod.storage.checkpoints.manifest import Manifest, Tombstone
 from trialpod.storage.layout import CLAIM_FILE, STAGING_PREFIX, checkpoint_index
 from trialpod_operator.experiment.fsck.findings import Findings
 
-_ELSE = "restore it from a copy; else the trial goes on from an older one, or from the start"
+_ELSE = "restore it from a copy; else the trial resumes from an older one, or from the start"
 
 
 @dataclass

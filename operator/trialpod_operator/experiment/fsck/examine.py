@@ -334,7 +334,7 @@ class _Examiner:
     def _check_start(
         self, trial: Trial, checked: Checked, files: dict[str, str], below: dict[str, dict[str, int]]
     ) -> None:
-        """See that the other trial's checkpoint that this one goes on from is there."""
+        """See that the other trial's checkpoint that this one resumes from is there."""
         starts = [
             way.start
             for way in (trial.pending_exploit, trial.active_exploit)
@@ -346,9 +346,9 @@ class _Examiner:
             if not there and not trial.ended and start.trial_id in checked.engine.state.trials:
                 self.findings.warning(
                     "checkpoint",
-                    f"it is to go on from {name} of trial {start.trial_id}, which is not there",
+                    f"it is to resume from {name} of trial {start.trial_id}, which is not there",
                     trial.trial_id,
-                    "it goes on as it was before instead",
+                    "it continues as it was before instead",
                 )
 
     def _checkpoint_storage(self, reading: _Reading) -> Storage | None:

@@ -138,7 +138,7 @@ class _Account:
         for number, record in enumerate(self.history.records, self.history.first):
             self._at = f"record {number}"
             if isinstance(search, RecordedSearch):
-                # An experiment that ended goes on with a larger budget only if there was something left to try.
+                # An experiment that ended continues with a larger budget only if there was something left to try.
                 search.left = left
             left -= len(record.choices.created) if record.choices is not None else 0
             if not self._record(record):

@@ -1,6 +1,6 @@
 """Checks the files of a trial against its history: ``result.json`` has each result that counts once, in order.
 
-Pure: the files come as bytes. The journal is written first, so while a trial goes on a file may end before the
+Pure: the files come as bytes. The journal is written first, so while a trial continues a file may end before the
 journal does; the copy of a file in a bucket may also be newer than that of the journal.
 """
 

@@ -217,7 +217,7 @@ class FileReplica:
         self.fetch_experiment()
 
     def fetch_experiment(self) -> None:
-        """Bring the files that the experiment itself goes on with; its trainable where this start brought none."""
+        """Bring the files that the experiment itself continues with; its trainable where this start brought none."""
         trainable = f"{TRIALPOD_DIR}/{TRAINABLE_FILE}"
         here = (self._directory / trainable).exists()
         self._fetch([key for key in _EXPERIMENT_FILES if key != trainable or not here])
@@ -275,7 +275,7 @@ class FileReplica:
         here = path.exists()
         if here and log.once:
             data = not_in(path.read_bytes(), data)
-        # Not begun anew when somebody has removed it since: what was in it would be lost in the storage too.
+        # Not begun again when somebody has removed it since: what was in it would be lost in the storage too.
         flags = os.O_APPEND if here else os.O_CREAT | os.O_EXCL
         with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666), "wb") as file:
             file.write(data)

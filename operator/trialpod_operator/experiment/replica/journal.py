@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 PARALLEL = 8
 LISTINGS = 10
-"""How often the journal's folder is listed anew when files have gone meanwhile, before that counts as an error."""
+"""How often the journal's folder is listed again when files have gone meanwhile, before that counts as an error."""
 
 
 class JournalReplica:
@@ -51,7 +51,7 @@ class JournalReplica:
         directory: the experiment's.
         storage: the experiment's place in the storage.
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
-            replaced by it, with what finds out whether another process has gone on.
+            replaced by it, with what finds out whether another process has continued.
         written: told when the storage took something of the journal.
         late: is told what was written.
         monotonic: seconds, for differences only.
@@ -80,10 +80,10 @@ class JournalReplica:
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
         self._pieces: dict[str, int] = {}  # segment file -> objects that it consists of
-        self._sealed_to = 0  # the snapshot that a sealed journal goes on with
+        self._sealed_to = 0  # the snapshot that a sealed journal continues with
         self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
-        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+        """Whether the journal as it was pulled takes no more records: whoever continues writes a snapshot first."""
 
     @property
     def pieces(self) -> int:
@@ -143,7 +143,7 @@ class JournalReplica:
         """Copy what the storage does not hold yet.
 
         Raises:
-            FencedError: another process has gone on with the journal.
+            FencedError: another process has continued the journal.
             StorageError: the storage does not take it.
         """
         with self._copying:
@@ -154,7 +154,7 @@ class JournalReplica:
             return self._copy_listed()
 
     def refuse_outdated(self) -> None:
-        """Find out whether another process has gone on with the journal from where it ends for this one.
+        """Find out whether another process has continued the journal from where it ends for this one.
 
         Raises:
             FencedError: it has.
@@ -245,7 +245,7 @@ class JournalReplica:
         with contextlib.suppress(KeyMissingError):
             self._storage.read(f"{JOURNAL}/{segment}{REMOVED}")
             raise FencedError(
-                f"another process has gone on with this experiment in {self._storage.uri}; stop one of them"
+                f"another process has continued this experiment in {self._storage.uri}; stop one of them"
             )
 
     def _create(self, key: str, data: bytes) -> int:
@@ -254,7 +254,7 @@ class JournalReplica:
         try:
             self._storage.write_new(key, data)
         except KeyExistsError:
-            # Ours when an earlier try ended without an answer, or something after it failed; there is more by now.
+            # Ours when an earlier try ended without an answer, or something after it failed; there is more already.
             found = self._storage.read(key)
             if found != data and not (found and data.startswith(found)):
                 raise self._outdated(key) from None
@@ -284,7 +284,7 @@ class JournalReplica:
         newest_here, sizes = max(map(number_of, local), default=0), pieces.sizes()
         for name, offsets in pieces.segments.items():
             if name in local and number_of(name) < newest_here and sizes[name] > local[name]:
-                raise self._different()  # here it has been replaced as it is, there somebody has gone on with it
+                raise self._different()  # here it has been replaced as it is, there somebody has continued it
             last = max((offset for offset in offsets if offset < local.get(name, 0)), default=None)
             if last is None:
                 continue
@@ -298,7 +298,7 @@ class JournalReplica:
     def _different(self) -> FencedError:
         return FencedError(
             f"{self._place} and {self._storage.uri} hold different histories of this experiment; "
-            f"move {self._place} away to go on with the one in the storage"
+            f"move {self._place} away to continue with the one in the storage"
         )
 
     def _fetch(self, pieces: Pieces) -> None:

@@ -129,7 +129,7 @@ class Replica:
 
     @property
     def sealed(self) -> bool:
-        """Whether the journal as it was pulled takes no more records: whoever goes on writes a snapshot first."""
+        """Whether the journal as it was pulled takes no more records: whoever continues writes a snapshot first."""
         return self._journal.sealed
 
     @property
@@ -143,7 +143,7 @@ class Replica:
         """Bring the directory up to what the storage holds; return True when anything was fetched.
 
         Args:
-            journal_only: leave the files of the trials where they are: enough to read. Whoever goes on has those that
+            journal_only: leave the trials' files where they are: enough to read. Whoever continues has those that
                 are needed brought by `fetch`. What is here of trials goes when the journal was behind.
 
         Raises:
@@ -423,7 +423,7 @@ class Replica:
                 self._files.add_log(taken.logs[0])
                 del taken.logs[0]
             if self._removals:
-                self._copy_records_of_files()  # nobody who goes on from the storage may still count on them
+                self._copy_records_of_files()  # nobody who resumes from the storage may still count on them
             while self._removals:
                 self._remove(*self._removals[0])
                 self._removals.popleft()

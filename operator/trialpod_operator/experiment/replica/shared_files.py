@@ -6,7 +6,7 @@ something newer, although a process that another has replaced may be stopped for
 * What is sent was in the stored journal before, so every version of a file is how one history was at some time.
   Callers see to that.
 * A version is replaced only by a condition on it: by who wrote it, or by who has read it and then found that nobody
-  went on with the journal from where it is itself. Whoever did might have written it.
+  continued with the journal from where it is itself. Whoever did might have written it.
 * What is found to be longer, and otherwise the same, is never replaced.
 
 With a server that knows no conditions, the journal is looked at before each file, which leaves a gap of a moment.
@@ -20,10 +20,10 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyChangedError, KeyMissingError, Storage
 
 TRIES = 5
-"""How often a file is written anew that others replace meanwhile, before that counts as an error."""
+"""How often a file is written again that others replace meanwhile, before that counts as an error."""
 
 RefuseOutdated = Callable[[], None]
-"""Raises when another process has gone on with the journal from where this one is."""
+"""Raises when another process has continued the journal from where this one is."""
 
 
 class SharedFiles:

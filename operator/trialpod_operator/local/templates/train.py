@@ -49,7 +49,7 @@ def train(config: dict[str, Any]) -> None:
     speed = list(weights)
     epoch = 0
 
-    # After an interruption a trial goes on where it was.
+    # After an interruption a trial continues where it was.
     checkpoint = tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:

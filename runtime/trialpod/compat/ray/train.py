@@ -26,6 +26,6 @@ def save_checkpoint(**state: Any) -> None:
 
 
 def load_checkpoint() -> dict[str, Any] | None:
-    """Return the values of the checkpoint to go on from, None if there is none."""
+    """Return the values of the checkpoint to resume from, None if there is none."""
     found = session.get_checkpoint()
     return None if found is None else found.to_dict()

@@ -1,7 +1,7 @@
 """What lets a `TrialRunner` follow an experiment step by step: it runs in a thread, and these two are its reins.
 
 Invariants: the engine decides as in every experiment; what a script asks of a trial is what a scheduler would answer.
-Nothing waits for the script: between two of its steps the experiment goes on.
+Nothing waits for the script: between two of its steps the experiment continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trialpod.tune.trial import Trial
 
 
 class EndedByScriptError(TrialpodError):
-    """The script does not want the experiment to go on."""
+    """The script does not want the experiment to continue."""
 
 
 class StepWatch(Callback):

@@ -44,7 +44,7 @@ class Trial(TrialView):
         trial_name_creator: called with the trial; returns its name.
         trial_dirname_creator: called with the trial; returns the name of its directory.
         log_to_file: accepted for compatibility, unused.
-        max_failures: how often it may fail and be tried again.
+        max_failures: how often it may fail and be retried.
         stub: whether it only stands for a trial whose Trainable is not known here.
         _setup_default_resource: accepted for compatibility, unused.
         older: arguments of older versions, such as ``checkpoint_freq``.
@@ -229,7 +229,7 @@ class Trial(TrialView):
         """Do nothing: a restored Trainable has its counters from the checkpoint."""
 
     def should_recover(self) -> bool:
-        """Return whether it may be tried again after the failures so far."""
+        """Return whether it may be retried after the failures so far."""
         return self.max_failures < 0 or self.num_failures < self.max_failures
 
     def reset(self) -> Trial:

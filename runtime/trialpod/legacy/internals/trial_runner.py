@@ -73,7 +73,7 @@ class TrialRunner:
         sync_config: as for `RunConfig`.
         experiment_dir_name: the experiment's name, if `local_checkpoint_dir` is the storage.
         stopper: ends trials and the experiment.
-        resume: whether the first step goes on with what is in the directory, as for `tune.run`.
+        resume: whether the first step continues with what is in the directory, as for `tune.run`.
         server_port: accepted for compatibility, unused: there is no server.
         fail_fast: as for `FailureConfig`.
         checkpoint_period: accepted for compatibility, unused: everything is journaled at once.
@@ -128,7 +128,7 @@ class TrialRunner:
 
     @property
     def resumed(self) -> bool:
-        """Whether it goes on with an experiment of an earlier runner."""
+        """Whether it continues with an experiment of an earlier runner."""
         return self._resumed
 
     @property
@@ -143,7 +143,7 @@ class TrialRunner:
 
     @classmethod
     def checkpoint_exists(cls, directory: str) -> bool:
-        """Return whether a directory holds an experiment to go on with."""
+        """Return whether a directory holds an experiment to continue with."""
         from trialpod.tune.tuner import Tuner
 
         return Tuner.can_restore(os.path.expanduser(directory))
@@ -184,7 +184,7 @@ class TrialRunner:
 
         Raises:
             InvalidInputError: the trials are of several Trainables, or an argument cannot be used.
-            TrialpodError: the experiment could not go on.
+            TrialpodError: the experiment could not continue.
         """
         if self._running is None:
             self._running = self._started()
@@ -231,7 +231,7 @@ class TrialRunner:
         return running
 
     def _resumed_experiment(self, scheduler: Any) -> _Running:
-        """Go on with the experiment in the directory, with what is stored of it."""
+        """Continue with the experiment in the directory, with what is stored of it."""
         from trialpod.legacy.run import resume_choice
         from trialpod.tune.registry import is_registered
         from trialpod.tune.tuner import Tuner
@@ -351,25 +351,25 @@ class TrialRunner:
     def resume(
         self, resume_unfinished: bool = True, resume_errored: bool = False, restart_errored: bool = False
     ) -> None:
-        """Let the next step go on with the experiment in the directory.
+        """Let the next step continue with the experiment in the directory.
 
         Args:
-            resume_unfinished: whether trials that had not ended go on.
-            resume_errored: whether failed trials go on from their checkpoints.
-            restart_errored: whether failed trials start anew.
+            resume_unfinished: whether trials that had not ended continue.
+            resume_errored: whether failed trials resume from their checkpoints.
+            restart_errored: whether failed trials start again.
 
         Raises:
             InvalidInputError: two of them exclude each other, or there is no experiment.
         """
         if resume_errored and restart_errored:
             raise InvalidInputError(
-                "TrialRunner.resume: failed trials can go on from their checkpoints or start anew, not both"
+                "TrialRunner.resume: failed trials can resume from their checkpoints or start again, not both"
             )
         ending = "+ERRORED" if resume_errored else "+RESTART_ERRORED" if restart_errored else ""
         if not resume_unfinished:
             ending = f"{ending}_ONLY" if ending else ""
             if not ending:
-                raise InvalidInputError("TrialRunner.resume: nothing is to go on; set one of the arguments")
+                raise InvalidInputError("TrialRunner.resume: nothing is to continue; set one of the arguments")
         self._load()
         self._resume = f"LOCAL{ending}" if ending else True
 
@@ -408,7 +408,7 @@ class TrialRunner:
             trial.set_status(Trial.TERMINATED)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        """Pause a trial at its next result; it goes on when the scheduler chooses it again.
+        """Pause a trial at its next result; it continues when the scheduler chooses it again.
 
         Args:
             trial: the trial.
@@ -428,7 +428,7 @@ class TrialRunner:
         """Do nothing: an experiment calls `on_experiment_end` itself."""
 
     def cleanup(self) -> None:
-        """End the experiment that runs, with its next event; a later runner with `resume` goes on with it."""
+        """End the experiment that runs, with its next event; a later runner with `resume` continues with it."""
         if self._running is not None:
             self._running.watch.cancel()
             self._running.thread.join()

@@ -15,8 +15,8 @@ class TunerInternal:
     """Makes a `Tuner`, or restores one.
 
     Args:
-        restore_path: the directory or URI of an experiment to go on with.
-        resume_config: which of its trials go on: an object with the attributes `resume_unfinished`,
+        restore_path: the directory or URI of an experiment to continue with.
+        resume_config: which of its trials continue: an object with the attributes `resume_unfinished`,
             `resume_errored` and `restart_errored`.
         trainable: the Trainable; needed also to restore.
         param_space: the search space.

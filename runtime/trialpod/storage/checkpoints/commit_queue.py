@@ -1,11 +1,11 @@
-"""Commits checkpoints in the background, in order, while training goes on.
+"""Commits checkpoints in the background, in order, while training continues.
 
 Invariants:
 
 * A checkpoint is announced after its commit, and the retention rules are applied after that.
 * With `ask`, nothing is removed before it was allowed; what is refused is asked for again after the next commit.
 * At most `MAX_WAITING` snapshots wait besides the one in work; then whoever takes the next one waits.
-* What may heal is tried again for as long as it takes; anything else is raised to the training, at its next call.
+* What may heal is retried for as long as it takes; anything else is raised to the training, at its next call.
 * Once the attempt is superseded the storage is not touched any more.
 """
 
@@ -159,7 +159,7 @@ class CheckpointWriter:
             return True
         self.close()
         log.warning(
-            "%s cannot be stored in the time that is left; the trial goes on from the checkpoint before",
+            "%s cannot be stored in the time that is left; the trial resumes from the checkpoint before",
             " and ".join(info.name for info in left),
         )
         return False
@@ -301,8 +301,8 @@ class CheckpointWriter:
     def _say_unavailable(self, info: CheckpointInfo, error: Exception, since: str, delay_s: float) -> None:
         kept = self.pending
         log.warning(
-            "%s cannot be stored since %s: %s; training goes on, %d checkpoint(s) (%s) are kept on the local disk, "
-            "tried again in %.1f s",
+            "%s cannot be stored since %s: %s; training continues, %d checkpoint(s) (%s) are kept on the local disk, "
+            "retried in %.1f s",
             info.name,
             since,
             error,
@@ -338,7 +338,7 @@ class CheckpointWriter:
             try:
                 self._store.delete(name, attempt=self._attempt)
             except (StorageError, CheckpointError) as error:
-                # One checkpoint too many harms nobody; it is tried again after the next one.
+                # One checkpoint too many harms nobody; it is retried after the next one.
                 log.warning("%s was not removed: %s", name, error)
             else:
                 removed.append(name)

@@ -180,7 +180,7 @@ class Journal:
             return position
 
     def write_snapshot(self, data: bytes) -> None:
-        """Replace all records by `data` and go on in a new segment. If this fails, all is as before.
+        """Replace all records by `data` and continue in a new segment. If this fails, all is as before.
 
         The snapshot is there before its segment: whoever copies the journal meanwhile never finds records behind a
         segment that has not ended for good.

@@ -1,4 +1,4 @@
-"""Requests to one S3 server, each tried again until it succeeds, cannot, or has taken too long.
+"""Requests to one S3 server, each retried until it succeeds, cannot, or has taken too long.
 
 Invariants:
 
@@ -118,7 +118,7 @@ class S3Client:
             doing: what is attempted, for messages, e.g. "cannot write s3://bucket/key".
             operation: makes the request; called for each try.
             writes: a try whose answer is lost may have changed something.
-            patience_s: seconds from the first failure in which it is tried again; None for the options' `retry_s`.
+            patience_s: seconds from the first failure in which it is retried; None for the options' `retry_s`.
             refusal_patience_s: the same for refused keys and clocks.
             cancelled: tells that nobody waits for the answer any more.
 
@@ -210,7 +210,7 @@ class S3Client:
             transport = Transport(
                 self.options, self.credentials.get, lambda: self._wall_clock() + self._skew_s, self._dial
             )
-            # Without a lock, which a fork may leave locked for ever: of two threads one makes its session in vain.
+            # Without a lock, which a fork may leave locked forever: of two threads one makes its session in vain.
             session = self._sessions.setdefault(os.getpid(), _Session(transport, connect(self.options, transport)))
         return session
 

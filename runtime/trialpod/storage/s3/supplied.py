@@ -4,7 +4,7 @@ Invariants:
 
 * Keys are in this process's memory only.
 * They are exchanged well before they expire, at a moment drawn at random: trials that started together do not ask
-  together. While one thread asks, the others go on with the keys that still hold.
+  together. While one thread asks, the others continue with the keys that still hold.
 * Who hands them out may be away: the keys at hand serve until they expire, and after that `get` raises what a storage
   that is away raises. So a checkpoint waits, and is not lost.
 * A server that refuses keys for another reason than their age (a policy) does not make this process ask without end.

@@ -1,6 +1,6 @@
 """Aim: one run there for each trial.
 
-Invariant: a trial has one run, also when it is retried or the experiment goes on later.
+Invariant: a trial has one run, also when it is retried or the experiment continues later.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AimLoggerCallback(LoggerCallback):
         return {**self.__dict__, "_runs": {}}
 
     def log_trial_start(self, trial: Trial) -> None:
-        """Begin a run, or go on with the trial's."""
+        """Begin a run, or continue with the trial's."""
         if trial.trial_id in self._runs:
             return
         aim = require("aim", "aim", _WHO)
@@ -90,5 +90,5 @@ class AimLoggerCallback(LoggerCallback):
         return {"hashes": dict(self._hashes)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the runs of an earlier time."""
+        """Continue with the runs of an earlier time."""
         self._hashes = dict(state["hashes"])

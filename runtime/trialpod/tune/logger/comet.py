@@ -1,6 +1,6 @@
 """Comet: one experiment there for each trial.
 
-Invariant: a trial has one Comet experiment in one run of ours; one that goes on later gets the same by its key.
+Invariant: a trial has one Comet experiment in one run of ours; one that continues later gets the same by its key.
 """
 
 from __future__ import annotations
@@ -103,5 +103,5 @@ class CometLoggerCallback(LoggerCallback):
         return {"keys": dict(self._keys)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the Comet experiments of an earlier time."""
+        """Continue with the Comet experiments of an earlier time."""
         self._keys = dict(state["keys"])

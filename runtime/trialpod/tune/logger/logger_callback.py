@@ -17,7 +17,7 @@ class LoggerCallback(Callback):
         """Called when a process begins with a trial; again after a pause or a failure."""
 
     def log_trial_restore(self, trial: Trial) -> None:
-        """Called when a trial goes on from a checkpoint."""
+        """Called when a trial resumes from a checkpoint."""
 
     def log_trial_save(self, trial: Trial) -> None:
         """Called when a trial has committed a checkpoint."""

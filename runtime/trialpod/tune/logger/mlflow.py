@@ -1,6 +1,6 @@
 """MLflow: one run for each trial, with its config as parameters and its results as metrics.
 
-Invariant: a trial has one run, also when it is retried or the experiment goes on later.
+Invariant: a trial has one run, also when it is retried or the experiment continues later.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class MLflowLoggerCallback(LoggerCallback):
         return {"runs": dict(self._runs)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the runs of an earlier time."""
+        """Continue with the runs of an earlier time."""
         self._runs = dict(state["runs"])
 
     def _log_params(self, trial: Trial) -> None:

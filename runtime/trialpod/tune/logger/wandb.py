@@ -1,6 +1,6 @@
 """Weights & Biases: one run for each trial.
 
-Invariant: a trial has one run, whose id is the trial's, also when it is retried or the experiment goes on later.
+Invariant: a trial has one run, whose id is the trial's, also when it is retried or the experiment continues later.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class WandbLoggerCallback(LoggerCallback):
             run.finish(exit_code=1 if failed else 0)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """End the runs of trials that did not end; they go on when the experiment does."""
+        """End the runs of trials that did not end; they continue when the experiment does."""
         for run in self._runs.values():
             run.finish()
         self._runs.clear()

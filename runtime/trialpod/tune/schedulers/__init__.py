@@ -1,4 +1,4 @@
-"""Trial schedulers: which trials go on, which stop, which start next.
+"""Trial schedulers: which trials continue, which stop, which start next.
 
 Only what nearly every experiment uses is imported with the package; the other classes when they are asked for.
 """

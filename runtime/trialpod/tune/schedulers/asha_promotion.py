@@ -11,8 +11,8 @@ needs checkpoints, because trials wait.
 
 Invariants:
 
-* A trial below its next rung goes on, whatever the others do.
-* A trial that arrives at a rung and would be promoted at once goes on without a pause.
+* A trial below its next rung continues, whatever the others do.
+* A trial that arrives at a rung and would be promoted at once continues without a pause.
 * A trial that jumped over rungs counts in all of them, and as promoted from all but the last.
 * NaN is never promoted.
 * A trial that was lost after it was told to pause comes back to its rung, and pauses there: that is no promotion.

@@ -6,12 +6,12 @@ before it, and stopped when it is below their ``1 - 1/reduction_factor`` quantil
 
 Invariants, all of them Ray's:
 
-* The first trial at a rung goes on, ties go on, NaN goes on and is no part of a cutoff.
+* The first trial at a rung continues, ties continue, NaN continues and is no part of a cutoff.
 * One result fills at most one rung: the highest that it reaches and that the trial has not filled. Rungs that were
   jumped over are filled by later results (unless `stop_last_trials` is off).
 * A result at `max_t` stops the trial and is not recorded.
 
-Two things differ from Ray on purpose: the state survives a restart, and a trial that is retried, or goes on after
+Two things differ from Ray on purpose: the state survives a restart, and a trial that is retried, or continues after
 its end, keeps its bracket and its rungs.
 """
 
@@ -176,7 +176,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         if ours != theirs:
             raise InvalidInputError(
                 f"the saved state of the asha scheduler has rungs at {theirs}, its parameters give {ours}; "
-                "go on with the parameters that the experiment was started with"
+                "continue with the parameters that the experiment was started with"
             )
         self.metric, self.mode = state["metric"], state["mode"]
         self._added, self._num_stopped = state["added"], state["stopped"]

@@ -5,7 +5,7 @@ one bracket is in `hyperband_bracket`.
 
 Invariants:
 
-* A trial below its bracket's milestone goes on, whatever the others do. At the milestone it is paused until all
+* A trial below its bracket's milestone continues, whatever the others do. At the milestone it is paused until all
   trials of the bracket are there; the last one to arrive has the bracket cut down and hears its own fate at once.
 * A bracket is cut down when it is full, or when no more trials are to be had and there is room for one.
 * A trial that reaches `max_t` is stopped at once.
@@ -137,7 +137,7 @@ class HyperBandScheduler(MetricScheduler):
         return self.STOP
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:
-        """Go on without the trial."""
+        """Continue without the trial."""
         if self._ray is not None:
             self._left(self._ray, tune_controller, trial)
             return
@@ -148,11 +148,11 @@ class HyperBandScheduler(MetricScheduler):
                 self._cut_down(tune_controller, bracket)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: TrialView) -> None:
-        """Go on without the trial."""
+        """Continue without the trial."""
         self.on_trial_complete(tune_controller, trial, {})
 
     def on_trial_error(self, tune_controller: ControllerView, trial: TrialView) -> None:
-        """Go on without the trial, unless it is added again before the next choice."""
+        """Continue without the trial, unless it is added again before the next choice."""
         if self._ray is not None:
             self._left(self._ray, tune_controller, trial)
             return

@@ -2,7 +2,7 @@
 
 Source: Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization" (2017). Bracket s of
 max_t and eta starts with ``ceil((s_max + 1) / (s + 1) * eta**s)`` trials, which go to ``max_t / eta**s``; the best
-``1/eta`` of them (rounded up, as Ray Tune has it; the paper rounds down) go on to the next rung, which is ``eta``
+``1/eta`` of them (rounded up, as Ray Tune has it; the paper rounds down) continue to the next rung, which is ``eta``
 times as far.
 
 Invariants:
@@ -89,7 +89,7 @@ class Bracket:
     def halve(self, sign: float) -> tuple[list[tuple[str, int]], list[tuple[str, int]], int, float]:
         """Go to the next rung."""
         waiting = [trial_id for trial_id, member in self.members.items() if member.state == WAITING]
-        # Stable, so that of equal trials those that joined last go on, as in Ray.
+        # Stable, so that of equal trials those that joined last continue, as in Ray.
         waiting.sort(key=lambda trial_id: comparable(sign * self.members[trial_id].value))
         waiting.reverse()
         self.closed = True

@@ -8,7 +8,7 @@ Invariants:
 
 * Before `grace_period` no trial is stopped or paused, whatever the others do.
 * A mean that is not finite (a trial reported NaN or infinity) is no part of the median.
-* Results that a trial reports again, because it went on from an earlier checkpoint, replace those that it had
+* Results that a trial reports again, because it continued from an earlier checkpoint, replace those that it had
   reported after that checkpoint; results before `grace_period` change nothing that others are compared with.
 """
 
@@ -68,7 +68,7 @@ class MedianStoppingRule(MetricScheduler):
             min_samples_required: the rule applies when at least so many other trials came this far.
             min_time_slice: as long as it does not apply, a trial runs at least this long before it makes room for a
                 waiting one, in units of `time_attr`.
-            hard_stop: False pauses a trial instead of stopping it; it goes on when no other waits.
+            hard_stop: False pauses a trial instead of stopping it; it continues when no other waits.
             compatible: decide as Ray Tune does (`median_compatible`); None is True in scripts whose ``ray`` is
                 trialpod.
 

@@ -120,7 +120,7 @@ class MetricScheduler(TrialScheduler):
             if saved.get(name) != value:
                 raise InvalidInputError(
                     f"the saved state of the {self.NAME} scheduler has {name} {saved.get(name)!r}, its parameters "
-                    f"give {value!r}; go on with the parameters that the experiment was started with"
+                    f"give {value!r}; continue with the parameters that the experiment was started with"
                 )
 
 

@@ -1,12 +1,12 @@
 """Population Based Training: the worst trials copy the best ones and explore from there.
 
 Source: Jaderberg et al., "Population Based Training of Neural Networks" (2017). Every `perturbation_interval` a
-trial is ranked among all live ones. One of the lowest `quantile_fraction` goes on from the newest checkpoint of a
+trial is ranked among all live ones. One of the lowest `quantile_fraction` resumes from the newest checkpoint of a
 random one of the highest, with that one's config perturbed. With `synch` all trials wait for each other first.
 
 Invariants:
 
-* Between its perturbation times a trial goes on, whatever the others do.
+* Between its perturbation times a trial continues, whatever the others do.
 * Only a trial with a committed checkpoint is copied; when no top trial has one, nothing happens.
 * A perturbed value stays inside its domain (see `pbt_mutations`).
 * A trial that is retried keeps its score; its next perturbation is due one interval after its checkpoint.
@@ -84,7 +84,7 @@ class PopulationBasedTraining(MetricScheduler):
             burn_in_period: no trial is ranked before this, in units of `time_attr`.
             hyperparam_mutations: what each parameter may become; see `pbt_mutations`.
             quantile_fraction: the share of trials that copy, and that are copied; from 0 to 0.5.
-            resample_probability: how often a parameter is drawn anew rather than perturbed; from 0 to 1.
+            resample_probability: how often a parameter is drawn again rather than perturbed; from 0 to 1.
             perturbation_factors: what a number is multiplied by, one of them at random.
             custom_explore_fn: changes the config further, after the mutations (Python only).
             log_config: whether `policy_log` keeps the history of exploits.
@@ -317,7 +317,7 @@ class PopulationBasedTraining(MetricScheduler):
     def _new_config(
         self, trial: TrialView, source: TrialView, rng: random.Random
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the config to go on with, and what was done to each parameter of the source's."""
+        """Return the config to continue with, and what was done to each parameter of the source's."""
         return explore(
             source.config,
             self._mutations,
@@ -344,7 +344,7 @@ class PopulationBasedTraining(MetricScheduler):
         return max(due, self._next_sync) if self._synch else due
 
     def _set_back(self, member: Member, trial: TrialView) -> None:
-        """Take a trial back in that goes on from its newest checkpoint, or from the start."""
+        """Take a trial back in that resumes from its newest checkpoint, or from the start."""
         member.live = True
         checkpoint = trial.checkpoint
         reached = checkpoint.metrics.get(self.time_attr, math.inf) if checkpoint is not None else 0.0
@@ -391,7 +391,7 @@ class PopulationBasedTraining(MetricScheduler):
     def _exploit(
         self, tune_controller: ControllerView, trial: TrialView, upper: list[str], time: float
     ) -> Exploit | None:
-        """Return how the trial goes on as a variation of a top one; None when none of these has a checkpoint."""
+        """Return how the trial continues as a variation of a top one; None when none of these has a checkpoint."""
         views = (tune_controller.get_trial(trial_id) for trial_id in upper if trial_id != trial.trial_id)
         sources = [view for view in views if view is not None and view.checkpoint is not None]
         if not sources:

@@ -97,7 +97,7 @@ def explore(
         ):
             result[key], operations[key] = _shifted(old, mutation, rng)
         elif isinstance(old, bool):
-            operations[key] = "unchanged"  # a flag has no neighbours; drawing it anew is what flips it
+            operations[key] = "unchanged"  # a flag has no neighbours; drawing it again is what flips it
         elif (number := real_number(old)) is None:
             result[key], operations[key] = _draw(mutation, rng), "resample"
         else:

@@ -3,7 +3,7 @@
 Source: the policy files of `PopulationBasedTraining` (see `pbt_policy`). Read from its end, a file names for each
 change the trial whose state was taken over; changes before that trial joined the chain do not belong to it.
 
-Invariants: one trial; it goes on from its own checkpoint at each change; the schedule is part of the state, so that
+Invariants: one trial; it resumes from its own checkpoint at each change; the schedule is part of the state, so that
 the file is needed only at the start.
 """
 

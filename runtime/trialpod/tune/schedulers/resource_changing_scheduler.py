@@ -1,10 +1,10 @@
-"""Changes the resources of trials while another scheduler decides which of them go on.
+"""Changes the resources of trials while another scheduler decides which of them continue.
 
 Invariants:
 
 * Decisions other than CONTINUE are the base scheduler's, unchanged.
 * All trials start with the same resources; a trial's are changed only when the allocation function returns others
-  than it has. It then goes on from its newest checkpoint, so trials that save none start again.
+  than it has. It then resumes from its newest checkpoint, so trials that save none start again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ResourceChangingScheduler(TrialScheduler):
         """Make a scheduler.
 
         Args:
-            base_scheduler: decides which trials go on: an object, a name, or ``{"name": ..., "parameters": {...}}``;
+            base_scheduler: decides about trials: an object, a name, or ``{"name": ..., "parameters": {...}}``;
                 None is first in, first out.
             resources_allocation_function: called as ``f(tune_controller, trial, result, scheduler)``, returns
                 resources or None; a function, "distribute", "distribute_to_top_job", or a mapping as above; None
@@ -76,7 +76,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     @property
     def base_scheduler(self) -> TrialScheduler:
-        """The scheduler that decides which trials go on."""
+        """The scheduler that decides which trials continue."""
         return self._base
 
     @property
@@ -121,7 +121,7 @@ class ResourceChangingScheduler(TrialScheduler):
     def on_trial_result(
         self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]
     ) -> str | Exploit:
-        """Return what the base scheduler decides; when the trial goes on, change its resources if need be.
+        """Return what the base scheduler decides; when the trial continues, change its resources if need be.
 
         Raises:
             InvalidInputError: the allocation function returned no resources.

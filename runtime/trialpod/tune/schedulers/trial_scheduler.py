@@ -1,6 +1,6 @@
 """The interface of trial schedulers, with Ray Tune's method names and signatures.
 
-A scheduler sees the results of all trials and decides which go on. It runs inside the engine, so it must be
+A scheduler sees the results of all trials and decides which continue. It runs inside the engine, so it must be
 deterministic: no clock, no I/O, no global random source. Its state is data (`get_state`), so that it survives a
 restart of the operator.
 
@@ -11,7 +11,7 @@ shows the state from before.
 
 Two methods have no counterpart in Ray:
 
-* `horizons` tells at which result of a trial the scheduler must next be asked. Up to there the trial goes on without
+* `horizons` tells at which result of a trial the scheduler decides next. Up to there the trial continues without
   waiting for an answer. The contract: for every result before the horizon `on_trial_result` would return CONTINUE
   whatever the other trials do. The default, every result, is always right.
 * `reason` explains the latest decision as data.
@@ -31,7 +31,7 @@ from trialpod.tune.plugins.state import is_ours
 
 @dataclass(frozen=True, slots=True)
 class Exploit:
-    """The decision that a trial goes on with another config, from the state of another trial (or its own).
+    """The decision that a trial continues with another config, from the state of another trial (or its own).
 
     `on_trial_result` returns it for the trial that reported; `ControllerView.exploit_paused` takes it for others.
     Nothing is changed, and the trial continues, when the source has no committed checkpoint. `TrialView.config` and
@@ -39,7 +39,7 @@ class Exploit:
 
     Args:
         source: trial_id of the trial whose newest committed checkpoint is the starting point; a trial that names
-            itself goes on from its own newest checkpoint.
+            itself resumes from its own newest checkpoint.
         config: the complete new parameters (flat or nested as `TrialView.config` is).
         tag: the new experiment tag, "2_lr=0.01@perturbed[lr=0.012]"; empty keeps the old one.
     """
@@ -107,7 +107,7 @@ class ControllerView(Protocol):
         ...
 
     def paused_trials(self) -> Iterable[TrialView]:
-        """Return the trials that a scheduler paused and that could go on, first come first."""
+        """Return the trials that a scheduler paused and that could continue, first come first."""
         ...
 
     def running_trials(self) -> Iterable[TrialView]:
@@ -136,7 +136,7 @@ class ControllerView(Protocol):
         ...
 
     def exploit_paused(self, trial: TrialView, exploit: Exploit, reason: dict[str, Any] | None = None) -> bool:
-        """Let a paused trial, or one that was told to pause, go on as `exploit` says when it is chosen again.
+        """Let a paused trial, or one that was told to pause, continue as `exploit` says when it is chosen again.
 
         Returns:
             False, and nothing is changed, when the trial is neither, or the source has no committed checkpoint.
@@ -191,7 +191,7 @@ class TrialScheduler(SavedPlugIn):
     """For the table of the documentation: what happens to trials, and when to use it."""
 
     changes_configs: bool = False
-    """True when trials go on with other parameters than the search algorithm proposed."""
+    """True when trials continue with other parameters than the search algorithm proposed."""
 
     metric: str | None = None
     mode: str | None = None

@@ -29,7 +29,7 @@ from trialpod.tune.search.spaces.variants import Path, Variant, VariantSpace, gr
 logger = logging.getLogger(__name__)
 
 INFINITE = -1
-"""As `num_samples`: go on for ever."""
+"""As `num_samples`: continue forever."""
 
 
 @algorithm("variant_generator", "random", "grid")
@@ -109,7 +109,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
         Args:
             space: the search space with its domains and grids.
-            num_samples: how often to go through the grid; -1 goes on for ever.
+            num_samples: how often to go through the grid; -1 continues forever.
             id_prefix: first part of the trial ids; None takes five hex digits from the seed.
 
         Raises:
@@ -154,7 +154,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         return max(preset + samples * self._configured.grid_count, self._next)
 
     def set_num_samples(self, num_samples: int) -> None:
-        """Change how many samples to draw; a finished search goes on when there are more."""
+        """Change how many samples to draw; a finished search continues when there are more."""
         self._num_samples = checked_samples(num_samples)
 
     @property
@@ -192,7 +192,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where `get_state` was called; `configure` must have been called with the same space."""
+        """Continue where `get_state` was called; `configure` must have been called with the same space."""
         self._seed = state["seed"]
         self._next = state["next"]
         self._num_samples = state["num_samples"]

@@ -99,7 +99,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         self.searcher.on_pause(trial_id)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Pass on that a trial goes on."""
+        """Pass on that a trial continues."""
         self.searcher.on_unpause(trial_id)
 
     def get_state(self) -> dict[str, Any]:

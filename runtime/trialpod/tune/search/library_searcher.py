@@ -1,6 +1,6 @@
 """What all searchers have in common that get their suggestions from an optimiser of another library.
 
-The state is the log of what was suggested and told, in order; an optimiser is built anew from it. That needs no
+The state is the log of what was suggested and told, in order; an optimiser is built again from it. That needs no
 pickles of the library's objects, works across its versions, and gives the same suggestions afterwards, because every
 suggestion has random numbers of its own: seeded by the searcher's seed and the suggestion's number.
 
@@ -143,7 +143,7 @@ class LibrarySearcher(Searcher):
         """Learn that a point was paused."""
 
     def _unpark(self, number: int) -> None:
-        """Learn that a paused point goes on."""
+        """Learn that a paused point continues."""
 
     # -- Searcher ---------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class LibrarySearcher(Searcher):
             self._park(number, scores, step)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Learn that a paused trial goes on."""
+        """Learn that a paused trial continues."""
         number = self._known(trial_id)
         if number is not None:
             self._log.append(["resume", number])
@@ -264,7 +264,7 @@ class LibrarySearcher(Searcher):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where `get_state` was called; the optimiser is built when it is needed."""
+        """Continue where `get_state` was called; the optimiser is built when it is needed."""
         early = self._early
         self._clear()
         self._seed = state["seed"]

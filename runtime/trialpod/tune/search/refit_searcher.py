@@ -1,4 +1,4 @@
-"""What the searchers have in common that fit a model to all results anew for each suggestion.
+"""What the searchers have in common that fit a model to all results again for each suggestion.
 
 Their suggestion is a function of the points, their losses and a seed. The first ones are drawn at random. A trial
 that failed counts like the worst one, so that the model looks elsewhere.

@@ -95,10 +95,10 @@ class SearchAlgorithm(PlugIn):
         self.on_trial_complete(trial_id, result)
 
     def on_pause(self, trial_id: str) -> None:
-        """Learn that a scheduler paused a trial; it may go on later, or never."""
+        """Learn that a scheduler paused a trial; it may continue later, or never."""
 
     def on_unpause(self, trial_id: str) -> None:
-        """Learn that a paused trial goes on."""
+        """Learn that a paused trial continues."""
 
     def adopt(self, suggestion: Suggestion) -> None:
         """Take over a suggestion that was made earlier, by this algorithm with the same arguments.

@@ -145,7 +145,7 @@ class SearchGenerator(SearchAlgorithm):
             self.searcher.on_pause(trial_id)
 
     def on_unpause(self, trial_id: str) -> None:
-        """Pass on that a paused trial goes on."""
+        """Pass on that a paused trial continues."""
         if trial_id in self._live:
             self.searcher.on_unpause(trial_id)
 
@@ -163,7 +163,7 @@ class SearchGenerator(SearchAlgorithm):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where `get_state` was called; `configure` must have been called with the same arguments."""
+        """Continue where `get_state` was called; `configure` must have been called with the same arguments."""
         self._next = state["next"]
         self._num_samples = state["num_samples"]
         self._id_prefix = state["id_prefix"]

@@ -5,7 +5,7 @@ of it, which is what the engine talks to. Invariants that a searcher must keep, 
 restart of whatever runs it:
 
 * Its suggestions are a function of its arguments, of how many it made, and of what it was told.
-* Its state (`get_state`) is JSON data; a new searcher with the same arguments and that state goes on as the old one
+* Its state (`get_state`) is JSON data; a new searcher with the same arguments and that state continues as the old one
   would have.
 """
 
@@ -110,7 +110,7 @@ class Searcher(SavedPlugIn):
         """Learn that a trial was paused."""
 
     def on_unpause(self, trial_id: str) -> None:
-        """Learn that a paused trial goes on."""
+        """Learn that a paused trial continues."""
 
     def adopt(self, trial_id: str, config: dict[str, Any]) -> None:
         """Take over a config that this searcher suggested earlier; by default it is computed once more."""

@@ -89,7 +89,7 @@ class CombinedStopper(Stopper):
         if len(state["stoppers"]) != len(self._stoppers):
             raise InvalidInputError(
                 f"the saved state is that of {len(state['stoppers'])} stoppers, there are {len(self._stoppers)}; "
-                "go on with the stoppers that the experiment was started with"
+                "continue with the stoppers that the experiment was started with"
             )
         for stopper, saved in zip(self._stoppers, state["stoppers"], strict=True):
             stopper.set_state(saved)

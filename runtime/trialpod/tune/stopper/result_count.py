@@ -1,6 +1,6 @@
 """Counts the results of each trial, and says where its n-th result will be without looking at every one.
 
-A horizon needs a value that grows with each result. ``iterations_since_restore`` does, by one, but starts anew with
+A horizon needs a value that grows with each result. ``iterations_since_restore`` does, by one, but starts again with
 each attempt. When the engine announces attempts (`on_attempt_start`), the n-th result is located exactly. Otherwise
 the count may have to be met by a new attempt from its beginning, and the horizon is set so low that it is right then,
 too. ``training_iteration`` is a second horizon, for results that carry nothing else.

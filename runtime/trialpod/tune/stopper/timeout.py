@@ -3,7 +3,7 @@
 Time is passed in: whoever runs the experiment calls `observe(now)` before it asks `stop_all`, and sets a timer for
 `remaining` seconds. The clock is the experiment's own: it starts with the experiment, so that the import of the
 user's module counts, as in Ray; it stands still while the experiment is suspended and while nobody runs it, and a
-restored stopper goes on with what was used. In Ray a restored one begins anew.
+restored stopper continues with what was used. In Ray a restored one begins again.
 """
 
 from __future__ import annotations

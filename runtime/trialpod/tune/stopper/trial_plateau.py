@@ -18,7 +18,7 @@ from trialpod.tune.stopper.stopper import Stopper
 class TrialPlateauStopper(Stopper):
     """Stops a trial when the standard deviation of its last results falls below a threshold.
 
-    A result without the metric, or with NaN, is a result: while it is among the last ones the trial goes on.
+    A result without the metric, or with NaN, is a result: while it is among the last ones the trial continues.
     """
 
     ABOUT = ("a trial", "its metric has levelled off")

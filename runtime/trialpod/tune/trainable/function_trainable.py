@@ -115,7 +115,7 @@ class FunctionTrainable(Trainable):
         newest.to_directory(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Let the function start, or start anew, from a checkpoint."""
+        """Let the function start, or start again, from a checkpoint."""
         self._end()
         kept = tempfile.mkdtemp(prefix="trialpod-function-")
         given = Checkpoint.from_dict(checkpoint) if isinstance(checkpoint, dict) else Checkpoint(checkpoint)

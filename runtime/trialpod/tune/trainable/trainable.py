@@ -281,7 +281,7 @@ class Trainable:
         checkpoint_node_ip: str | None = None,
         fallback_to_latest: bool = False,
     ) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Args:
             checkpoint_path: what `save` returned: a path, or a `Checkpoint`.
@@ -366,7 +366,7 @@ class Trainable:
         return saved_state.to_object(self)
 
     def restore_from_object(self, obj: bytes) -> None:
-        """Go on from the state that `save_to_object` returned.
+        """Continue from the state that `save_to_object` returned.
 
         Raises:
             CheckpointError: `obj` is something else.

@@ -14,7 +14,7 @@ def validate_save_restore(
     num_gpus: int = 0,  # noqa: ARG001
     use_object_store: bool = False,
 ) -> bool:
-    """Train an object three times, save it, restore it in a second one, and go on with both.
+    """Train an object three times, save it, restore it in a second one, and continue with both.
 
     Args:
         trainable_cls: a subclass of `tune.Trainable`, or the name of a registered one.
@@ -27,7 +27,7 @@ def validate_save_restore(
 
     Raises:
         InvalidInputError: it is no class Trainable.
-        TrainableError: the restored object does not go on where the first one was.
+        TrainableError: the restored object does not continue where the first one was.
     """
     import shutil
     import tempfile

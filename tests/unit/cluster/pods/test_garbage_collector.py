@@ -14,7 +14,7 @@ KEY = "team/digits"
 
 
 class Work:
-    """Takes down what is put away together."""
+    """Takes down what is deleted together."""
 
     def __init__(self) -> None:
         self.deleted: set[str] = set()

@@ -1,4 +1,4 @@
-"""What ended a group of pods, and when it is tried again."""
+"""What ended a group of pods, and when it is retried."""
 
 from __future__ import annotations
 

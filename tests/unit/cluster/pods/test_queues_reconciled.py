@@ -88,7 +88,7 @@ def test_without_the_right_or_without_kueues_objects_the_queue_is_named_and_nobo
         assert "the queue research" in world.status["waiting"]["message"]
         assert len(asked) <= 2 * 3600 / 300 + 2
         assert len(world.api.all("pods")) == 2
-        assert {pod["metadata"]["name"].rpartition("-")[2] for pod in world.api.all("pods")} == {"1"}  # none anew
+        assert {pod["metadata"]["name"].rpartition("-")[2] for pod in world.api.all("pods")} == {"1"}  # none again
         assert world.operator.kube.requests < 700
         world.pods.behaviour.room = 2
         over = await world.until_over()

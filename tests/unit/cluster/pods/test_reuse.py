@@ -248,7 +248,7 @@ def test_groups_and_other_experiments_get_a_pod_for_each_attempt(run: Run) -> No
 
 @pytest.mark.parametrize("slow", [{"all"}, {"all", "latest"}])
 def test_the_log_of_a_pod_of_the_operator_before_is_had_although_it_takes_long(run: Run, slow: set[str]) -> None:
-    """Its latest part is asked for, and then all of it: neither may make the other begin anew for ever."""
+    """Its latest part is asked for, and then all of it: neither may make the other begin again forever."""
 
     async def scenario(world: World) -> None:
         await begin(world)

@@ -76,7 +76,7 @@ class Stand:
         return self.host.files.path(self.host.engine.state.trials[trial_id]) / "result.json"
 
     def live(self) -> None:
-        """One is lost and goes on to its end, one is stopped at a rung, one fails for good."""
+        """One is lost and continues to its end, one is stopped at a rung, one fails for good."""
         self.report(self.good, 1, 1, 1, 5.0)
         self.kept = self.checkpoint(self.good, 0, 1)
         self.report(self.bad, 1, 1, 1, 1.0)

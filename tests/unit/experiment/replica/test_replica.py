@@ -146,7 +146,7 @@ def test_who_writes_where_a_segment_was_removed_is_stopped(tmp_path: Path, stora
     second.write_snapshot(b"after two")
     of_second.copy()
     stale.append(b"another two")
-    with pytest.raises(FencedError, match="has gone on"):
+    with pytest.raises(FencedError, match="has continued"):
         of_stale.copy()
 
 
@@ -407,7 +407,7 @@ STEPS = st.lists(st.sampled_from(["append", "snapshot", "copy", "crash", "move"]
 def test_whatever_happens_the_storage_holds_a_whole_prefix(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
-    """`move` goes on elsewhere from the storage alone: at most what was not yet copied is gone."""
+    """`move` continues elsewhere from the storage alone: at most what was not yet copied is gone."""
     root = tmp_path_factory.mktemp("replica")
     storage = DirectoryStorage(root / "storage")
     machine, here = 0, root / "0"

@@ -19,7 +19,7 @@ RESULTS = "trial_0/result.json"
 
 
 class OutdatedError(Exception):
-    """Another process has gone on."""
+    """Another process has continued."""
 
 
 class Journals:

@@ -138,7 +138,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(files=FILES, calls=st.integers(0, 10))
     def a_superseded_attempt_goes_on(self, files, calls):
-        """The old one is stopped within a commit, its successor takes over and commits, and the old one goes on."""
+        """The old one is stopped within a commit, its successor takes over and commits, and the old one continues."""
         old, old_storage, attempt, index = self.store, self.storage, self.attempt, self.index
         left = [calls]
 

@@ -150,7 +150,7 @@ def test_what_may_heal_is_tried_again_and_said(world, caplog):
         assert world.writer.drain(forever)
     assert world.told == [("committed", "checkpoint_000000", True)]
     assert caplog.text.count("cannot be stored since") == 1
-    assert "connection refused; training goes on, 1 checkpoint(s) (1.0 kB) are kept" in caplog.text
+    assert "connection refused; training continues, 1 checkpoint(s) (1.0 kB) are kept" in caplog.text
     assert "the storage answers again" in caplog.text
 
 

@@ -28,7 +28,7 @@ def test_the_best_of_a_rung_is_promoted_when_a_place_is_free() -> None:
     for number, score in enumerate((0.1, 0.9, 0.3)):
         assert running(simulated) == [number]
         simulated.play([Step(number, metrics={"score": score})])
-    # one of three may pass, and it is the second, which goes on before a fourth starts
+    # one of three may pass, and it is the second, which continues before a fourth starts
     assert running(simulated) == [1]
     assert simulated.trials[1].iteration == 1
     assert [what for _, what, _ in simulated.log] == ["START", "PAUSE", "START", "PAUSE", "START", "PAUSE", "START"]
@@ -123,5 +123,5 @@ def test_wrong_arguments_are_refused_by_name(wrong: dict[str, Any]) -> None:
 
 
 def test_a_state_of_other_rungs_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="go on with the parameters"):
+    with pytest.raises(InvalidInputError, match="continue with the parameters"):
         PromotionASHAScheduler(max_t=9).set_state(PromotionASHAScheduler(max_t=100).get_state())

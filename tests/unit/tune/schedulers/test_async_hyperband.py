@@ -73,7 +73,7 @@ def test_smaller_is_better_in_min_mode() -> None:
     assert tell(scheduler, "a", 1, 1.0) == "CONTINUE"
     assert tell(scheduler, "b", 1, 2.0) == "STOP"
     assert (scheduler.reason()["value"], scheduler.reason()["cutoff"]) == (2.0, 1.0)
-    assert tell(scheduler, "c", 1, 1.5) == "CONTINUE"  # ties go on
+    assert tell(scheduler, "c", 1, 1.5) == "CONTINUE"  # ties continue
 
 
 def test_max_t_is_recorded_on_completion() -> None:

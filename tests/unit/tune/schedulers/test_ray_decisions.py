@@ -151,7 +151,7 @@ def test_asha_stops_the_same_trials(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("median"))
 def test_the_median_rule_stops_and_pauses_the_same_trials(case: dict[str, Any]) -> None:
-    """On purpose ours lets a trial that fell below the median go on last of all; Ray starts it in its old order."""
+    """On purpose ours lets a trial that fell below the median continue last of all; Ray keeps its old order."""
     comparison = Comparison(create_scheduler("median_stopping_rule", metric="score", **case["arguments"]), case)
     comparison.play(starts_alike=case["arguments"]["hard_stop"])
 
@@ -216,7 +216,7 @@ def checkpoint_at(time: float) -> CheckpointInfo:
 
 @pytest.mark.parametrize("case", cases("pbt"))
 def test_pbt_lets_the_same_trials_copy_the_same_ones(case: dict[str, Any]) -> None:
-    """On purpose ours lets the last trial to arrive at a common time go on; Ray pauses it and starts it again."""
+    """On purpose ours lets the last trial to arrive at a common time continue; Ray pauses it and starts it again."""
     arguments = case["arguments"]
     scheduler = ScriptedTraining(
         metric="score", time_attr="training_iteration", hyperparam_mutations={"x": [1.0]}, **arguments

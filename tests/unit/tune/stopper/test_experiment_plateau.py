@@ -29,7 +29,7 @@ def test_patience_asks_for_the_plateau_in_a_row() -> None:
     values = [1.0, 1.0, 0.5, 0.5, 0.7, 0.7]
     assert first_stop(ExperimentPlateauStopper("loss", top=2, patience=0), values) == 2
     assert first_stop(ExperimentPlateauStopper("loss", top=2, patience=1), values) == 2
-    assert first_stop(ExperimentPlateauStopper("loss", top=2, patience=2), values) == 5  # 0.5 began it anew
+    assert first_stop(ExperimentPlateauStopper("loss", top=2, patience=2), values) == 5  # 0.5 began it again
 
 
 def test_results_without_a_finite_value_are_passed_over() -> None:

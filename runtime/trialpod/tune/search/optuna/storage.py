@@ -1,4 +1,4 @@
-"""Where OptunaSearch keeps its study: Optuna's own storage in memory, with trials that can be taken up again.
+"""Where OptunaSearch keeps its study: Optuna's own storage in memory, with trials that can be resumed.
 
 Optuna never changes a trial that has ended. Here one can: a paused trial is PRUNED and then RUNNING again, and a
 failed one may be retried and complete.

@@ -97,7 +97,7 @@ class NumpyDraws:
 
 
 class ReseededDraws(NumpyDraws):
-    """A generator that begins anew with each draw, as Ray Tune's do that are given as a seed.
+    """A generator that begins again with each draw, as Ray Tune's do that are given as a seed.
 
     Args:
         seed: what each draw begins with.

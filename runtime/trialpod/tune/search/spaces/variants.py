@@ -402,7 +402,7 @@ def get_value(node: Any, path: Path) -> Any:
 
 
 def _assigned(node: Any, path: Path, value: Any) -> Any:
-    """Return `node` with `value` at `path`: changed in place, but for tuples, which are made anew."""
+    """Return `node` with `value` at `path`: changed in place, but for tuples, which are recreated."""
     if not path:
         return value
     part = path[0]
