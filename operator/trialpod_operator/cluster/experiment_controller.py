@@ -187,12 +187,12 @@ class ExperimentController:
             return CredentialsAnswer(problem="the trial's pod has the storage's keys from a Secret")
         return await self._issuer.answer(durable.journaled, trial_id, attempt)
 
-    def permits(self, caller: Caller, trial_id: str) -> str:
-        """Return "" if that pod may speak for the trial."""
+    def permits(self, caller: Caller, trial_id: str) -> str | None:
+        """Return None if that pod may speak for the trial, else why not."""
         return self._ready()[1].assignments.permits(caller, trial_id)
 
-    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
-        """Return "" if that pod is the runner that was made for the attempt."""
+    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str | None:
+        """Return None if that pod is the runner that was made for the attempt, else why not."""
         return self._ready()[1].assignments.admits(caller, trial_id, attempt)
 
     def _ready(self) -> tuple[DurableExperiment, PodBindings]:

@@ -81,8 +81,8 @@ class Assignments:
         for waiting in self._held:
             waiting.cancel()
 
-    def permits(self, caller: Caller, trial_id: str) -> str:
-        """Return "" if that pod may speak for the trial, else why not.
+    def permits(self, caller: Caller, trial_id: str) -> str | None:
+        """Return None if that pod may speak for the trial, else why not.
 
         Raises:
             NotReadyError: the pod is not known yet.
@@ -106,8 +106,8 @@ class Assignments:
             return f"pod {caller.pod_name} does not belong to trial {trial_id}"
         return self._owned_by(pod, which[0] if which is not None else trial_id)
 
-    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str:
-        """Return "" if that pod may ask for work as the one that was made for the attempt, else why not.
+    def admits(self, caller: Caller, trial_id: str, attempt: int) -> str | None:
+        """Return None if that pod may ask for work as the one that was made for the attempt, else why not.
 
         Raises:
             NotReadyError: the pod is not known yet.
@@ -120,14 +120,14 @@ class Assignments:
             return f"pod {caller.pod_name} was made for attempt {which[1]} of trial {which[0]}"
         return self._owned_by(pod, trial_id)
 
-    def _owned_by(self, pod: Object, trial_id: str) -> str:
-        """Return "" if a trial owns the pod, else why that matters."""
+    def _owned_by(self, pod: Object, trial_id: str) -> str | None:
+        """Return None if the trial owns the pod, else why it may not speak for it."""
         metadata = pod["metadata"]
         trial = self._pods.cache.trial(self._pods.key, names.trial_name(self._pods.name, trial_id))
         owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or [] if owner.get("controller")}
         if trial is not None and trial["metadata"].get("uid") not in owners:
             return f"pod {metadata['name']} does not belong to trial {trial_id}"
-        return ""
+        return None
 
     def _give(self, binding: PodBinding, request: AssignmentRequest) -> AssignmentAnswer:
         trial = binding.trial

@@ -210,9 +210,9 @@ def test_a_pod_speaks_for_the_trial_that_it_has_now(run: Run) -> None:
         made_for = pod["metadata"]["annotations"][names.MADE_FOR_ANNOTATION].partition("/")[0]
         now = world.trials()[2]["spec"]["trialId"]
         other = next(t["spec"]["trialId"] for t in world.trials()[:2] if t["spec"]["trialId"] != made_for)
-        assert experiment.permits(caller, now) == ""
+        assert experiment.permits(caller, now) is None
         assert "does not belong" in experiment.permits(caller, made_for)
-        assert experiment.admits(caller, made_for, 1) == ""
+        assert experiment.admits(caller, made_for, 1) is None
         assert "was made for" in experiment.admits(caller, made_for, 2)
         assert "was made for" in experiment.admits(caller, other, 1)
         assert "was made for" in experiment.admits(caller, now, 1)
