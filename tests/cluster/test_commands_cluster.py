@@ -149,7 +149,7 @@ def test_an_experiment_from_its_manifest_to_its_deletion(
     assert "next: trialpod resume climb" in desk.trialpod("why", "climb")
     # The pods are gone; what they printed is in the storage, read with the keys of the Secret.
     namespace.wait_for(lambda: "step 2\n" in desk.trialpod("logs", "climb", trial), "the log is kept", 30, every=1)
-    assert "continues" in desk.trialpod("resume", "climb")
+    assert "climb resumes" in desk.trialpod("resume", "climb")
     experiment.wait(lambda status: (status.get("trials") or {}).get("running", 0) >= 2, "they run again", 60)
     experiment.wait_for_checkpoint(8)
     assert "is being stopped" in desk.trialpod("stop", "climb", "--trial", trial)
