@@ -17,7 +17,7 @@ from trialpod_operator.cluster.config_map_code import CODE
 from trialpod_operator.cluster.pods.build import grace_seconds, module_file
 from trialpod_operator.cluster.storage_access import StoragePlace
 from trialpod_operator.experiment.definition import differences
-from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage, plan_from_manifest
+from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage, plan_from_manifest, reference_to
 from trialpod_operator.experiment.stored import fixed_changes
 
 TRAINABLE_NAME = "trainable_name"
@@ -108,11 +108,4 @@ def _trainable(spec: TuneExperimentSpec, code: str | None) -> TrainableRef:
     if (reference := trainable.config_map_ref) is not None:
         modules = {module_file(reference): code} if code is not None else {}
         return TrainableRef(entrypoint=reference.entrypoint, path=[names.CODE_DIR], modules=modules)
-    pickle = trainable.pickle
-    return TrainableRef(
-        entrypoint=trainable.entrypoint,
-        source=trainable.source,
-        attribute=trainable.attribute,
-        pickle=pickle.uri if pickle else None,
-        sha256=pickle.sha256 if pickle else None,
-    )
+    return reference_to(trainable)

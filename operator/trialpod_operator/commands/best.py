@@ -43,11 +43,7 @@ def best_by(view: ExperimentView, metric: str, mode: str) -> TrialRow | None:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "directory",
-        metavar="DIR|URI|NAME",
-        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
-    )
+    target.add_directory_argument(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the trial as one JSON object")
     form.add_argument("--yaml", action="store_true", help="its parameters alone, as YAML")

@@ -142,11 +142,7 @@ def results_json(view: ExperimentView, rows: Sequence[TrialRow]) -> str:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "directory",
-        metavar="DIR|URI|NAME",
-        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
-    )
+    target.add_directory_argument(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON document")
     form.add_argument("--csv", action="store_true", help="CSV, one line per trial")

@@ -48,6 +48,15 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, rule: bool = False) 
         parser.epilog = RULE
 
 
+def add_directory_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the experiment whose results are read."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR|URI|NAME",
+        help="the experiment's directory, where it is kept (s3://...), or its name in a cluster",
+    )
+
+
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     """Declare an experiment, where it is, and --json."""
     parser.add_argument("name", metavar="DIR|URI|NAME", help="the experiment, on this machine or in a cluster")

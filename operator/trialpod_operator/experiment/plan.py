@@ -324,6 +324,11 @@ def trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
             "and name it: --set spec.trainable.configMapRef=null "
             f"--set spec.trainable.entrypoint={trainable.config_map_ref.entrypoint}"
         )
+    return reference_to(trainable, str(folder))
+
+
+def reference_to(trainable: TrainableSpec, *path: str) -> TrainableRef:
+    """Return what a trial loads: code that is in the image or below `path`, in the manifest, or pickled."""
     pickle = trainable.pickle
     return TrainableRef(
         entrypoint=trainable.entrypoint,
@@ -331,5 +336,5 @@ def trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
         attribute=trainable.attribute,
         pickle=pickle.uri if pickle else None,
         sha256=pickle.sha256 if pickle else None,
-        path=[str(folder)],
+        path=list(path),
     )
