@@ -2,7 +2,8 @@
 
 minio's `fput_object` and `fget_object` (3 parts of 8 MiB) were measured beside this: 0.98 and 0.76 of obstore's rate
 in two rounds where this has 1.31 and 1.04, twice the CPU time, 36 MB more memory, and half this rate or less for
-fetching (docs/benchmarks.md). They also send a file from its beginning when one part fails, and verify no CRC-32.
+fetching (docs/benchmark-results.md). They also send a file from its beginning when one part fails, and verify no
+CRC-32.
 
 Invariants: memory does not grow with the file's size; an upload that failed is aborted, so that its parts do not stay
 (when the process dies they stay until the server's own clean-up: MinIO's after a day); all parts of a download come
