@@ -32,7 +32,7 @@ $(SEARCH_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv too
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
 	@$(BIN)/trialpod run examples/digits/experiment.yaml --storage trialpod-results/demo $(DEMO_ARGS)
 
-test: announced lint test-fast ## Lint, types, and the fast tests (under five minutes)
+test: announced lint test-fast ## Lint, types, and the fast tests (about eight minutes on two cores)
 
 # What takes minutes is said first, not when it begins.
 announced:

@@ -233,6 +233,7 @@ def test_the_first_session_of_the_documentation(desk: Desk, namespace: Cluster) 
     assert "8 terminated" in shown["status"]
     assert "step 19: height" in shown["logs"]
     assert "height" in shown["best"]
+    page = (ROOT / "docs/lifecycle.md").read_text()
     page = page[page.index("## Logs and results") :]
     session = page[page.index("```sh\n") + 6 :].partition("```")[0]
     for line in session.splitlines():

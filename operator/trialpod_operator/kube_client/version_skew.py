@@ -56,7 +56,9 @@ def skew(facts: Mapping[str, str], own: str = __version__) -> Skew | None:
     install = f'pip install "trialpod=={theirs}"'
     if here < there:
         return Skew(problem, install)
-    upgrade = f"helm upgrade trialpod {CHART} --namespace trialpod-system --reuse-values --set image.tag={own}"
+    upgrade = (
+        f"helm upgrade trialpod {CHART} --namespace trialpod-system --reset-then-reuse-values --set image.tag={own}"
+    )
     return Skew(problem, f"{upgrade}; or here: {install}")
 
 

@@ -29,5 +29,5 @@ def protocol_mismatch(
     newer = request.release or "the newer release"
     return (
         f"{problem}. Upgrade the operator: helm upgrade trialpod charts/trialpod --namespace trialpod-system "
-        f"--reuse-values --set image.tag={newer}; or {same}"
+        f"--reset-then-reuse-values --set image.tag={newer}; or {same}"
     )

@@ -1,4 +1,4 @@
-"""Every manifest in docs/kubernetes.md and examples/kubernetes is valid, and its Python runs."""
+"""Every manifest in the pages for a cluster and in examples/kubernetes is valid, and their Python runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import yaml
 from trialpod_operator.api.loader import check_text
 
 ROOT = Path(__file__).resolve().parents[3]
-DOC = (ROOT / "docs/kubernetes.md").read_text()
+PAGES = ("kubernetes.md", "pods.md", "lifecycle.md", "troubleshooting.md")
+DOC = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 EXAMPLES = sorted((ROOT / "examples/kubernetes").glob("*.yaml"))
 WHOLE = """
 apiVersion: trialpod.dev/v1alpha1
