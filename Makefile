@@ -105,8 +105,7 @@ docs: $(VENV)/$(STAMP) ## Write the reference of the public API, from its docstr
 	$(BIN)/python tools/make_api_docs
 
 site: $(VENV)/$(STAMP) ## Build the documentation as a site in build/site; a broken link fails
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --group site
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file tools/site/mkdocs.yml
+	@tools/make_site
 
 release: $(VENV)/$(STAMP) ## Make and try everything that a release publishes, in build/release: DRAFT=1 before the changelog is cut
 	@tools/release

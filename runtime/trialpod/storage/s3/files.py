@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import zlib
 from collections.abc import Iterator
@@ -45,12 +46,28 @@ class FilePart:
             ShortFileError: the file is shorter than the part.
         """
         if type(connection) is socket.socket:
-            if self.length and connection.sendfile(self, self.start, self.length) < self.length:  # type: ignore[arg-type]
-                raise ShortFileError
+            self._send_by_kernel(connection)
             return
         reader = self.reader()
         while piece := reader.read(_STEP):
             connection.sendall(piece)
+
+    def _send_by_kernel(self, connection: socket.socket) -> None:
+        # socket.sendfile takes a connection that broke before the first byte for a file that cannot be sent like
+        # this, and reads the file instead, from its own position.
+        sent = 0
+        with selectors.PollSelector() as writable:
+            writable.register(connection, selectors.EVENT_WRITE)
+            while sent < self.length:
+                if not writable.select(connection.gettimeout()):
+                    raise TimeoutError("timed out")
+                try:
+                    count = os.sendfile(connection.fileno(), self.descriptor, self.start + sent, self.length - sent)
+                except BlockingIOError:
+                    continue
+                if not count:
+                    raise ShortFileError
+                sent += count
 
     def reader(self) -> PartReader:
         """Return what reads them from the beginning."""
