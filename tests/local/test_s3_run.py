@@ -330,7 +330,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: Min
     complete(server.storage(f"{uri}/exp"), 1)
     work.assert_whole(f"{uri}/exp")
     found = listed(f"{uri}/exp", verify=True)
-    assert [(one.info.index, one.problem) for one in found] == [(index, "") for index in range(6)]
+    assert [(one.info.index, one.problem) for one in found] == [(index, None) for index in range(6)]
 
 
 def test_a_tuner_whose_first_run_ended_before_anything_was_copied_goes_on(work: Shell, server: MinioServer) -> None:
