@@ -7,6 +7,7 @@ of theirs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import Trial
 
 
-class Chooser:
+class Chooser(ABC):
     """Makes the choices of one call of `Engine.apply`.
 
     Attributes:
@@ -37,21 +38,21 @@ class Chooser:
         self._searches = 0  # how often a new trial was searched for
         self.made = Choices()
 
+    @abstractmethod
     def verdict(self, trial: Trial, consulted: Verdict | None) -> Verdict | None:
         """Return the decision on the trial's latest result; `consulted` is what the algorithms say of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop_all(self, number: int, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return why the experiment ends at this result of an attempt (0 = at no result); None if it does not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def commands(self, *, rest: bool = False) -> list[Command]:
         """Return what is to be carried out at this step; `rest`: everything, as this is the last one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def carried_out(self, command: Command, *, changed: bool) -> None:
         """A command was carried out, and changed something or did not."""
-        raise NotImplementedError
 
     def new_trial(self) -> Created | None:
         """Return what becomes the next trial, or request it where that takes time; None if there is none now."""
@@ -61,20 +62,21 @@ class Chooser:
             self.made.created.append(created)
         return created
 
+    @abstractmethod
     def _find_new(self) -> Created | None:
-        raise NotImplementedError
+        """Return it."""
 
+    @abstractmethod
     def start(self, chosen: Trial | None) -> str | None:
         """Return the id of the trial that starts next; `chosen` is the scheduler's choice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reopen(self, *, possible: bool) -> bool:
         """Return whether an edit reopens the experiment; `possible`: the search has more to suggest."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failure(self, *, last: bool = False) -> dict[str, Any] | None:
         """Return once why an algorithm's error ends the experiment; `last`: nothing else will come."""
-        raise NotImplementedError
 
     def end_pass(self) -> None:
         """A paused trial was given up, so that others may start: another pass begins."""
