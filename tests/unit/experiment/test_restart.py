@@ -44,8 +44,8 @@ class Operator(Shell):
         self.storage = storage
         self.directory = directory
         self.starts: list[Trial] = []
-        self.hosted = DurableExperiment.open(self._plan, directory, storage, time.time)
-        self.host = self.hosted.journaled
+        self.durable = DurableExperiment.open(self._plan, directory, storage, time.time)
+        self.host = self.durable.journaled
 
     @property
     def settings(self) -> Settings:
@@ -69,7 +69,7 @@ class Operator(Shell):
         )
 
     def start(self) -> Operator:
-        self.hosted.start(self)
+        self.durable.start(self)
         return self
 
     def perform(self, action: Action) -> None:
@@ -80,9 +80,9 @@ class Operator(Shell):
         return self.host.engine.state.trials[trial_id]
 
     async def next_start(self) -> Trial:
-        await self.hosted.commit()
+        await self.durable.commit()
         trial = self.starts.pop(0)
-        self.hosted.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=7))
+        self.durable.apply(AttemptStarted(trial_id=trial.trial_id, attempt=trial.attempt, pid=7))
         return trial
 
     def results(self, trial: Trial, count: int) -> None:
@@ -90,28 +90,28 @@ class Operator(Shell):
         encoded = [
             msgspec.Raw(msgspec.msgpack.encode({"score": score, "training_iteration": score})) for score in scores
         ]
-        self.hosted.apply(
+        self.durable.apply(
             ResultsReceived(
                 trial_id=trial.trial_id, attempt=trial.attempt, first=trial.current.received + 1, results=encoded
             )
         )
 
     def end(self, trial: Trial, cause: str = "completed") -> None:
-        self.hosted.apply(AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=AttemptEnd(cause=cause)))
+        self.durable.apply(AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=AttemptEnd(cause=cause)))
 
     async def copied(self) -> None:
         """Everything that was to be copied at once is."""
-        await self.hosted.commit()
-        while not self.hosted.files_stored:  # noqa: ASYNC110 - the replica's threads tell nobody
+        await self.durable.commit()
+        while not self.durable.files_stored:  # noqa: ASYNC110 - the replica's threads tell nobody
             await asyncio.sleep(0.005)
 
     async def close(self) -> None:
-        assert await self.hosted.finish(10.0) is None
-        self.hosted.close()
+        assert await self.durable.finish(10.0) is None
+        self.durable.close()
 
     async def die(self) -> None:
         await self.copied()
-        self.hosted.close()
+        self.durable.close()
 
 
 def scores(storage: MemoryStorage, trial: Trial) -> list[int]:
@@ -143,12 +143,12 @@ def storage() -> MemoryStorage:
 async def ran(storage: MemoryStorage, directory: Path, ended: int) -> Operator:
     """Return an operator of an experiment with so many trials that have ended, and three that run."""
     operator = Operator(storage, directory, ended + RUNNING).start()
-    operator.hosted.apply(SettingsObserved(settings=operator.settings))
+    operator.durable.apply(SettingsObserved(settings=operator.settings))
     for number in range(ended + RUNNING):
         trial = await operator.next_start()
         operator.results(trial, 2)
         if number < ended:
-            operator.hosted.keep_log(trial, "printed")
+            operator.durable.keep_log(trial, "printed")
             operator.end(trial)
     return operator
 
@@ -170,7 +170,7 @@ def test_what_a_restart_reads_does_not_grow_with_the_trials_that_have_ended(
             second = Operator(storage, tmp_path / f"second-{ended}", ended + RUNNING)
             found = reads(storage)
             counts.append(len([key for key in found if not key.startswith(JOURNAL)]))
-            assert len([key for key in found if key.startswith(JOURNAL)]) <= first.hosted._replica.pieces + 2
+            assert len([key for key in found if key.startswith(JOURNAL)]) <= first.durable._replica.pieces + 2
             assert not any(key == "" for name, key in storage.calls if name in ("list", "sizes"))
             second.start()
             running = [trial for trial in second.host.engine.state.get_trials() if trial.running]
@@ -194,8 +194,8 @@ def test_trials_that_end_after_a_snapshot_keep_what_they_had_before(storage: Mem
         trial = next(trial for trial in first.host.engine.state.get_trials() if trial.running)
         first.results(trial, 2)
         first.end(trial)
-        await first.hosted.commit()
-        first.hosted.close()  # perhaps before its files were copied
+        await first.durable.commit()
+        first.durable.close()  # perhaps before its files were copied
         second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
         assert second.trial(trial.trial_id).ended
         await second.close()
@@ -210,9 +210,9 @@ def test_the_log_of_a_trial_that_ended_before_is_added_to(storage: MemoryStorage
         await first.close()
         second = Operator(storage, tmp_path / "second", 1 + RUNNING).start()
         ended = next(trial for trial in second.host.engine.state.get_trials() if trial.ended)
-        second.hosted.keep_log(ended, "printed", once=True)  # which the operator before had done
-        second.hosted.keep_log(ended, "and more")
-        assert not second.hosted.log_stored(ended)
+        second.durable.keep_log(ended, "printed", once=True)  # which the operator before had done
+        second.durable.keep_log(ended, "and more")
+        assert not second.durable.log_stored(ended)
         await second.copied()
         (log,) = (data for key, data in storage.values.items() if ended.trial_id in key and key.endswith("/log.txt"))
         assert log == b"printed\nand more\n"
@@ -228,7 +228,7 @@ def test_a_log_that_cannot_be_looked_for_now_is_added_to_later(
         first = await ran(storage, tmp_path / "first", 1)
         await first.close()
         second = Operator(storage, tmp_path / "second", 1 + RUNNING)
-        monkeypatch.setattr(second.hosted._replica, "_pause", lambda seconds, wake: time.sleep(0.001))
+        monkeypatch.setattr(second.durable._replica, "_pause", lambda seconds, wake: time.sleep(0.001))
         second.start()
         ended = next(trial for trial in second.host.engine.state.get_trials() if trial.ended)
         await second.copied()
@@ -241,7 +241,7 @@ def test_a_log_that_cannot_be_looked_for_now_is_added_to_later(
 
         storage.before = fail
         for text in ("and more", "and the end"):
-            second.hosted.keep_log(ended, text)
+            second.durable.keep_log(ended, text)
         await second.copied()
         (log,) = (data for key, data in storage.values.items() if ended.trial_id in key and key.endswith("/log.txt"))
         assert log == b"printed\nand more\nand the end\n"
@@ -257,7 +257,7 @@ def test_a_failed_trial_that_is_tried_again_after_a_restart_keeps_its_earlier_re
 ) -> None:
     async def test() -> None:
         first = Operator(storage, tmp_path / "first", 1).start()
-        first.hosted.apply(SettingsObserved(settings=first.settings))
+        first.durable.apply(SettingsObserved(settings=first.settings))
         failed = await first.next_start()
         first.results(failed, 2)
         first.end(failed, "failed")
@@ -267,7 +267,7 @@ def test_a_failed_trial_that_is_tried_again_after_a_restart_keeps_its_earlier_re
         storage.calls.clear()
         second = Operator(storage, tmp_path / "second", 1).start()
         assert not [key for key in reads(storage) if "result.json" in key]
-        second.hosted.apply(RetryRequested())
+        second.durable.apply(RetryRequested())
         again = await second.next_start()
         if not reachable:
             storage.before = fail_on("read", "/result.json", times=1_000)
