@@ -125,11 +125,6 @@ class AttemptLink:
         self._thread: threading.Thread | None = None
 
     @property
-    def last_number(self) -> int:
-        """The number of the newest result."""
-        return self._last
-
-    @property
     def superseded(self) -> bool:
         """Whether another attempt has taken over."""
         return isinstance(self._broken, Superseded)

@@ -21,7 +21,6 @@ class Link:
         self.waited = 0
         self.gone: list[str] = []
         self.announced: list[str] = []
-        self.last_number = 0
 
     def check(self) -> None: ...
 
