@@ -91,7 +91,7 @@ cluster-image: $(VENV)/$(STAMP) ## Build the image trialpod/trialpod:test and gi
 # What is compiled or installed from an index is made before: the cluster's network leads to neither.
 test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses
 	@for program in kstatus network-policies; do tools/build_go $$program > /dev/null || exit 1; done
-	$(BIN)/pytest -q -p no:xdist tests/unit/cluster/test_kstatus_library.py
+	$(BIN)/pytest -q -p no:xdist tests/unit/cluster/status/test_kstatus_library.py
 	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
 	tools/cluster/exec $(BIN)/pytest -m "cluster and not addon" -p no:xdist tests/cluster $(CLUSTER_ARGS)
 
