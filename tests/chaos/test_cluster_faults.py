@@ -39,7 +39,7 @@ def test_a_fault_that_lasts_ends_by_itself() -> None:
     assert done.ended > done.began
 
 
-def test_what_was_begun_of_a_missed_fault_is_undone_and_it_does_not_last() -> None:
+def test_missed_fault_is_undone_at_once() -> None:
     faults = Recorded()
     done = faults.begin(Fault("trial cut off", 0.0, 60.0, 0.0))
     assert done.missed

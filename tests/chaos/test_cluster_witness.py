@@ -47,7 +47,7 @@ def test_a_break_has_its_length_and_the_steps_done_again(two_lives: list[witness
     assert (found.stopped, found.went_on, found.repeated, found.same_process) == (3.0, 9.0, 2, False)
 
 
-def test_a_process_that_stood_still_is_a_break_without_repeated_steps(tmp_path: Path) -> None:
+def test_stalled_process_is_a_break_without_repeated_steps(tmp_path: Path) -> None:
     account(tmp_path, "c", step(1.0, 1, 1, "c1"), step(8.0, 2, 2, "c2"))
     (found,) = witness.breaks(witness.read(tmp_path), still_s=2.0)
     assert (found.stopped, found.went_on, found.repeated, found.same_process) == (1.0, 8.0, 0, True)
@@ -70,7 +70,7 @@ def test_a_loss_follows_from_the_learning_rates_of_its_steps() -> None:
     assert loss_of([[0.5, 1], [0.1, 2]]) != loss
 
 
-def test_every_result_is_trained_again_also_after_going_back_and_after_another_one_s_state() -> None:
+def test_retrained_results_are_counted_across_exploits() -> None:
     courses = [[[0.5, 1]], [[0.5, 2]], [[0.5, 3]], [[0.5, 2]], [[0.5, 2], [0.1, 1]], [[1.0, 3], [0.1, 1]]]
     rows: list[dict[str, Any]] = []
     for rates in courses:
@@ -84,7 +84,7 @@ def test_every_result_is_trained_again_also_after_going_back_and_after_another_o
 
 
 @pytest.mark.parametrize("deal", range(20))
-def test_seeds_give_the_same_plan_again_and_those_of_a_deal_every_kind_of_fault(deal: int) -> None:
+def test_same_seeds_give_same_plan_with_every_kind_of_fault(deal: int) -> None:
     plans = [plan_of(seed) for seed in range(deal * DEAL, (deal + 1) * DEAL)]
     assert plans == [plan_of(plan.seed) for plan in plans]
     assert {fault.kind for plan in plans for fault in plan.faults} == set(KINDS)

@@ -17,7 +17,7 @@ def test_a_seed_is_always_the_same_plan() -> None:
     assert plan_of(1) != plan_of(2)
 
 
-def test_plans_have_every_kind_of_fault_every_algorithm_and_every_place() -> None:
+def test_plans_cover_every_fault_algorithm_and_target() -> None:
     plans = [plan_of(seed) for seed in range(300)]
     assert {fault.kind for plan in plans for fault in plan.faults} == set(ALL_KINDS)
     assert {plan.algorithm for plan in plans} == set(ALGORITHMS)
@@ -66,7 +66,7 @@ class TestARoundInWhichSomethingWentWrong:
         problems = violations(self.made(*facts, rows=[1, 2]), None)
         assert any("though the checkpoint of iteration 2 was recorded" in problem for problem in problems)
 
-    def test_too_many_steps_were_repeated_but_not_those_that_nobody_heard_of(self) -> None:
+    def test_repeated_steps_are_bounded_except_unreported_ones(self) -> None:
         many = [report(number) for number in range(1, 12)]
         found = self.made(*many, report(1, attempt=2, number=1), rows=[*range(1, 12), 1])
         found.rows["x_00000"][-1] |= {"stamp": 1}
@@ -82,7 +82,7 @@ class TestARoundInWhichSomethingWentWrong:
         found.done = [Done(LOST, 1.5, 0)]
         assert violations(found, None) == []
 
-    def test_only_a_checkpoint_of_the_last_seconds_goes_with_the_machine(self) -> None:
+    def test_machine_loss_costs_only_recent_checkpoints(self) -> None:
         saved = {"attempt": 1, "durable": 0, "saved": [["checkpoint_000000", 2]]}
         facts = [report(1), report(2), saved, report(1), report(2, attempt=2, number=1)]
         found = self.made(*facts, rows=[1, 2])

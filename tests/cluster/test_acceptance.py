@@ -37,9 +37,7 @@ def outcome(experiment: Experiment) -> list[tuple[float, float]]:
 
 
 @pytest.mark.timeout(600)
-def test_an_example_survives_a_drain_and_the_operators_death_with_the_result_of_an_undisturbed_run(
-    operator: Operator, namespace: Cluster, faults: Cluster
-) -> None:
+def test_example_survives_drain_and_operator_crash(operator: Operator, namespace: Cluster, faults: Cluster) -> None:
     undisturbed = Experiment.apply(namespace, example(namespace, "undisturbed"))
     assert undisturbed.wait_until_over(300)["trials"]["terminated"] == 6
     undisturbed.cluster.wait_condition("tuneexperiment", "undisturbed", "Succeeded", 10)

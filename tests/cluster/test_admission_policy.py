@@ -82,9 +82,7 @@ TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
     ],
     ids=lambda part: json.dumps(part)[:50] if isinstance(part, dict) else "",
 )
-def test_a_template_that_asks_for_more_is_refused_with_the_field_and_the_remedy(
-    judged: Cluster, pod: dict[str, Any], words: str
-) -> None:
+def test_template_beyond_limits_is_refused_with_field(judged: Cluster, pod: dict[str, Any], words: str) -> None:
     said = tried(judged, pod=pod)
     assert words in said, said
 
@@ -108,9 +106,7 @@ GPU = {"resources": {"nvidia.com/gpu": 1}}
     ],
     ids=json.dumps,
 )
-def test_an_experiment_without_a_budget_or_with_a_larger_one_is_refused(
-    judged: Cluster, spec: dict[str, Any], words: str
-) -> None:
+def test_missing_or_excessive_budget_is_refused(judged: Cluster, spec: dict[str, Any], words: str) -> None:
     said = tried(judged, **spec)
     assert words in said, said
 

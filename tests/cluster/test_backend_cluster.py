@@ -90,9 +90,7 @@ def desk(tmp_path: Path, namespace: Cluster) -> Desk:
     return Desk(tmp_path, namespace)
 
 
-def test_a_script_with_modules_of_its_own_runs_in_the_cluster_and_gets_its_results(
-    desk: Desk, namespace: Cluster
-) -> None:
+def test_script_with_own_modules_runs_and_gets_results(desk: Desk, namespace: Cluster) -> None:
     shown = desk.run(*desk.write())
     assert "climb: 2 trials" in shown
     assert "best trial: climb-" in shown
@@ -105,7 +103,7 @@ def test_a_script_with_modules_of_its_own_runs_in_the_cluster_and_gets_its_resul
     assert "BEST 4 {'choice': 1} 5" in desk.run(*desk.write(number=4))
 
 
-def test_ctrl_c_leaves_the_experiment_and_the_same_script_follows_it_again(desk: Desk, namespace: Cluster) -> None:
+def test_ctrl_c_keeps_experiment_and_script_reattaches(desk: Desk, namespace: Cluster) -> None:
     command = desk.write(steps=40)
     script = subprocess.Popen(command, cwd=desk.folder, env=desk.environ, stdout=subprocess.PIPE, text=True)
     assert script.stdout is not None

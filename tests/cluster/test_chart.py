@@ -92,7 +92,7 @@ def test_helm_finds_nothing_to_complain_of() -> None:
     helm("lint", CHART, "--strict", "--kube-version", VERSION)
 
 
-def test_by_default_there_is_the_operator_with_its_definitions_and_rights_and_nothing_else() -> None:
+def test_default_release_has_operator_crds_and_roles_only() -> None:
     assert set(render()) == {
         ("CustomResourceDefinition", "tuneexperiments.trialpod.dev"),
         ("CustomResourceDefinition", "tunetrials.trialpod.dev"),
@@ -125,7 +125,7 @@ def test_definitions_can_be_left_out_and_can_go_with_the_release() -> None:
     assert "annotations" not in definition["metadata"]
 
 
-def test_one_operator_at_a_time_and_it_satisfies_the_restricted_standard() -> None:
+def test_one_replica_that_meets_the_restricted_standard() -> None:
     documents = render({"minio.enabled": True})
     assert documents["Deployment", "tp-trialpod"]["spec"]["replicas"] == 1
     for (kind, _), document in documents.items():
@@ -183,7 +183,7 @@ def test_defaults_of_experiments_reach_the_operator() -> None:
     assert options.default_storage.credentials_secret == "keys"
 
 
-def test_the_bundled_minio_is_the_default_storage_unless_another_is_named() -> None:
+def test_bundled_minio_is_default_storage_unless_overridden() -> None:
     documents = render({"minio.enabled": True, "minio.bucket": "mine"})
     options = OperatorOptions.from_environment(environment(documents))
     assert options.default_storage is not None
@@ -200,7 +200,7 @@ def test_the_bundled_minio_is_the_default_storage_unless_another_is_named() -> N
     assert "TRIALPOD_DEFAULT_STORAGE_ENDPOINT" not in environment(named)
 
 
-def test_with_a_list_of_namespaces_only_token_reviews_are_cluster_wide() -> None:
+def test_only_token_reviews_are_cluster_wide_with_namespaces() -> None:
     everywhere = render()["ClusterRole", "tuning-tp-trialpod"]["rules"]
     documents = render({"watchNamespaces": ["a", "b"]})
     role = documents["ClusterRole", "tuning-tp-trialpod"]
@@ -264,7 +264,7 @@ def test_trials_get_a_policy_in_each_of_their_namespaces() -> None:
     assert ports == [53, 53, 8443, 9000]
 
 
-def test_the_test_of_the_release_asks_for_the_rights_that_its_roles_give() -> None:
+def test_release_test_asks_for_the_rights_of_its_roles() -> None:
     documents = render({"watchNamespaces": ["a"], "replicas": 2})
     (container,) = documents["Pod", "tp-trialpod-test"]["spec"]["containers"]
     rights = json.loads({each["name"]: each["value"] for each in container["env"]}["RIGHTS"])
@@ -365,7 +365,7 @@ spec:
 """
 
 
-def test_a_release_with_its_own_minio_runs_an_experiment_to_its_end(namespace: str, tmp_path: Path) -> None:
+def test_release_with_own_minio_completes_an_experiment(namespace: str, tmp_path: Path) -> None:
     values = IMAGES | {
         "watchNamespaces": [namespace],
         "minio.enabled": True,

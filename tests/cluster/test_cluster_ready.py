@@ -45,7 +45,7 @@ def test_a_pod_reaches_minio_by_its_name_through_the_service(namespace: Cluster)
         assert namespace.logs(f"ask-{node}") == "200\n"
 
 
-def test_tests_reach_minio_and_its_bucket_through_the_service_address(namespace: Cluster) -> None:
+def test_minio_and_bucket_are_reachable_by_service_address(namespace: Cluster) -> None:
     client = S3Client(
         BUCKET,
         StorageOptions(endpoint=namespace.minio_endpoint(), addressing="path").resolved({}),
@@ -57,7 +57,7 @@ def test_tests_reach_minio_and_its_bucket_through_the_service_address(namespace:
     storage.delete("key")
 
 
-def test_the_image_runs_as_any_user_without_a_writable_root_file_system(namespace: Cluster) -> None:
+def test_image_runs_as_any_user_on_read_only_root(namespace: Cluster) -> None:
     program = (
         "import os, sys, trialpod, trialpod_operator, sklearn, kopf, train\n"
         "assert train.train_digits\n"
@@ -76,7 +76,7 @@ def test_the_image_runs_as_any_user_without_a_writable_root_file_system(namespac
     assert "usage: trialpod" in namespace.logs("cli")
 
 
-def test_pods_get_as_many_gpus_as_the_node_has_and_the_next_one_waits(namespace: Cluster) -> None:
+def test_pods_get_the_gpus_of_the_node_and_the_next_waits(namespace: Cluster) -> None:
     gpus = {"limits": {"nvidia.com/gpu": 3}}
     for name in ("one", "two", "three"):
         namespace.apply(namespace.pod(name, ["sleep", "60"], resources=gpus))

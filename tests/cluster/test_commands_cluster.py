@@ -173,7 +173,7 @@ def test_an_experiment_from_its_manifest_to_its_deletion(
     assert "there is no TuneExperiment climb" in desk.trialpod("status", "climb", status=2)
 
 
-def test_a_script_goes_from_its_manifest_to_its_results_and_callbacks(desk: Desk, namespace: Cluster) -> None:
+def test_script_gets_results_and_callbacks_from_manifest(desk: Desk, namespace: Cluster) -> None:
     (desk.folder / "script.py").write_text(SCRIPT)
     options = ["--storage", storage_spec(namespace)["uri"], "--secret", "minio", "--endpoint", ENDPOINT]
     assert "pickle" in desk.trialpod("submit", "script.py", *options, "--dry-run")

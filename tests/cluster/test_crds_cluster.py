@@ -141,9 +141,7 @@ def test_valid_manifests_of_the_corpus_are_accepted(file: str, index: int, text:
 
 
 @pytest.mark.parametrize(("file", "index", "text"), documents("invalid"), ids=str)
-def test_what_the_api_server_refuses_of_the_corpus_the_validator_refuses_too(
-    file: str, index: int, text: str
-) -> None:
+def test_validator_refuses_what_the_api_server_refuses(file: str, index: int, text: str) -> None:
     if refusal(text):
         assert check_text(text, file).problems
         assert (file, index) not in ONLY_THE_OPERATOR_REFUSES
@@ -213,7 +211,7 @@ def test_the_budget_can_change_at_any_time(started: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", sorted(set(OTHERS) - changeable("any time")))
-def test_what_an_experiment_is_made_of_cannot_change_once_it_has_started(started: str, field: str) -> None:
+def test_immutable_fields_are_fixed_after_the_start(started: str, field: str) -> None:
     since = "a trial has reported" if field in changeable("before results") else "the experiment has started"
     assert f"spec.{field} cannot change once {since}" in patch(started, {field: OTHERS[field]})
 
@@ -234,7 +232,7 @@ def test_nor_can_it_be_taken_away(started: str, field: str) -> None:
     assert f"spec.{field} cannot change" in patch(started, {field: None})
 
 
-def test_where_the_data_are_cannot_change_but_how_they_are_reached_and_what_becomes_of_them_can(started: str) -> None:
+def test_data_location_is_immutable_but_access_is_not(started: str) -> None:
     assert "spec.storage.uri cannot change" in patch(started, {"storage": {"uri": "s3://tune/b"}})
     assert "spec.storage.endpoint cannot change" in patch(started, {"storage": {"endpoint": "http://other"}})
     assert "spec.storage cannot change" in patch(started, {"storage": None})
@@ -248,7 +246,7 @@ def test_an_experiment_that_has_not_started_can_be_put_right() -> None:
     assert patch("wrong", {"storage": STORAGE}) == ""
 
 
-def test_applying_the_same_manifest_again_changes_nothing_although_defaults_were_added() -> None:
+def test_reapplying_after_defaults_changes_nothing() -> None:
     manifest = changed({"metadata.name": "twice"})
     manifest["spec"].update(storage=STORAGE, checkpoint={"atEnd": True}, failurePolicy={"maxFailures": 1})
     done("apply", "-n", NAMESPACE, "-f", "-", given=manifest)
@@ -258,7 +256,7 @@ def test_applying_the_same_manifest_again_changes_nothing_although_defaults_were
     assert generation == "1"
 
 
-def test_a_new_experiment_has_not_been_observed_and_its_columns_follow_its_status() -> None:
+def test_new_experiment_is_unobserved_then_columns_update() -> None:
     done("apply", "-n", NAMESPACE, "-f", "-", given=changed({"metadata.name": "columns"}))
     assert done("get", "te", "columns", "-n", NAMESPACE, "-o", "jsonpath={.status.observedGeneration}") == "-1"
     condition = {
@@ -330,7 +328,7 @@ def test_a_trial_can_be_told_to_stop_once_and_for_all() -> None:
     assert "a trial that was told to stop does not continue" in back.stderr
 
 
-def test_trials_are_found_by_experiment_and_state_and_listed_with_their_values(one_trial: str) -> None:
+def test_trials_are_selected_by_experiment_and_state(one_trial: str) -> None:
     selector = "--field-selector=spec.experiment=digits,status.state=PENDING"
     assert one_trial in done("get", "tt", "-n", NAMESPACE, selector, "-o", "name")
     status = {"observedGeneration": 1, "state": "RUNNING", "attempt": 2, "iteration": 7, "value": "0.5"}
@@ -381,7 +379,7 @@ def test_every_field_of_a_status_is_kept_as_it_was_written(
     assert json.loads(done("get", resource, "-n", NAMESPACE, "-o", "json"))["status"] == status
 
 
-def test_experiments_are_in_all_and_trials_only_in_their_own_category() -> None:
+def test_experiments_are_in_category_all_and_trials_are_not() -> None:
     assert "tuneexperiment" in done("get", "all", "-n", NAMESPACE, "-o", "name")
     assert "tunetrial" not in done("get", "all", "-n", NAMESPACE, "-o", "name")
     assert "tunetrial" in done("get", "trialpod", "-n", NAMESPACE, "-o", "name")

@@ -63,16 +63,12 @@ def test_a_drained_trial_loses_no_step(on_node_b: Experiment, faults: Cluster) -
     assert "evicting" in on_node_b.cluster.events()
 
 
-def test_a_trial_on_a_tainted_node_goes_on_elsewhere_and_loses_no_step(
-    on_node_b: Experiment, faults: Cluster
-) -> None:
+def test_trial_leaves_tainted_node_without_losing_a_step(on_node_b: Experiment, faults: Cluster) -> None:
     faults.kubectl("taint", "node", "node-b", "trialpod.dev/test=gone:NoExecute")
     assert assert_continued(on_node_b)["nodeName"] == "node-a"
 
 
-def test_a_trial_preempted_by_a_more_important_pod_goes_on_when_there_is_room(
-    operator: Operator, namespace: Cluster, faults: Cluster
-) -> None:
+def test_preempted_trial_resumes_when_there_is_room(operator: Operator, namespace: Cluster, faults: Cluster) -> None:
     faults.apply(
         {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -99,7 +95,7 @@ def test_a_deleted_pod_is_a_disruption(on_node_b: Experiment) -> None:
     assert_continued(on_node_b)
 
 
-def test_a_pod_that_vanishes_without_a_word_costs_the_steps_since_its_checkpoint(on_node_b: Experiment) -> None:
+def test_vanished_pod_costs_only_steps_since_checkpoint(on_node_b: Experiment) -> None:
     name = on_node_b.running_pod()["metadata"]["name"]
     on_node_b.cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--wait=false")
     assert_continued(on_node_b, lost_steps=5)
@@ -134,9 +130,7 @@ def test_a_killed_trial_process_is_a_failure_and_is_tried_again(operator: Operat
 
 
 @pytest.mark.timeout(420)
-def test_the_operator_may_die_at_any_moment_and_running_trials_notice_nothing(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_operator_crash_does_not_disturb_running_trials(operator: Operator, namespace: Cluster) -> None:
     scheduler = {"name": "asha", "parameters": {"max_t": 80, "grace_period": 5, "reduction_factor": 3}}
     document = manifest(namespace, "orphans", steps=80, numSamples=4, scheduler=scheduler)
     experiment = Experiment.apply(namespace, document)

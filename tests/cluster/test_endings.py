@@ -130,7 +130,7 @@ def test_a_config_map_that_is_missing_is_named(operator: Operator, namespace: Cl
 
 
 @pytest.mark.timeout(200)
-def test_an_exceeded_quota_is_named_and_asked_for_ever_more_seldom(
+def test_exceeded_quota_is_named_and_retried_with_backoff(
     operator: Operator, namespace: Cluster, cluster: Cluster, request: pytest.FixtureRequest
 ) -> None:
     namespace.apply(
@@ -160,7 +160,7 @@ def test_an_exceeded_quota_is_named_and_asked_for_ever_more_seldom(
     namespace.wait_for(lambda: len(experiment.pods()) == 3, "all three run once there is room", 60)
 
 
-def test_code_that_cannot_be_loaded_says_so_and_is_not_tried_for_ever(operator: Operator, namespace: Cluster) -> None:
+def test_unloadable_code_is_reported_and_retries_are_bounded(operator: Operator, namespace: Cluster) -> None:
     document = manifest(namespace, "broken", numSamples=5, maxConcurrentTrials=2)
     document["spec"]["trainable"] = {"entrypoint": "no_such_module:train"}
     experiment = Experiment.apply(namespace, document)

@@ -49,9 +49,7 @@ def assert_no_difference(experiment: Experiment, document: dict[str, Any]) -> No
     raise AssertionError(found)
 
 
-def test_nothing_differs_at_any_moment_and_both_tools_see_how_it_stands(
-    operator: Operator, namespace: Cluster, kstatus: Path
-) -> None:
+def test_no_diff_ever_and_both_tools_see_the_health(operator: Operator, namespace: Cluster, kstatus: Path) -> None:
     document = manifest(namespace, "synced", steps=60, numSamples=2)
     namespace.kubectl(*APPLY, input=json.dumps(document))
     experiment = Experiment(namespace, "synced")
@@ -94,7 +92,7 @@ def test_nothing_differs_at_any_moment_and_both_tools_see_how_it_stands(
     assert_no_difference(experiment, document)
 
 
-def test_what_cannot_run_is_degraded_and_failed_and_a_trial_that_failed_is_a_result(
+def test_invalid_experiment_is_degraded_and_failed_trial_is_not(
     operator: Operator, namespace: Cluster, kstatus: Path
 ) -> None:
     wrong = Experiment.apply(namespace, manifest(namespace, "wrong", scheduler={"name": "ashaa"}))

@@ -115,21 +115,19 @@ def test_the_pods_of_a_trial_find_each_other_and_run_it_once(group: Experiment) 
     group.cluster.wait_for(lambda: not group.pods(), "the pods are deleted", 60)
 
 
-def test_a_worker_that_is_deleted_restarts_all_from_the_checkpoint_and_no_step_is_lost(group: Experiment) -> None:
+def test_deleted_worker_restarts_group_from_checkpoint(group: Experiment) -> None:
     group.cluster.kubectl("delete", "pod", worker(group, 2), "--wait=false")
     trial = assert_complete(group, disruptions=1)
     assert trial["attempt"] == 2
     assert "Disrupted" in group.cluster.events()
 
 
-def test_a_worker_that_vanishes_restarts_all_and_counts_as_no_failure(group: Experiment) -> None:
+def test_vanished_worker_restarts_group_without_a_failure(group: Experiment) -> None:
     group.cluster.kubectl("delete", "pod", worker(group, 1), "--grace-period=0", "--force")
     assert assert_complete(group, disruptions=1)["attempt"] == 2
 
 
-def test_a_worker_that_crashes_is_one_failure_and_the_first_error_that_was_seen_is_told(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_crashed_worker_is_one_failure_with_the_first_error(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, group_manifest(namespace, searchSpace={"crash": 1}))
     experiment.wait_until_over()
     trial = experiment.trial_status()

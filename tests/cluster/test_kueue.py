@@ -64,7 +64,7 @@ def why(namespace: Cluster, name: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_the_parallelism_is_the_quotas_a_few_wait_and_why_says_for_what(queued: Cluster) -> None:
+def test_parallelism_follows_quota_and_why_names_the_queue(queued: Cluster) -> None:
     experiment = Experiment.apply(queued, in_queue(queued, "many", steps=3, numSamples=10, maxConcurrentTrials=10))
     seen: list[dict[str, Any]] = []
 
@@ -89,7 +89,7 @@ def test_the_parallelism_is_the_quotas_a_few_wait_and_why_says_for_what(queued: 
     assert_history(experiment)
 
 
-def test_a_preempted_trial_goes_on_later_without_a_lost_step_or_a_failure(kueue: Kueue, queued: Cluster) -> None:
+def test_preempted_trial_resumes_without_lost_step_or_failure(kueue: Kueue, queued: Cluster) -> None:
     kueue.set_quota(queued, "100m", preemption={"withinClusterQueue": "LowerPriority"})
     urgent = f"urgent-{queued.namespace}"
     queued.apply(
@@ -117,9 +117,7 @@ def test_a_preempted_trial_goes_on_later_without_a_lost_step_or_a_failure(kueue:
     assert_history(experiment)
 
 
-def test_a_queue_that_does_not_exist_or_is_stopped_is_named_and_nothing_is_given_up(
-    kueue: Kueue, queued: Cluster
-) -> None:
+def test_missing_or_stopped_queue_is_named_and_retried(kueue: Kueue, queued: Cluster) -> None:
     experiment = Experiment.apply(queued, in_queue(queued, "nowhere", queue="absent", steps=3))
 
     def says(*words: str) -> bool:
@@ -136,7 +134,7 @@ def test_a_queue_that_does_not_exist_or_is_stopped_is_named_and_nothing_is_given
     assert experiment.trial_status()["attempt"] == 1
 
 
-def test_a_suspended_experiment_leaves_the_queue_and_joins_it_again(queued: Cluster) -> None:
+def test_suspended_experiment_leaves_queue_and_rejoins(queued: Cluster) -> None:
     experiment = Experiment.apply(queued, in_queue(queued, "pause", steps=15, numSamples=3, maxConcurrentTrials=3))
     experiment.wait_for_checkpoint(3)
     queued.kubectl("patch", "te", "pause", "--type=merge", "-p", '{"spec":{"suspend":true}}')
@@ -179,9 +177,7 @@ def test_the_pods_of_a_trial_are_admitted_together_or_not_at_all(kueue: Kueue, q
         assert_unbroken(counts(results), STEPS_TO_DO, repeated=0)
 
 
-def test_a_trial_of_several_pods_that_lost_one_gives_its_quota_back_and_takes_it_again(
-    kueue: Kueue, queued: Cluster
-) -> None:
+def test_group_that_lost_a_pod_releases_and_regains_quota(kueue: Kueue, queued: Cluster) -> None:
     kueue.set_quota(queued, "300m")  # one trial of three pods, and nothing beside it
     document = group_manifest(queued, resources=RESOURCES)
     document["spec"]["template"]["metadata"] = {"labels": {QUEUE: "research"}}

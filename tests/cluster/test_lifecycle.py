@@ -11,9 +11,7 @@ from experiments import STEPS, Experiment, assert_unbroken, counts, manifest
 from operator_release import Operator
 
 
-def test_trials_run_as_pods_and_their_results_checkpoints_and_logs_are_in_the_bucket(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_trials_run_as_pods_with_data_in_the_bucket(operator: Operator, namespace: Cluster) -> None:
     source = STEPS.replace("time.sleep", "print('step', self.count + 1); time.sleep")
     experiment = Experiment.apply(
         namespace,
@@ -76,7 +74,7 @@ def test_suspended_trials_checkpoint_and_go_on_where_they_were(operator: Operato
     assert experiment.trial_status()["attempt"] == 2
 
 
-def test_one_trial_is_stopped_by_its_resource_and_the_others_go_on(operator: Operator, namespace: Cluster) -> None:
+def test_deleting_a_running_trial_resource_stops_only_it(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "one", steps=50, numSamples=2))
     namespace.wait_for(lambda: experiment.trial_status(0).get("state") == "RUNNING", "the first trial runs")
     experiment.running_pod()
@@ -90,7 +88,7 @@ def test_one_trial_is_stopped_by_its_resource_and_the_others_go_on(operator: Ope
     assert second["iteration"] == 50
 
 
-def test_a_deleted_trial_resource_comes_back_and_its_trial_goes_on(operator: Operator, namespace: Cluster) -> None:
+def test_deleted_trial_resource_is_recreated_and_trial_resumes(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "removed", steps=50))
     experiment.wait_for_checkpoint(3)
     before = experiment.trials()[0]["metadata"]
@@ -103,16 +101,14 @@ def test_a_deleted_trial_resource_comes_back_and_its_trial_goes_on(operator: Ope
     assert_unbroken(counts(experiment.results()[0]), 50, repeated=5)
 
 
-def test_a_finished_experiment_goes_after_its_time_to_live_and_its_data_stay(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_finished_experiment_expires_and_its_data_stay(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "brief", steps=2, ttlSecondsAfterFinished=3))
     namespace.wait_for(lambda: experiment.object == {}, "it is deleted", 120)
     namespace.wait_for(lambda: not namespace.list("tunetrials"), "its trials are deleted")
     assert_unbroken(counts(experiment.results()[0]), 2)
 
 
-def test_deleting_an_experiment_deletes_its_data_only_when_it_says_so(operator: Operator, namespace: Cluster) -> None:
+def test_deletion_removes_data_only_with_that_policy(operator: Operator, namespace: Cluster) -> None:
     kept = Experiment.apply(namespace, manifest(namespace, "kept", steps=300))
     document = manifest(namespace, "dropped", steps=300)
     document["spec"]["storage"]["deletionPolicy"] = "Delete"
@@ -192,9 +188,7 @@ def test_a_secret_that_comes_late_is_waited_for(operator: Operator, namespace: C
     assert not experiment.condition("Stalled")
 
 
-def test_what_only_the_operator_can_see_is_wrong_stalls_and_creates_nothing(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_error_only_the_operator_sees_stalls_without_pods(operator: Operator, namespace: Cluster) -> None:
     document = manifest(namespace, "typo", scheduler={"name": "ashaa"})
     experiment = Experiment.apply(namespace, document)
     stalled = experiment.wait(lambda _: experiment.condition("Stalled"), "it stalls", 30)
@@ -205,7 +199,7 @@ def test_what_only_the_operator_can_see_is_wrong_stalls_and_creates_nothing(
     assert experiment.pods() == []
 
 
-def test_a_namespace_deleted_under_a_running_experiment_goes_and_the_operator_stays_well(
+def test_namespace_deletion_leaves_the_operator_healthy(
     operator: Operator, cluster: Cluster, namespace: Cluster
 ) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "doomed", steps=300, numSamples=2))
@@ -216,7 +210,7 @@ def test_a_namespace_deleted_under_a_running_experiment_goes_and_the_operator_st
     assert "Traceback" not in operator.logs()
 
 
-def test_pods_ask_with_their_own_token_and_speak_for_no_other_trial(operator: Operator, namespace: Cluster) -> None:
+def test_pods_authenticate_and_speak_for_their_trial_only(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "tokens", steps=300, numSamples=2))
     namespace.wait_for(
         lambda: len([s for s in experiment.pods() if s["status"].get("phase") == "Running"]) == 2, "both run"

@@ -56,7 +56,7 @@ def somebody(cluster: Cluster) -> None:
     cluster.wait_pod("somebody", "Running")
 
 
-def test_experiments_run_where_everything_else_is_denied_and_nobody_else_reaches_the_reports(
+def test_experiments_run_under_default_deny_policies(
     cluster: Cluster, namespace: Cluster, enforcer: subprocess.Popen[bytes]
 ) -> None:
     elsewhere = cluster.make_namespace("elsewhere")

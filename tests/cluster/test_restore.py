@@ -21,7 +21,7 @@ def backup(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("with_trials", [False, True], ids=["experiments alone", "with their trials"])
-def test_a_namespace_that_was_lost_comes_back_and_its_experiments_go_on(
+def test_lost_namespace_is_restored_and_experiments_resume(
     operator: Operator, cluster: Cluster, namespace: Cluster, with_trials: bool
 ) -> None:
     # The first two trials end soon; the others take long enough to be lost while they run.

@@ -23,9 +23,7 @@ def train(config):
 
 
 @pytest.mark.timeout(300)
-def test_trials_follow_one_another_in_a_few_pods_although_the_operator_dies(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_trials_share_a_few_pods_across_operator_restart(operator: Operator, namespace: Cluster) -> None:
     document = manifest(
         namespace, "reused", source=PRINTS, numSamples=12, maxConcurrentTrials=3, reusePods=True, checkpoint={}
     )

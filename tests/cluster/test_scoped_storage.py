@@ -70,9 +70,7 @@ def scoped(namespace: Cluster, name: str, **spec: Any) -> dict[str, Any]:
     return document
 
 
-def test_a_trial_stores_and_resumes_with_keys_that_open_only_its_own_data(
-    operator: Operator, namespace: Cluster
-) -> None:
+def test_trial_saves_and_resumes_with_keys_scoped_to_its_data(operator: Operator, namespace: Cluster) -> None:
     document = scoped(namespace, "scoped", steps=16, source=TRIES)
     storage = document["spec"]["storage"]
     bucket, _, mine = storage["uri"].removeprefix("s3://").partition("/")

@@ -79,7 +79,7 @@ def image_of(operator: Operator) -> str:
     return str(operator.pod()["spec"]["containers"][0]["image"])
 
 
-def test_an_upgrade_and_its_rollback_restart_no_pod_and_lose_no_result(
+def test_upgrade_and_rollback_restart_no_pod_and_lose_nothing(
     cluster: Cluster, before: Operator, namespace: Cluster
 ) -> None:
     assert image_of(before) == SECOND_IMAGE
@@ -106,7 +106,7 @@ def test_an_upgrade_and_its_rollback_restart_no_pod_and_lose_no_result(
     assert all(int(trial["status"].get("attempt", 1)) == 1 for trial in experiment.trials())
 
 
-def test_uninstalling_leaves_experiments_and_their_pods_and_reinstalling_goes_on(
+def test_uninstall_keeps_experiments_and_reinstall_resumes(
     cluster: Cluster, operator: Operator, namespace: Cluster
 ) -> None:
     experiment = running(namespace, "left", steps=250)
@@ -127,7 +127,7 @@ def test_uninstalling_leaves_experiments_and_their_pods_and_reinstalling_goes_on
     assert_nothing_lost(experiment, 250)
 
 
-def test_what_a_finalizer_holds_without_an_operator_goes_by_the_recipe(
+def test_recipe_removes_objects_that_a_finalizer_holds(
     cluster: Cluster, operator: Operator, namespace: Cluster
 ) -> None:
     document = manifest(namespace, "held", steps=400)

@@ -270,7 +270,7 @@ def test_an_end_that_comes_behind_a_gap_is_not_taken_either(tmp_path: Path) -> N
     assert operator.trial.status == "RUNNING"
 
 
-def test_a_checkpoint_that_was_deleted_does_not_come_back_with_a_late_report(tmp_path: Path) -> None:
+def test_late_report_does_not_revive_a_deleted_checkpoint(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     infos = [
         CheckpointInfo(name=f"checkpoint_{index:06d}", index=index, iteration=1, metrics={}, attempt=1)
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_was_deleted_does_not_come_back_with_a_late_report(tmp
     assert [info.name for info in operator.trial.checkpoints] == [infos[1].name]
 
 
-def test_when_the_clock_is_set_back_the_time_of_an_experiment_goes_on(tmp_path: Path) -> None:
+def test_experiment_clock_advances_when_wall_clock_goes_back(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     before = operator.host.now()
     operator.now -= 3600.0

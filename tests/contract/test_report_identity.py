@@ -351,7 +351,7 @@ def test_a_pod_that_was_replaced_while_it_waited_gets_no_work(world: World) -> N
     assert world.experiment.assigned == ["t_1/1"]
 
 
-def test_a_pod_that_is_still_the_one_gets_the_work_that_it_waited_for(world: World) -> None:
+def test_current_pod_gets_the_assignment_it_waited_for(world: World) -> None:
     world.experiment.while_it_waits = lambda: None
     with connected(world, world.api.issue("one")) as client:
         answer = client.assignment(AssignmentRequest(runner="t_1/1", pid=7, hostname="h"))
@@ -387,7 +387,7 @@ def test_an_api_server_or_experiment_that_is_away_only_delays(world: World) -> N
     assert world.experiment.results["t_1"] == [1]
 
 
-def test_an_answer_waits_for_the_commit_and_a_failed_commit_is_tried_again(world: World) -> None:
+def test_answer_waits_for_commit_and_failed_commit_is_retried(world: World) -> None:
     world.experiment.commits = [StorageError("no route to the store"), None, None, None]
     with connected(world, world.api.issue("one")) as client:
         link = world.link(client)
@@ -471,7 +471,7 @@ def test_a_name_that_has_to_be_escaped_arrives_whole(tmp_path: Path) -> None:
         assert world.experiment.results["t_1"] == [1]
 
 
-def test_clients_that_never_finish_their_handshake_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_unfinished_handshakes_are_dropped_and_counted(tmp_path: Path) -> None:
     async def silent(world: World) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         other, third = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(2)]

@@ -105,7 +105,7 @@ def test_commands_read_a_stored_experiment_of_version_1(place: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("name", make_formats.SCHEDULERS)
-def test_the_state_of_every_policy_of_version_1_is_taken_over_whole(name: str) -> None:
+def test_version_1_state_of_every_algorithm_is_restored(name: str) -> None:
     data = (V1 / f"engine-{name}.msgpack").read_bytes()
     engine = make_formats.make_engine(name)
     engine.restore(data)
@@ -129,7 +129,7 @@ def _holds(now: Any, then: Any) -> bool:
 
 @pytest.mark.parametrize("name", make_formats.SCHEDULERS)
 @pytest.mark.parametrize("part", ["search", "scheduler", "stopper"])
-def test_the_state_of_a_newer_policy_is_refused_before_anything_is_taken_over(name: str, part: str) -> None:
+def test_newer_algorithm_state_is_refused_before_any_change(name: str, part: str) -> None:
     snapshot = msgspec.msgpack.decode((V1 / f"engine-{name}.msgpack").read_bytes())
     if not snapshot[part]:
         return  # a policy without a state
@@ -141,7 +141,7 @@ def test_the_state_of_a_newer_policy_is_refused_before_anything_is_taken_over(na
     assert not engine.state.trials
 
 
-def test_the_state_of_a_newer_policy_within_another_is_refused_too() -> None:
+def test_newer_state_of_a_wrapped_algorithm_is_refused() -> None:
     snapshot = msgspec.msgpack.decode((V1 / "engine-fifo.msgpack").read_bytes())
     snapshot["stopper"]["stoppers"][1]["version"] = 7
     with pytest.raises(InvalidInputError, match=r"TrialPlateauStopper has version 7"):
@@ -316,7 +316,7 @@ def test_what_a_newer_trialpod_stored_is_refused_and_left_alone(
     assert listing(golden) == before
 
 
-def test_a_newer_manifest_trainable_object_or_parameter_is_refused(tmp_path: Path) -> None:
+def test_newer_manifest_trainable_or_parameter_is_refused(tmp_path: Path) -> None:
     body = json.loads((V1 / "manifest.json").read_bytes())["manifest"] | {"format": 4}
     text = msgspec.json.encode(body)
     with pytest.raises(CheckpointError, match=r"format version 4.*reads version 1.*upgrade trialpod"):
@@ -346,7 +346,7 @@ def test_fields_that_are_not_known_are_left_alone() -> None:
     assert encode_segment_header(1)  # whose form is fixed, so that every version can read the number of the format
 
 
-def test_an_older_format_is_refused_with_another_remedy_than_a_newer_one() -> None:
+def test_older_and_newer_formats_have_different_remedies() -> None:
     assert format_mismatch("the file", 3, 3) is None
     older, newer = format_mismatch("the file", 2, 3), format_mismatch("the file", 4, 3)
     assert older is not None

@@ -111,7 +111,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("answer", NONSENSE, ids=lambda answer: f"{answer[0]} {answer[1][:30]!r}")
-def test_an_answer_that_cannot_be_is_no_answer_and_the_call_is_repeated(answer: tuple[int, bytes]) -> None:
+def test_impossible_answer_is_rejected_and_call_repeated(answer: tuple[int, bytes]) -> None:
     link, server, clock = linked(answer, answer, answer)
     train(link)
     assert delivered(server)
@@ -141,7 +141,7 @@ ANSWER = {
 
 @settings(max_examples=examples(80))
 @given(answer=changed(ANSWER, st.one_of(WRONG, MESSAGE_PACK_ONLY)))
-def test_an_answer_with_anything_in_any_field_is_obeyed_when_it_makes_sense_and_else_repeated(answer: Any) -> None:
+def test_answer_with_arbitrary_fields_is_obeyed_or_repeated(answer: Any) -> None:
     link, server, _ = linked((200, msgspec.msgpack.encode(answer)))
     try:
         train(link)
@@ -247,7 +247,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/msgpack\r\nRetry-After: 3
 
 @settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(says=damaged(WHOLE))
-def test_any_bytes_from_the_server_are_an_answer_or_a_transport_error(wire: Wire, says: bytes) -> None:
+def test_arbitrary_bytes_are_an_answer_or_a_transport_error(wire: Wire, says: bytes) -> None:
     found = ask(wire, says)
     assert found is None or len(found[1]) <= 100_000
 

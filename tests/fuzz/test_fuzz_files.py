@@ -56,7 +56,7 @@ def judge_journal(folder: Path, name: str) -> None:
     assert records == WHOLE[1][: len(records)]
 
 
-def test_a_flip_of_any_byte_of_the_journal_is_found_or_takes_only_the_end(tmp_path: Path) -> None:
+def test_flipped_journal_byte_is_found_or_cuts_only_the_end(tmp_path: Path) -> None:
     shutil.copytree(JOURNAL, tmp_path / "j")
     for file in sorted((tmp_path / "j").iterdir()):
         data = file.read_bytes()
@@ -71,7 +71,7 @@ def test_a_flip_of_any_byte_of_the_journal_is_found_or_takes_only_the_end(tmp_pa
 
 @settings(max_examples=examples(80), suppress_health_check=SHARED)
 @given(data=st.data())
-def test_damage_of_any_kind_to_the_journal_is_found_or_takes_only_the_end(data: st.DataObject) -> None:
+def test_journal_damage_is_found_or_cuts_only_the_end(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(shutil.copytree(JOURNAL, Path(folder, "j")))
         file = data.draw(st.sampled_from(sorted(place.iterdir())))
@@ -103,7 +103,7 @@ def test_files_of_the_journal_that_were_exchanged_are_refused(tmp_path: Path) ->
 
 @settings(max_examples=examples(150))
 @given(data=st.data())
-def test_records_and_snapshots_with_anything_in_them_are_read_or_refused(data: st.DataObject) -> None:
+def test_arbitrary_records_and_snapshots_are_read_or_refused(data: st.DataObject) -> None:
     assert WHOLE[0] is not None
     original = data.draw(st.sampled_from([WHOLE[0], *WHOLE[1]]))
     read: Callable[[bytes], Any] = decode_snapshot if original is WHOLE[0] else decode_record
@@ -149,7 +149,7 @@ def test_a_manifest_with_anything_in_it_is_read_or_refused(data: st.DataObject) 
 
 
 @pytest.mark.parametrize("path", ["../../outside", "/etc/passwd", "a/../../b", "", ".", "a\0b"], ids=repr)
-def test_a_manifest_that_names_files_outside_its_checkpoint_reads_none(tmp_path: Path, path: str) -> None:
+def test_manifest_naming_outside_files_reads_none(tmp_path: Path, path: str) -> None:
     trial = Path(shutil.copytree(next(EXPERIMENT.glob("*_00003_*")), tmp_path / "deep" / "trial"))
     (tmp_path / "deep" / "outside").write_bytes(b"weights\n")
     file = trial / "checkpoint_000000" / ".trialpod-manifest.json"
@@ -199,7 +199,7 @@ STORED = (EXPERIMENT / ".trialpod" / "experiment.json").read_bytes()
 
 @settings(max_examples=examples(100))
 @given(data=st.one_of(damaged(STORED), changed(msgspec.json.decode(STORED)).map(msgspec.json.encode)))
-def test_a_damaged_experiment_file_is_read_or_refused_with_the_remedy(data: bytes) -> None:
+def test_damaged_experiment_file_is_read_or_refused(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, ".trialpod", "experiment.json")
         file.parent.mkdir()
@@ -238,7 +238,7 @@ FILES = sorted(
 
 @settings(max_examples=examples(40), suppress_health_check=SHARED)
 @given(data=st.data())
-def test_commands_on_a_damaged_experiment_end_with_a_message_and_a_status(
+def test_commands_on_damaged_experiment_report_and_exit(
     data: st.DataObject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

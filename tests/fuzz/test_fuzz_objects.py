@@ -54,7 +54,7 @@ PODS = [
 
 @settings(max_examples=examples(250))
 @given(data=st.data())
-def test_a_pod_without_any_of_its_fields_has_an_ending_or_none_and_a_reason_or_none(data: st.DataObject) -> None:
+def test_incomplete_pod_gets_an_ending_and_reason_or_none(data: st.DataObject) -> None:
     pod = data.draw(stripped(data.draw(st.sampled_from(PODS)), frozenset({"metadata"})))
     for options in ({}, {"vanished": True}, {"deleted_by_us": True}, {"said_end": True}):
         ending = read_termination(pod, **options)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_a_pod_without_any_of_its_fields_has_an_ending_or_none_and_a_reason_or_n
 
 @settings(max_examples=examples(60))
 @given(data=st.data())
-def test_an_experiment_without_any_of_its_fields_is_read_or_has_problems(data: st.DataObject) -> None:
+def test_incomplete_experiment_is_read_or_has_problems(data: st.DataObject) -> None:
     whole = manifest(scheduler={"name": "asha", "parameters": {"max_t": 3}}, resources={"cpu": 1})
     checked = check_stored(data.draw(stripped(whole)))
     assert checked.experiment is not None or checked.problems
@@ -99,7 +99,7 @@ def without(item: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(2 * MORE))
-def test_the_operator_goes_on_when_it_is_shown_objects_without_their_fields(
+def test_operator_survives_objects_without_their_fields(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -101,9 +101,7 @@ def judge(status: int, answer: bytes) -> None:
 
 @settings(max_examples=examples(80), suppress_health_check=SHARED)
 @given(data=st.data())
-def test_a_report_with_anything_in_any_field_is_taken_or_refused_in_words(
-    service: LiveService, data: st.DataObject
-) -> None:
+def test_report_with_arbitrary_fields_is_accepted_or_refused(service: LiveService, data: st.DataObject) -> None:
     message = data.draw(changed(report(service), st.one_of(WRONG, MESSAGE_PACK_ONLY)))
     try:
         body = msgspec.msgpack.encode(message)
@@ -259,7 +257,7 @@ WIRE = [
 
 @settings(max_examples=examples(150), suppress_health_check=SHARED)
 @given(data=st.sampled_from(WIRE).flatmap(damaged))
-def test_any_bytes_on_the_wire_are_answered_or_end_the_connection(service: LiveService, data: bytes) -> None:
+def test_arbitrary_bytes_get_an_answer_or_close(service: LiveService, data: bytes) -> None:
     for status, answer in answers(service.exchange(data)):
         judge(status, answer)
     assert service.problems == []
@@ -293,7 +291,7 @@ def test_lengths_and_versions_that_cannot_be_are_refused(service: LiveService, d
     assert_well(service)
 
 
-def test_clients_that_send_a_byte_now_and_then_hold_nobody_up_and_are_let_go(service: LiveService) -> None:
+def test_slow_clients_block_nobody_and_are_dropped(service: LiveService) -> None:
     slow = [service.connect() for _ in range(30)]
     for client in slow:
         client.sendall(GOOD[:20])
@@ -315,7 +313,7 @@ def test_clients_that_send_a_byte_now_and_then_hold_nobody_up_and_are_let_go(ser
     assert service.server.held_bytes == 0
 
 
-def test_memory_does_not_grow_with_what_is_announced_or_left_half_sent(service: LiveService) -> None:
+def test_memory_is_bounded_for_half_sent_requests(service: LiveService) -> None:
     half = b"POST /v1/fuzzed/report HTTP/1.1\r\nContent-Length: 90000\r\n\r\n" + b"x" * 50_000
     clients = [service.connect() for _ in range(20)]
     for client in clients:

@@ -118,7 +118,7 @@ class TestYourOwn:
             plot.main(["--place", str(place), "--out", str(tmp_path)])
 
 
-def test_the_script_makes_schedulers_and_search_algorithms_by_name(tmp_path: Path) -> None:
+def test_script_makes_every_scheduler_and_searcher_by_name(tmp_path: Path) -> None:
     for file in ("run.py", "fifo.yaml"):
         shutil.copy(EXAMPLES / file, tmp_path)
     (tmp_path / "digits.py").write_text(TINY)
@@ -132,7 +132,7 @@ def test_the_script_makes_schedulers_and_search_algorithms_by_name(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("title", "block"), BLOCKS, ids=[title for title, _ in BLOCKS])
-def test_what_the_documentation_shows_is_in_the_example_and_valid(
+def test_documented_snippets_are_in_the_example_and_valid(
     title: str, block: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown: dict[str, Any] = yaml.safe_load(block)
@@ -146,7 +146,7 @@ def test_what_the_documentation_shows_is_in_the_example_and_valid(
     assert status == 0, captured.out + captured.err
 
 
-def test_the_documentation_shows_every_example_with_a_small_picture() -> None:
+def test_docs_show_every_example_with_a_small_picture() -> None:
     assert {title for title, _ in BLOCKS} == {path.name for path in MANIFESTS}
     assert TEXT.count("```yaml") == len(BLOCKS)
     pictures = re.findall(r"\]\(images/([^)]+)\)", TEXT)

@@ -262,7 +262,7 @@ def test_a_bad_trial_is_told_in_words_that_help(bad: BadRun, kind: str) -> None:
         assert trial["failures"] <= 1
 
 
-def test_no_line_on_the_screen_is_longer_than_a_few_terminal_lines(bad: BadRun) -> None:
+def test_output_lines_are_short(bad: BadRun) -> None:
     lines = (bad.done.stdout + bad.done.stderr).splitlines()
     assert max(map(len, lines)) < 900
     assert "\x1b" not in bad.done.stdout
@@ -452,7 +452,7 @@ def test_a_load_checkpoint_that_fails_fails_the_retry(shell: Shell) -> None:
     assert "it resumes from the checkpoint of iteration 2" in done.stdout
 
 
-def test_a_metric_that_nobody_reports_ends_the_experiment_with_a_suggestion(shell: Shell) -> None:
+def test_unreported_metric_ends_experiment_with_suggestion(shell: Shell) -> None:
     source = """
     from trialpod import tune
     def train(config):
@@ -480,7 +480,7 @@ def test_an_empty_search_space_runs_the_trainable_as_it_is(shell: Shell) -> None
     assert "best parameters: it has none" in done.stdout
 
 
-def test_a_full_disk_ends_the_run_with_a_clear_message_and_is_gone_on_with_later(shell: Shell) -> None:
+def test_full_disk_ends_the_run_which_resumes_later(shell: Shell) -> None:
     disk = shell.folder / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -518,7 +518,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_message_and_is_gone_on_with_later
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_grid_of_a_million_points_starts_at_once_and_is_gone_on_with(shell: Shell) -> None:
+def test_million_point_grid_starts_at_once_and_resumes(shell: Shell) -> None:
     shell.write(
         "train.py",
         """

@@ -95,7 +95,7 @@ def checkpoint_figures(folder: Path, kind: str, count: int) -> dict[str, Any]:
     return figures_of("checkpoints.py", folder, kind=kind, count=count, scale=0.02, raw=0)
 
 
-def test_a_large_checkpoint_is_timed_and_what_it_moves_is_counted(tmp_path: Path) -> None:
+def test_large_checkpoint_is_timed_and_traffic_counted(tmp_path: Path) -> None:
     figures = checkpoint_figures(tmp_path, "one", 1)
     assert 0 < figures["blocked_s"] <= figures["committed_s"]
     assert 20 <= figures["moved_mb"] < 22

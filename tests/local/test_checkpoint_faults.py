@@ -141,7 +141,7 @@ def test_a_connection_that_is_cut(server: MinioServer, tmp_path: Path, after: in
     assert restored(server, tmp_path, f"cut-{after}") == ["0"]
 
 
-def test_a_server_that_asks_to_slow_down_for_longer_than_an_operation_waits(
+def test_slow_down_longer_than_an_operation_waits(
     server: MinioServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     until = time.monotonic() + 3.0
@@ -186,9 +186,7 @@ def test_a_full_disk_of_the_server_until_it_has_space(tmp_path: Path, caplog: py
 
 
 @needs_root
-def test_a_full_local_disk_is_an_error_of_the_report_and_the_next_one_works(
-    server: MinioServer, tmp_path: Path
-) -> None:
+def test_full_local_disk_fails_one_report_and_next_works(server: MinioServer, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     mount(scratch, "size=20m")
@@ -235,9 +233,7 @@ def test_a_clock_that_is_hours_off(server: MinioServer, tmp_path: Path, hours: i
     assert restored(server, tmp_path, f"skewed{hours}") == ["0"]
 
 
-def test_a_bucket_that_is_gone_ends_the_training_with_the_remedy_and_one_that_may_be_made_is(
-    server: MinioServer, tmp_path: Path
-) -> None:
+def test_missing_bucket_ends_training_or_is_created(server: MinioServer, tmp_path: Path) -> None:
     gone = S3Storage(server.client("gone", create_bucket=False), "trial")
     trial = Trial(server, tmp_path, "gone", storage=gone)
     trial.take(0, 1000)
@@ -252,9 +248,7 @@ def test_a_bucket_that_is_gone_ends_the_training_with_the_remedy_and_one_that_ma
     trial.close()
 
 
-def test_an_attempt_that_is_superseded_in_mid_upload_ends_and_its_successor_has_what_it_needs(
-    server: MinioServer, tmp_path: Path
-) -> None:
+def test_superseded_upload_ends_and_successor_is_complete(server: MinioServer, tmp_path: Path) -> None:
     started, taken_over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -302,9 +296,7 @@ for index, size in ((0, 1000), (1, 30 << 20)):
 """
 
 
-def test_what_an_attempt_leaves_that_is_killed_in_mid_upload_is_removed_by_the_next_one(
-    server: MinioServer, tmp_path: Path
-) -> None:
+def test_leftovers_of_killed_upload_are_removed_by_next(server: MinioServer, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     processes: list[subprocess.Popen[bytes]] = []
@@ -343,9 +335,7 @@ def test_an_experiment_is_deleted_and_its_neighbour_is_not(server: MinioServer, 
     assert restored(server, tmp_path, "exp2/trial") == ["0"]
 
 
-def test_a_first_checkpoint_that_equals_the_last_of_the_attempt_before_is_copied_by_the_server(
-    server: MinioServer, tmp_path: Path
-) -> None:
+def test_first_checkpoint_equal_to_the_last_is_server_copied(server: MinioServer, tmp_path: Path) -> None:
     trial = Trial(server, tmp_path, "copied")
     trial.take(0)
     assert trial.drained()

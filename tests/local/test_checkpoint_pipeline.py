@@ -135,7 +135,7 @@ def test_a_report_returns_before_its_checkpoint_is_committed(world: World) -> No
     assert world.committed() == ["checkpoint_000000", "checkpoint_000001"]
 
 
-def test_when_killed_in_mid_commit_the_checkpoint_before_is_there_and_the_next_attempt_uses_it(world: World) -> None:
+def test_kill_in_mid_commit_leaves_the_previous_checkpoint(world: World) -> None:
     process = world.start(FUNCTION, {"to": 5, "save": [0, 2]})
     world.server.wait(lambda: len(world.server.results) == 5 and len(world.server.checkpoints) == 1)
     process.kill()
@@ -161,7 +161,7 @@ def test_the_rules_are_applied_in_the_background_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("grace_s", [5.0, 15.0])
-def test_a_store_too_slow_for_the_grace_period_leaves_the_checkpoint_before(world: World, grace_s: float) -> None:
+def test_store_slower_than_grace_keeps_previous_checkpoint(world: World, grace_s: float) -> None:
     process = world.start(FUNCTION, {"to": 3, "save": [0], "linger": True}, grace_s=grace_s)
     world.server.wait(lambda: len(world.server.checkpoints) == 1)
     process.send_signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_a_store_too_slow_for_the_grace_period_leaves_the_checkpoint_before(worl
     assert world.committed() == ["checkpoint_000000"]
 
 
-def test_a_store_that_is_done_within_the_grace_period_has_the_last_checkpoint(world: World) -> None:
+def test_store_within_grace_has_the_last_checkpoint(world: World) -> None:
     process = world.start(FUNCTION, {"to": 3, "save": [0], "linger": True}, grace_s=15.0)
     world.server.wait(lambda: len(world.server.checkpoints) == 1)
     process.send_signal(signal.SIGTERM)

@@ -100,9 +100,7 @@ def test_damaged_objects_are_found_and_the_one_before_is_used(
     assert "checkpoint_000001" in warnings[0]
 
 
-def test_of_two_attempts_at_once_one_has_the_index_and_the_other_is_refused(
-    storage: Storage, source: Path, tmp_path: Path
-) -> None:
+def test_one_of_two_concurrent_attempts_gets_the_index(storage: Storage, source: Path, tmp_path: Path) -> None:
     outcomes: list[CheckpointInfo | CheckpointError] = []
 
     def race(attempt: int) -> None:
@@ -123,9 +121,7 @@ def test_of_two_attempts_at_once_one_has_the_index_and_the_other_is_refused(
     assert content(reader.fetch(info)) == content(source)
 
 
-def test_a_server_that_is_killed_in_mid_upload_costs_nothing_but_time(
-    server: MinioServer, source: Path, tmp_path: Path
-) -> None:
+def test_server_killed_in_mid_upload_costs_only_time(server: MinioServer, source: Path, tmp_path: Path) -> None:
     storage = opened(server, "killed", retry_s=1.0)
     store = RemoteCheckpointStore(storage, scratch=tmp_path)
     first = commit(store, 0, source)

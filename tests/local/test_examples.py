@@ -37,7 +37,7 @@ def test_the_manifest_of_the_readme_runs(readme_files: Path) -> None:
     assert "'lr':" in best.stdout
 
 
-def test_the_script_of_the_readme_runs_by_itself_and_by_trialpod_run(readme_files: Path) -> None:
+def test_readme_script_runs_alone_and_by_trialpod_run(readme_files: Path) -> None:
     by_trialpod = run(TRIALPOD, "run", "script.py", cwd=readme_files)
     assert by_trialpod.returncode == 0, by_trialpod.stdout + by_trialpod.stderr
     assert (readme_files / "trialpod-results" / "script").is_dir()

@@ -106,7 +106,7 @@ def test_it_leads_its_own_process_group_and_survives_ctrl_c(server: Server) -> N
     assert isinstance(server.until_exits(1)[-1], Exited)
 
 
-def test_when_its_parent_has_ended_before_it_began_it_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+def test_server_exits_silently_when_its_parent_has_ended(capfd: pytest.CaptureFixture[str]) -> None:
     server = Server()
     server.control.close()
     assert server.process.wait(30) == 0
@@ -138,7 +138,7 @@ def test_commands_for_a_trial_that_has_ended_are_ignored(server: Server) -> None
     assert (exited.key, exited.status) == ("u", 1)
 
 
-def test_a_trial_whose_log_cannot_be_opened_runs_and_that_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_trial_with_unopenable_log_runs_with_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     server = Server()
     server.send(msgspec.structs.replace(trial("exit", "5"), log_path="/nowhere/log.txt"))
     exited = server.until_exits(1)[-1]

@@ -185,7 +185,7 @@ def check_files(shell: Shell) -> None:
 
 @pytest.mark.once
 @pytest.mark.slow
-def test_a_run_of_classes_with_asha_survives_being_killed_at_any_moment(shell: Shell, notes: Path) -> None:
+def test_asha_run_of_classes_survives_kills_at_any_moment(shell: Shell, notes: Path) -> None:
     shell.write("train.py", CLASS)
     shell.manifest(
         trainable={"entrypoint": "train:Train"},
@@ -201,7 +201,7 @@ def test_a_run_of_classes_with_asha_survives_being_killed_at_any_moment(shell: S
 
 
 @pytest.mark.once
-def test_a_run_of_functions_survives_and_finds_what_an_undisturbed_one_finds(shell: Shell, notes: Path) -> None:
+def test_killed_run_of_functions_equals_undisturbed_run(shell: Shell, notes: Path) -> None:
     shell.write("train.py", FUNCTION)
     shell.manifest(searchSpace={"x": {"uniform": [0, 1]}}, metric="score", mode="max", numSamples=8, seed=3)
     run_with_kills(shell, notes, [1, 2, 3, 4, 3])
@@ -222,9 +222,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_resume_after_a_kill_is_told_in_one_line_and_clears_away_what_was_left(
-    shell: Shell, notes: Path, short_folder: Path
-) -> None:
+def test_resume_after_kill_prints_one_line_and_cleans_up(shell: Shell, notes: Path, short_folder: Path) -> None:
     temporary = short_folder
     shell.env["TMPDIR"] = str(temporary)
     shell.env["STEP_S"] = "600"
@@ -400,7 +398,7 @@ def test_ctrl_c_twice_ends_at_once_and_is_no_failure(shell: Shell) -> None:
     assert (trial["attempts"], trial["failures"]) == (2, 0)
 
 
-def test_ctrl_c_of_a_terminal_reaches_the_trials_only_through_the_parent(shell: Shell) -> None:
+def test_ctrl_c_reaches_trials_only_through_the_parent(shell: Shell) -> None:
     blocked = Blocked(shell)
     os.killpg(blocked.running.pid, signal.SIGINT)  # as a terminal does
     blocked.running.wait_event("interrupted")

@@ -84,7 +84,7 @@ def test_a_large_parameter_is_read_from_beside_it(ref: TrainableRef, options: di
     assert found({}) == 5_120_000
 
 
-def test_a_large_parameter_that_was_exchanged_or_is_gone_is_named(
+def test_replaced_or_missing_large_parameter_is_named(
     ref: TrainableRef, options: dict[str, Any], server: MinioServer
 ) -> None:
     storage = server.storage("s3://code/params")

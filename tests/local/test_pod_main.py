@@ -86,7 +86,7 @@ def container(tmp_path: Path) -> Iterator[Container]:
             made.process.stdout.close()
 
 
-def test_a_trial_runs_to_its_end_and_prints_where_the_container_prints(container: Container) -> None:
+def test_trial_completes_and_prints_to_container_output(container: Container) -> None:
     status, output = container.run(
         """
         import os, tempfile
@@ -163,7 +163,7 @@ def test_orphans_of_user_code_are_collected(container: Container) -> None:
     assert (status, output) == (0, "gone\nown child 3\n")
 
 
-def test_a_killed_runner_gives_the_status_a_shell_would_and_says_by_what(container: Container) -> None:
+def test_killed_runner_gives_shell_status_and_signal(container: Container) -> None:
     status, output = container.run(
         "import os, signal\ndef train(config):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -172,7 +172,7 @@ def test_a_killed_runner_gives_the_status_a_shell_would_and_says_by_what(contain
     assert output.startswith("trialpod: the trial's process was killed by SIGKILL")
 
 
-def test_the_status_with_which_runtimes_say_that_they_know_none_is_never_the_runners(container: Container) -> None:
+def test_unknown_exit_status_of_runtimes_is_never_used(container: Container) -> None:
     status, _ = container.run("import os\ndef train(config):\n    os._exit(255)\n")
     assert status == 1
     assert container.message.read_text() == "the trial's process exited with status 255"
@@ -197,7 +197,7 @@ def train(config):
 """
 
 
-def test_a_trial_that_follows_another_one_goes_on_in_a_fresh_process_of_the_same_pod(container: Container) -> None:
+def test_next_trial_runs_in_a_fresh_process_of_the_same_pod(container: Container) -> None:
     container.server.policy = lambda request, answer: (
         msgspec.structs.replace(answer, decision="exploit") if request.attempt == 1 else answer
     )
@@ -223,7 +223,7 @@ def train(config):
 """
 
 
-def test_trials_that_share_a_pod_have_processes_and_lines_of_their_own(container: Container) -> None:
+def test_trials_sharing_a_pod_have_own_processes_and_lines(container: Container) -> None:
     from trialpod.protocol.output import sections
 
     uri = f"file://{container.folder / 'stored'}"

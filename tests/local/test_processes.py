@@ -181,7 +181,7 @@ def test_kill_all_leaves_the_pool_usable() -> None:
     with_pool(work)
 
 
-def test_a_daemon_left_behind_is_gone_before_the_exit_is_reported(tmp_path: Path) -> None:
+def test_leftover_daemon_is_gone_before_exit_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
 
     async def work(pool: ProcessPool) -> None:
@@ -212,9 +212,7 @@ def test_closing_the_pool_ends_everything_and_reports_it() -> None:
 @pytest.mark.parametrize(
     ("signum", "how"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGTERM, "exit status 0")]
 )
-def test_when_the_fork_server_is_ended_its_trials_are_lost_and_a_new_one_takes_over(
-    tmp_path: Path, signum: int, how: str
-) -> None:
+def test_ended_fork_server_loses_trials_and_is_replaced(tmp_path: Path, signum: int, how: str) -> None:
     pipe = new_pipe(tmp_path)
 
     async def work(pool: ProcessPool) -> None:
@@ -256,7 +254,7 @@ def test_a_module_that_cannot_be_preloaded_is_left_to_the_trials(what: str, why:
     with_pool(work)
 
 
-def test_a_fork_server_that_cannot_start_is_an_error_that_says_so() -> None:
+def test_fork_server_that_cannot_start_is_an_error() -> None:
     async def main() -> None:
         pool = new_pool(env={"PYTHONHOME": "/nowhere"})
         with pytest.raises(TrialpodError, match="cannot start"):
@@ -268,7 +266,7 @@ def test_a_fork_server_that_cannot_start_is_an_error_that_says_so() -> None:
 
 
 @pytest.mark.parametrize("kills", [2, 5])
-def test_a_fork_server_that_is_killed_while_it_starts_is_started_again(kills: int) -> None:
+def test_fork_server_killed_at_start_is_restarted(kills: int) -> None:
     async def work(pool: ProcessPool) -> None:
         assert (await spawn(pool, "exit", "0", key="before").exited).status == 0
         for number in range(kills):
@@ -286,7 +284,7 @@ def test_a_fork_server_that_is_killed_while_it_starts_is_started_again(kills: in
     with_pool(work)
 
 
-def test_a_log_that_cannot_be_opened_ends_neither_the_trial_nor_the_fork_server(tmp_path: Path) -> None:
+def test_unopenable_log_ends_neither_trial_nor_fork_server(tmp_path: Path) -> None:
     async def work(pool: ProcessPool) -> None:
         assert (await spawn(pool, "exit", "5", log_path=str(tmp_path / "no" / "log")).exited).status == 5
         assert (await spawn(pool, "exit", "0").exited).status == 0
@@ -344,7 +342,7 @@ def test_nothing_survives_the_parent_and_the_lock_is_free_then(tmp_path: Path, f
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_fork_server_busy_with_a_long_import_does_not_survive_the_parent(tmp_path: Path) -> None:
+def test_fork_server_in_long_import_ends_with_its_parent(tmp_path: Path) -> None:
     parent, pids = start_parent(tmp_path, preload="forever")
     with parent:
         parent.kill()

@@ -132,7 +132,7 @@ def test_only_rank_0_reports(group: Group) -> None:
     assert_done(group)
 
 
-def test_a_worker_that_is_told_to_end_stays_until_its_function_returns(group: Group) -> None:
+def test_stopped_worker_stays_until_its_function_returns(group: Group) -> None:
     group.servers[0].wait(lambda: len(group.servers[0].results) >= 2)
     group.processes[1].send_signal(signal.SIGTERM)
     assert_done(group)

@@ -85,7 +85,7 @@ def test_who_was_replaced_writes_neither_journal_nor_files(
     assert (state, (tmp_path / "third" / RESULTS).read_text()) == (b"123", "123")
 
 
-def test_the_files_of_a_process_that_goes_on_elsewhere_are_replaced(storage: Storage, tmp_path: Path) -> None:
+def test_files_are_replaced_when_resumed_on_another_machine(storage: Storage, tmp_path: Path) -> None:
     first = Writer(tmp_path / "first", storage)
     first.result("1")
     first.replica.copy()

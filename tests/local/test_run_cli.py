@@ -60,7 +60,7 @@ def train(config):
 
 
 @pytest.mark.slow
-def test_a_budget_of_trial_hours_ends_a_run_and_a_larger_one_goes_on(shell: Shell) -> None:
+def test_trial_hours_budget_ends_run_and_larger_one_resumes(shell: Shell) -> None:
     prepared(shell, ENDLESS, numSamples=100, maxConcurrentTrials=2, maxTrialHours=0.0002)
     done = shell.run("run", "experiment.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -220,7 +220,7 @@ def test_a_finished_experiment_is_only_told_again(shell: Shell) -> None:
     assert all(trial["attempts"] == 1 for trial in shell.results()["trials"])
 
 
-def test_more_samples_extend_an_experiment_without_running_finished_trials_again(shell: Shell) -> None:
+def test_more_samples_extend_without_rerunning_trials(shell: Shell) -> None:
     prepared(shell)
     shell.run("run", "experiment.yaml")
     before = {trial["trial_id"]: trial for trial in shell.results()["trials"]}
@@ -243,7 +243,7 @@ def test_a_changed_manifest_is_refused_with_the_fields_named(shell: Shell) -> No
     assert shell.run("run", "experiment.yaml", "--set", "spec.mode=min", "--name", "other").returncode == 0
 
 
-def test_json_output_is_a_stream_of_events_that_ends_with_the_outcome(shell: Shell) -> None:
+def test_json_output_streams_events_and_ends_with_outcome(shell: Shell) -> None:
     prepared(shell)
     done = shell.run("run", "experiment.yaml", "--json")
     events = events_of(done.stdout)
@@ -381,7 +381,7 @@ def test_a_script_without_a_tuner_is_told_so(shell: Shell) -> None:
     assert "does it call Tuner(...).fit()?" in done.stderr
 
 
-def test_a_second_run_on_a_directory_names_the_first_and_leaves_it_alone(shell: Shell) -> None:
+def test_second_run_on_a_directory_names_the_first(shell: Shell) -> None:
     gate = gated(shell, numSamples=1)
     first = shell.start("run", "experiment.yaml", "--json")
     first.wait_event("trial_started")
@@ -398,7 +398,7 @@ def test_a_second_run_on_a_directory_names_the_first_and_leaves_it_alone(shell: 
     assert shell.results()["counts"]["TERMINATED"] == 1
 
 
-def test_results_and_best_of_a_running_experiment_show_what_is_known(shell: Shell) -> None:
+def test_results_and_best_work_on_a_running_experiment(shell: Shell) -> None:
     gate = gated(shell, numSamples=1)
     running = shell.start("run", "experiment.yaml", "--json")
     running.wait_event("trial_started")
@@ -501,7 +501,7 @@ def test_reused_processes_run_all_trials_with_logs_of_their_own(shell: Shell) ->
 
 
 @pytest.mark.slow
-def test_a_suspended_experiment_starts_nothing_until_it_is_resumed(shell: Shell) -> None:
+def test_suspended_experiment_starts_nothing_until_resumed(shell: Shell) -> None:
     prepared(shell, suspend=True)
     done = shell.run("run", "experiment.yaml")
     assert "suspend" in done.stdout

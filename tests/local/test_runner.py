@@ -164,7 +164,7 @@ def test_every_yielded_dict_or_number_is_a_report(world: World) -> None:
     assert world.column("_metric") == [None, 2]
 
 
-def test_the_result_that_meets_a_stop_rule_is_the_last_and_finally_blocks_run(world: World) -> None:
+def test_result_that_meets_stop_rule_is_last_and_finally_runs(world: World) -> None:
     output = world.run_source(
         """
         from trialpod.tune.session import report
@@ -216,7 +216,7 @@ def test_code_that_catches_exceptions_does_not_catch_the_stop(world: World) -> N
 
 
 @pytest.mark.parametrize(("decision", "cause"), [("stop", "stopped"), ("pause", "paused")])
-def test_a_decision_at_the_horizon_ends_the_function_exactly_there(world: World, decision: Any, cause: str) -> None:
+def test_decision_at_the_horizon_ends_the_function_there(world: World, decision: Any, cause: str) -> None:
     def policy(request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
         answer.decision = decision if answer.received >= 3 else None
         answer.horizons = [Horizon("training_iteration", 3.0)]
@@ -234,7 +234,7 @@ def test_every_result_waits_when_the_horizon_says_so(world: World) -> None:
     assert [len(request.results) for request in world.server.requests if request.results] == [1] * 5
 
 
-def test_a_function_checkpoint_is_committed_and_found_by_the_next_attempt(world: World) -> None:
+def test_function_checkpoint_is_found_by_the_next_attempt(world: World) -> None:
     source = """
         import os, tempfile
         from trialpod.tune.session import report, get_checkpoint
@@ -275,7 +275,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(world: World) ->
     assert world.column("count") == [1, 2, 2]
 
 
-def test_the_working_directory_is_the_trials_and_the_old_one_is_kept(world: World) -> None:
+def test_working_directory_is_the_trials_and_is_restored(world: World) -> None:
     world.run_source(
         "import os\ndef f(config): return {'here': os.getcwd(), 'there': os.environ['TRIALPOD_ORIG_WORKING_DIR']}"
     )
@@ -348,7 +348,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_trainable_that_cannot_be_loaded_says_why_and_is_not_tried_again(world: World, case: str) -> None:
+def test_unloadable_trainable_says_why_and_is_not_retried(world: World, case: str) -> None:
     ref, message = BAD[case]
     files = {
         "mod": "def train(config): ...\nclass Plain: ...\nvalue = 3\ndef two(config, other): ...\n"
@@ -386,7 +386,7 @@ def test_what_cannot_be_reported_fails_with_what_was_wrong(world: World, body: s
     assert message in world.end.error
 
 
-def test_a_report_in_a_forked_child_is_an_error_there_and_the_trial_goes_on(world: World) -> None:
+def test_report_in_a_forked_child_raises_and_trial_continues(world: World) -> None:
     output = world.run_source(
         """
         import os
@@ -451,7 +451,7 @@ def test_class_checkpoints_come_at_the_frequency_and_at_the_end(world: World) ->
     assert [name is not None for name in world.column("checkpoint_dir_name")] == [False, True, False, True, True]
 
 
-def test_a_class_without_save_checkpoint_still_completes_with_checkpoint_at_end(world: World) -> None:
+def test_class_without_save_completes_with_checkpoint_at_end(world: World) -> None:
     output = world.run_source(
         "from trialpod.tune.trainable.trainable import Trainable\n"
         "class T(Trainable):\n    def step(self): return {'done': True}\n",
@@ -461,7 +461,7 @@ def test_a_class_without_save_checkpoint_still_completes_with_checkpoint_at_end(
     assert "does not define save_checkpoint" in output
 
 
-def test_a_paused_class_saves_a_checkpoint_that_its_next_attempt_starts_from(world: World) -> None:
+def test_paused_class_saves_checkpoint_for_next_attempt(world: World) -> None:
     def policy(request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
         answer.decision = "pause" if answer.received >= 3 else None
         return answer
@@ -502,7 +502,7 @@ def test_a_reused_process_resets_the_object_or_makes_a_new_one(world: World) -> 
 # What the network does.
 
 
-def test_results_arrive_exactly_once_through_drops_losses_and_errors(world: World) -> None:
+def test_results_arrive_exactly_once_despite_faults(world: World) -> None:
     world.server.faults.extend(["drop", "lose", 503, None, "lose", "drop", 500] * 3)
     world.server.policy = lambda request, answer: msgspec.structs.replace(
         answer, horizons=[Horizon("training_iteration", answer.received + 7.0)]
@@ -550,7 +550,7 @@ def test_a_superseded_attempt_leaves_without_a_word(world: World) -> None:
     assert world.server.ends == []
 
 
-def test_a_superseded_attempt_leaves_even_in_the_middle_of_a_long_step(world: World) -> None:
+def test_superseded_attempt_leaves_in_mid_step(world: World) -> None:
     world.server.policy = lambda request, answer: ReportAnswer(superseded=True)
     world.run(
         world.assignment("import threading\ndef f(config): threading.Event().wait()", heartbeat_s=0.05), status=1
@@ -563,7 +563,7 @@ def test_a_refused_attempt_ends_with_the_servers_words(world: World) -> None:
     assert "scripted 403" in output
 
 
-def test_heartbeats_carry_a_stop_to_a_trial_that_has_not_reported_yet(world: World) -> None:
+def test_heartbeat_stops_a_trial_before_its_first_report(world: World) -> None:
     beats: list[int] = []
 
     def policy(request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
@@ -607,7 +607,7 @@ def _terminate_when(world: World, process: subprocess.Popen[str], count: int) ->
     return output
 
 
-def test_a_process_that_is_taken_away_while_it_asks_for_work_dies_of_it(world: World) -> None:
+def test_sigterm_while_asking_for_work_ends_the_process(world: World) -> None:
     world.server.gives.clear()
     process = world.start(world.assignment(LOOP))
     try:
@@ -632,7 +632,7 @@ def test_a_preempted_class_finishes_its_step_and_loses_none(world: World) -> Non
     assert world.server.checkpoints[-1].iteration == world.column("count")[-1]
 
 
-def test_a_preempted_function_is_told_and_its_next_checkpoint_is_the_last(world: World) -> None:
+def test_preempted_function_saves_one_last_checkpoint(world: World) -> None:
     process = world.start(
         world.assignment(
             """
@@ -656,7 +656,7 @@ def test_a_preempted_function_is_told_and_its_next_checkpoint_is_the_last(world:
     assert world.server.results[-2]["pre"] is True
 
 
-def test_code_that_reaches_no_boundary_in_time_is_ended_as_preempted(world: World) -> None:
+def test_code_without_boundary_in_time_ends_as_preempted(world: World) -> None:
     process = world.start(
         world.assignment(
             "import threading\nfrom trialpod.tune.session import report\n"
@@ -723,7 +723,7 @@ def test_parameters_of_the_users_own_types_arrive_as_they_were(world: World) -> 
     assert os.path.isdir(world.trial_dir)
 
 
-def test_an_unused_checkpoint_record_of_a_missing_directory_does_not_stop_a_start(world: World) -> None:
+def test_unused_record_of_missing_checkpoint_is_ignored(world: World) -> None:
     gone = CheckpointInfo(
         name="checkpoint_000000", index=0, iteration=9, metrics={"training_iteration": 9}, attempt=1
     )

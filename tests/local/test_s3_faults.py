@@ -86,7 +86,7 @@ def same(storage: S3Storage, key: str, local: Path) -> bool:
     )
 
 
-def test_an_upload_survives_the_server_being_killed_and_started_again(server: MinioServer, large: Path) -> None:
+def test_upload_survives_server_kill_and_restart(server: MinioServer, large: Path) -> None:
     waits = Waits(server.start)
     with CuttingProxy(server.port, after=12 * MEBIBYTE, then=server.kill) as proxy:
         storage = reach(server, endpoint=proxy.endpoint, sleep=waits)
@@ -112,7 +112,7 @@ def test_a_download_survives_a_connection_that_is_cut(server: MinioServer, large
         assert proxy.cuts == 1
 
 
-def test_a_server_that_asks_to_slow_down_is_asked_less_and_less_often(server: MinioServer) -> None:
+def test_slow_down_is_answered_with_backoff(server: MinioServer) -> None:
     left = [4]
 
     def rule(method: str, target: str, forward: Callable[[], object]) -> tuple[int, str] | None:
@@ -127,7 +127,7 @@ def test_a_server_that_asks_to_slow_down_is_asked_less_and_less_often(server: Mi
     assert reach(server).read("slow") == b"x"
 
 
-def test_a_server_that_stays_unable_is_given_up_after_the_time_allowed(server: MinioServer) -> None:
+def test_unavailable_server_is_given_up_after_the_timeout(server: MinioServer) -> None:
     with AnsweringProxy(server.endpoint, lambda method, target, forward: (503, "SlowDown")) as proxy:
         storage = reach(server, endpoint=proxy.endpoint, retry_s=1.0)
         with pytest.raises(StorageUnavailableError, match=r"cannot write s3://faults/x: .*SlowDown"):
@@ -168,7 +168,7 @@ def test_lost_answer_to_completed_upload_is_no_error(server: MinioServer, large:
         assert same(storage, "lost-parts", large)
 
 
-def test_a_lost_answer_to_a_replacement_is_not_taken_for_a_change_by_another(server: MinioServer) -> None:
+def test_lost_answer_to_replacement_is_no_conflict(server: MinioServer) -> None:
     lost: list[str] = []
 
     def rule(method: str, target: str, forward: Callable[[], object]) -> tuple[int, str] | None:
@@ -188,7 +188,7 @@ def test_a_lost_answer_to_a_replacement_is_not_taken_for_a_change_by_another(ser
             storage.write_if("replaced", b"three", version)
 
 
-def test_a_server_that_knows_no_condition_is_told_from_one_that_fails(server: MinioServer) -> None:
+def test_missing_conditional_writes_differ_from_failure(server: MinioServer) -> None:
     version = reach(server).write_if("unconditional", b"one", None)
     with AnsweringProxy(server.endpoint, lambda method, target, forward: (501, "NotImplemented")) as proxy:
         with pytest.raises(ConditionalWriteUnsupportedError, match="If-Match"):
@@ -213,9 +213,7 @@ def test_a_race_lost_behind_a_fault_is_still_lost(server: MinioServer) -> None:
     assert reach(server).read("contested") == b"other"
 
 
-def test_bytes_damaged_on_the_way_are_refused_by_the_server_and_sent_again(
-    server: MinioServer, tmp_path: Path
-) -> None:
+def test_damaged_bytes_are_refused_and_sent_again(server: MinioServer, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"a" * 1000)
     waits = Waits()
@@ -260,7 +258,7 @@ def test_a_clock_that_is_hours_off_is_noticed_and_made_up_for(
     assert [record.message for record in caplog.records if "set both by NTP" in record.message]
 
 
-def test_a_clock_that_cannot_be_made_up_for_is_an_error_with_the_remedy(server: MinioServer) -> None:
+def test_uncorrectable_clock_skew_is_an_error_with_remedy(server: MinioServer) -> None:
     with AnsweringProxy(server.endpoint, lambda method, target, forward: (403, "RequestTimeTooSkewed")) as proxy:
         storage = reach(server, endpoint=proxy.endpoint, retry_s=0.5)
         with pytest.raises(StorageUnavailableError, match=r"clock.*set both by NTP"):
@@ -291,7 +289,7 @@ def test_an_object_replaced_while_it_is_fetched_is_not_mixed(server: MinioServer
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")
-def test_a_full_disk_of_the_server_is_named_and_survived_once_it_has_space(tmp_path: Path, large: Path) -> None:
+def test_full_server_disk_is_named_and_survived(tmp_path: Path, large: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     mount(data, "size=24m")

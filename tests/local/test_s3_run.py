@@ -172,9 +172,7 @@ def test_kill_9_and_a_lost_disk_lose_nothing_that_the_bucket_has(work: Shell, se
     assert all(one.verified and one.problem is None for one in listed(f"{uri}/exp", verify=True))
 
 
-def test_an_attempt_of_a_lost_machine_that_the_bucket_does_not_know_of_is_no_failure(
-    work: Shell, server: MinioServer
-) -> None:
+def test_lost_attempt_unknown_to_bucket_is_no_failure(work: Shell, server: MinioServer) -> None:
     uri = "s3://runs/ahead"
     server.storage(uri)
     work.manifest(numSamples=1, failurePolicy={"maxFailures": 0})
@@ -201,9 +199,7 @@ def test_an_attempt_of_a_lost_machine_that_the_bucket_does_not_know_of_is_no_fai
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
-def test_a_run_that_ends_while_it_waits_to_copy_the_rest_is_gone_on_with(
-    work: Shell, server: MinioServer, how: str
-) -> None:
+def test_run_killed_during_final_copy_resumes(work: Shell, server: MinioServer, how: str) -> None:
     """Its last snapshot has replaced records of which the bucket has a part only."""
     uri = f"s3://runs/rest-{how}"
     server.storage(uri)
@@ -270,7 +266,7 @@ def test_of_two_runs_of_one_experiment_the_second_is_refused(work: Shell, server
 
 
 @pytest.mark.slow
-def test_a_uri_that_names_its_server_is_read_without_the_variable(
+def test_uri_with_endpoint_is_read_without_the_variable(
     work: Shell, server: MinioServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.storage("s3://named/by-uri")
@@ -333,7 +329,7 @@ def test_a_store_that_is_away_for_a_while_stops_nothing(work: Shell, server: Min
     assert [(one.info.index, one.problem) for one in found] == [(index, None) for index in range(6)]
 
 
-def test_a_tuner_whose_first_run_ended_before_anything_was_copied_goes_on(work: Shell, server: MinioServer) -> None:
+def test_tuner_resumes_when_nothing_was_copied(work: Shell, server: MinioServer) -> None:
     open_gate(work)
     uri = "s3://tuners/at-once"
     storage = server.storage(uri)
@@ -362,7 +358,7 @@ else:
 
 
 @pytest.mark.slow
-def test_a_tuner_keeps_its_experiment_in_a_bucket_and_is_restored_elsewhere(work: Shell, server: MinioServer) -> None:
+def test_tuner_in_a_bucket_is_restored_elsewhere(work: Shell, server: MinioServer) -> None:
     open_gate(work)
     uri = "s3://tuners/some/prefix"
     server.storage(uri)
@@ -443,9 +439,7 @@ def test_run_gives_a_script_its_bucket(work: Shell, server: MinioServer) -> None
     work.assert_whole(f"{uri}/search")
 
 
-def test_what_a_killed_trial_leaves_in_the_temporary_folder_goes_with_the_run(
-    work: Shell, server: MinioServer
-) -> None:
+def test_temporary_files_of_killed_trials_are_removed(work: Shell, server: MinioServer) -> None:
     server.storage("s3://runs/left")
     with tempfile.TemporaryDirectory(prefix="tp") as temporary:  # a short path: it holds a socket
         work.env["TMPDIR"] = temporary

@@ -75,7 +75,7 @@ def round_trip(storage: S3Storage, large: Path) -> None:
 
 @pytest.mark.parametrize("addressing", ["path", "virtual"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_everything_works_over_http_and_https_with_both_styles_of_address(
+def test_http_and_https_work_with_both_address_styles(
     server: MinioServer, secure: MinioServer, large: Path, tmp_path: Path, scheme: str, addressing: str
 ) -> None:
     if scheme == "http" and addressing == "virtual":
@@ -127,7 +127,7 @@ def test_a_folder_is_found_behind_names_that_sort_between(storage: S3Storage) ->
     assert storage.exists("trial")
 
 
-def test_names_with_spaces_signs_and_letters_of_any_language_work(storage: S3Storage) -> None:
+def test_keys_with_spaces_signs_and_unicode_work(storage: S3Storage) -> None:
     names = ["a b", "a+b", "a%20b", "a&b<c>'\"", "größe=0.1,ü", "日本", "x/~-_.!*()", "q?x=1#y"]
     for name in names:
         storage.write(name, name.encode())
@@ -248,7 +248,7 @@ def test_of_many_who_replace_one_version_one_wins(server: MinioServer) -> None:
     assert [storages[0].read("key")] == [bytes([index]) for index in won]
 
 
-def test_keys_come_from_the_environment_a_file_or_a_mounted_secret(server: MinioServer, tmp_path: Path) -> None:
+def test_keys_come_from_environment_file_or_secret(server: MinioServer, tmp_path: Path) -> None:
     with environment_keys():
         open_storage("s3://sources/x", server.options()).write("environment", b"")
     file = tmp_path / "credentials"
@@ -263,7 +263,7 @@ def test_keys_come_from_the_environment_a_file_or_a_mounted_secret(server: Minio
     assert opened.list() == ["environment", "file", "secret"]
 
 
-def test_a_secret_that_is_exchanged_while_running_is_used_at_once(tmp_path: Path) -> None:
+def test_secret_rotated_at_run_time_is_used_at_once(tmp_path: Path) -> None:
     """As the kubelet does it: `..data` is a link to a folder, and is replaced by a rename."""
     mount = tmp_path / "mount"
 
@@ -304,7 +304,7 @@ def test_a_missing_bucket_is_an_error_with_the_remedy_or_is_made(server: MinioSe
     server.storage("s3://not-yet/x", create_bucket=False)
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused_with_the_remedy(secure: MinioServer) -> None:
+def test_unknown_certificate_authority_is_refused(secure: MinioServer) -> None:
     with pytest.raises(StorageError, match=r"is not trusted.*AWS_CA_BUNDLE"):
         secure.storage("s3://tests", ca_file="")
 
@@ -356,7 +356,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(grown) < 40 * 1024  # kB
 
 
-def test_a_program_that_keeps_its_files_in_a_folder_does_not_load_the_client(tmp_path: Path) -> None:
+def test_folder_storage_does_not_import_the_client(tmp_path: Path) -> None:
     code = f"""
 import sys
 from trialpod.storage.registry import open_storage

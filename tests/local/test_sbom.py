@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.local, pytest.mark.slow, pytest.mark.once]
 
 
-def test_the_list_names_every_requirement_with_version_and_licence() -> None:
+def test_every_requirement_has_version_and_licence() -> None:
     made = subprocess.run([ROOT / "tools" / "make_sbom"], capture_output=True, text=True, check=False, timeout=300)
     assert made.returncode == 0, made.stderr
     listed = {

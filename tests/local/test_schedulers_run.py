@@ -148,7 +148,7 @@ def check_policies(shell: Shell, found: list[Trial], exploits: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [CLASS, CLASS + IN_PLACE, FUNCTION], ids=["class", "in place", "function"])
-def test_a_population_larger_than_its_places_takes_turns_and_copies(shell: Shell, kind: str) -> None:
+def test_population_larger_than_slots_takes_turns(shell: Shell, kind: str) -> None:
     found = run(shell, kind + PBT % False)
     exploits = check_every_score(shell, found, 12)
     assert exploits > 0
@@ -216,7 +216,7 @@ def test_hyperband_is_killed_in_the_middle_and_goes_on(shell: Shell) -> None:
     check_hyperband(shell, run_with_a_kill(shell, CLASS + HYPERBAND % 3, 4))
 
 
-def test_hyperband_for_bohb_tells_its_searcher_of_pauses_and_budgets(shell: Shell) -> None:
+def test_hyperband_for_bohb_tells_searcher_of_pauses(shell: Shell) -> None:
     searcher = """
 from trialpod.tune.search import Searcher
 class Listening(Searcher):

@@ -132,7 +132,7 @@ def test_a_store_that_makes_no_keys_says_why(server: MinioServer) -> None:
         assume_role(away, server.keys.now, session_policy(MINE), duration_s=900)
 
 
-def test_certificates_come_with_the_options_where_nothing_is_mounted(tmp_path: Path) -> None:
+def test_certificates_come_with_options_when_not_mounted(tmp_path: Path) -> None:
     authority = Ca(tmp_path / "ca", ("localhost",))
     with MinioServer(tmp_path, ca=authority) as tls:
         tls.storage("s3://tune/team")

@@ -87,7 +87,7 @@ def kill_after(process, acknowledgements, size):
     return said
 
 
-def test_no_acknowledged_record_is_lost_or_doubled_when_the_writer_is_killed(tmp_path):
+def test_no_acknowledged_record_is_lost_or_doubled_by_kill(tmp_path):
     random_source = random.Random(7)
     acknowledged = 0
     for _ in range(30):
@@ -105,7 +105,7 @@ def test_no_acknowledged_record_is_lost_or_doubled_when_the_writer_is_killed(tmp
         assert reader.position in (acknowledged, acknowledged + 1)
 
 
-def test_every_checkpoint_of_a_killed_writer_is_whole_or_not_there(tmp_path):
+def test_killed_writer_leaves_whole_checkpoints_or_none(tmp_path):
     random_source = random.Random(11)
     committed: set[int] = set()
     for _ in range(12):
@@ -131,7 +131,7 @@ def test_every_checkpoint_of_a_killed_writer_is_whole_or_not_there(tmp_path):
         committed = found
 
 
-def test_a_lock_is_held_until_the_last_child_that_inherited_it_ends(tmp_path):
+def test_lock_is_held_until_last_inheriting_child_ends(tmp_path):
     parent = start(LOCK_PARENT, tmp_path, stdin=subprocess.PIPE)
     with parent.stdout, parent.stdin:
         child = int(parent.stdout.readline())
@@ -167,7 +167,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_leaves_no_half_checkpoint_and_says_how_much_is_missing(small_disk, tmp_path):
+def test_full_disk_leaves_no_half_checkpoint_and_says_size(small_disk, tmp_path):
     store = open_checkpoints(DirectoryStorage(small_disk / "trial"))
     source = tmp_path / "source"
     source.mkdir()
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_says_how_much_is_missing(smal
     assert store.commit(1, iteration=2, metrics={}, attempt=1, time=0.0).index == 1
 
 
-def test_a_full_disk_leaves_the_journal_usable_once_there_is_space(small_disk):
+def test_full_disk_leaves_the_journal_usable(small_disk):
     journal = Journal.open(small_disk / "journal")
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 1_500_000)

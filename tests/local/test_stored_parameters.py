@@ -11,7 +11,7 @@ from command_shell import Shell
 pytestmark = pytest.mark.local
 
 
-def test_arrays_are_stored_once_and_an_experiment_goes_on_with_others(shell: Shell) -> None:
+def test_arrays_are_stored_once_and_resume_accepts_others(shell: Shell) -> None:
     shell.write(
         "script.py",
         """

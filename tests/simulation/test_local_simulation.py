@@ -64,7 +64,7 @@ def test_every_rule_holds_on_a_machine_in_many_runs(part: int) -> None:
         ),
     ],
 )
-def test_what_went_wrong_once_on_a_machine_with_these_faults_does_not_again(seed: int, faults: list[Fault]) -> None:
+def test_known_local_violations_stay_fixed(seed: int, faults: list[Fault]) -> None:
     holds(local_plan_of(seed).with_faults(tuple(faults)))
 
 

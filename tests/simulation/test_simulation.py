@@ -135,16 +135,16 @@ def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, faults: 
         pytest.param(25, id="an experiment whose place was taken was written for as long as it was refused"),
     ],
 )
-def test_what_went_wrong_once_with_several_namespaces_does_not_again(seed: int) -> None:
+def test_known_multi_namespace_violations_stay_fixed(seed: int) -> None:
     holds(plan_of(seed))
 
 
-def test_an_operator_whose_clock_is_ahead_waits_for_the_pods_of_what_it_deletes() -> None:
+def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
     faults = (Fault("operator clock jumps", 8.92, 4.418, 0.3881), Fault("experiment deleted", 16.904, 0.152, 0.0326))
     holds(plan_of(1795366181).with_faults(faults))
 
 
-def test_an_operator_that_has_just_begun_waits_for_the_pods_of_what_it_deletes() -> None:
+def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
     holds(plan_of(21124))
 
 
@@ -181,7 +181,7 @@ def test_a_plan_is_read_back_as_it_was_written() -> None:
         assert plan_from_text(plan_of(seed).text()) == plan_of(seed)
 
 
-def test_a_plan_with_one_experiment_is_read_as_it_was_written_once() -> None:
+def test_single_experiment_plan_round_trips() -> None:
     plan = plain_plan_of(3)
     values = json.loads(plan.text())
     (experiment,) = values.pop("experiments")

@@ -73,7 +73,7 @@ def test_every_value_is_in_the_schema_and_so_is_its_type(path: tuple[str, ...], 
         assert not set(kinds.split()).isdisjoint(types)
 
 
-def test_the_schema_knows_no_value_that_is_not_there_and_refuses_unknown_ones() -> None:
+def test_schema_matches_values_and_refuses_unknown_ones() -> None:
     def visit(schema: dict[str, Any], values: dict[str, Any]) -> None:
         if "properties" in schema:
             assert schema["additionalProperties"] is False
@@ -92,7 +92,7 @@ def test_templates_use_values_that_exist_and_every_value_is_used() -> None:
     assert {path.partition(".")[0] for path in used} == set(VALUES)
 
 
-def test_the_operator_has_no_wildcard_and_sees_no_list_of_secrets() -> None:
+def test_operator_has_no_wildcard_and_lists_no_secrets() -> None:
     for text in TEMPLATES.values():
         assert not re.search(r"(apiGroups|resources|verbs):.*\*", text)
     secrets = [rule for rule in RULES if "secrets" in rule["resources"]]
@@ -102,7 +102,7 @@ def test_the_operator_has_no_wildcard_and_sees_no_list_of_secrets() -> None:
     assert not any("exec" in resource or "attach" in resource for rule in RULES for resource in rule["resources"])
 
 
-def test_the_rights_are_those_of_the_names_that_the_operator_uses() -> None:
+def test_rights_are_those_of_the_names_in_use() -> None:
     named = {name for rule in RULES for name in rule.get("resourceNames", [])}
     assert named == {names.CA_CONFIG_MAP}
     ours = {
@@ -114,7 +114,7 @@ def test_the_rights_are_those_of_the_names_that_the_operator_uses() -> None:
     assert ours == {names.EXPERIMENTS, names.TRIALS}
 
 
-def test_in_its_own_namespace_the_operator_has_its_secret_and_its_lease() -> None:
+def test_own_namespace_has_rights_to_secret_and_lease() -> None:
     named = {name: rule["verbs"] for rule in rules("ownRules") for name in rule.get("resourceNames", [])}
     assert named == {certificates.SECRET: ["get", "update"], operator.LEASE_NAME: ["get", "update"]}
     assert f"{lease.ACTIVE_LABEL}: " in TEMPLATES["service.yaml"]
@@ -136,7 +136,7 @@ def rights_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return tool
 
 
-def test_the_tables_and_the_list_of_rights_are_those_of_the_chart() -> None:
+def test_rights_tables_and_list_match_the_chart() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools/make_rights", "--check"], capture_output=True, text=True, check=False
     )
@@ -146,7 +146,7 @@ def test_the_tables_and_the_list_of_rights_are_those_of_the_chart() -> None:
     )
 
 
-def test_a_new_right_gets_into_the_list_only_when_the_changelog_names_it(
+def test_new_right_needs_a_changelog_entry(
     rights_tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tool = rights_tool
@@ -173,7 +173,7 @@ def test_network_policy_and_trials_agree_on_the_label_of_a_trial() -> None:
     assert names.STORAGE_FINALIZER in (CHART / "README.md").read_text()
 
 
-def test_the_test_of_the_chart_runs_with_the_standard_library_alone() -> None:
+def test_chart_test_uses_the_standard_library_only() -> None:
     text = (CHART / "files/check.py").read_text()
     assert "{{" not in text
     imported = set(re.findall(r"^import (\w+)", text, re.MULTILINE))

@@ -64,7 +64,7 @@ def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
     assert ("Service", "tp-trialpod-metrics") not in render({})
 
 
-def test_the_service_monitor_finds_the_service_and_that_the_operators_metrics() -> None:
+def test_service_monitor_selects_service_and_metrics() -> None:
     documents = render(EVERYTHING | {"metrics.serviceMonitor.labels": {"release": "prometheus"}})
     monitor, service = documents["ServiceMonitor", "tp-trialpod"], documents["Service", "tp-trialpod-metrics"]
     wanted = monitor["spec"]["selector"]["matchLabels"]
@@ -105,7 +105,7 @@ def test_every_alert_is_explained_where_its_link_goes() -> None:
     assert not any("runbook_url" in alert["annotations"] for alert in without)
 
 
-def test_alerts_look_at_this_release_alone_and_their_brackets_close() -> None:
+def test_alerts_select_this_release_and_parse() -> None:
     for alert in rules(EVERYTHING):
         expression = alert["expr"]
         assert 'job="tp-trialpod-metrics"' in expression
@@ -130,7 +130,7 @@ def test_how_long_trials_may_wait_is_a_value() -> None:
     assert alerts["TrialpodTrialsPending"].endswith(" > 300")
 
 
-def test_network_policies_let_prometheus_in_when_there_are_metrics() -> None:
+def test_network_policies_admit_prometheus_with_metrics() -> None:
     def ports(values: dict[str, Any]) -> list[tuple[str, Any]]:
         policy = render({"networkPolicy.enabled": True} | values)["NetworkPolicy", "tp-trialpod"]
         return [(rule["ports"][0]["port"], rule.get("from")) for rule in policy["spec"]["ingress"]]
@@ -158,7 +158,7 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], fault: str)
 
 
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
-def test_the_panels_of_a_dashboard_have_places_of_their_own_and_known_variables(board: Document) -> None:
+def test_dashboard_panels_do_not_overlap_and_use_variables(board: Document) -> None:
     taken: set[tuple[int, int]] = set()
     variables = {each["name"] for each in board["templating"]["list"]} | {"__rate_interval", "__range"}
     for panel in board["panels"]:
@@ -252,7 +252,7 @@ def test_alerts_fire_for_what_they_are_made_for_and_not_before(tmp_path: Path) -
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-def test_prometheus_takes_the_expressions_of_the_dashboards_and_of_the_documentation(tmp_path: Path) -> None:
+def test_prometheus_accepts_dashboard_and_doc_expressions(tmp_path: Path) -> None:
     concrete = {"__rate_interval": "5m", "__range": "6h", "job": "x", "namespace": ".*", "experiment": ".*"}
     expressions = [
         re.sub(r"\$(\w+)", lambda match: concrete.get(match[1], "namespace"), target["expr"])

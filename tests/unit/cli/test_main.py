@@ -38,7 +38,7 @@ def _command(run: Callable[[Namespace], int]) -> Command:
     return Command("fake", "Does nothing", configure, run)
 
 
-def test_the_chosen_command_gets_its_arguments_and_gives_the_status(fake: types.ModuleType) -> None:
+def test_chosen_command_gets_arguments_and_gives_status(fake: types.ModuleType) -> None:
     def run(arguments: Namespace) -> int:
         return int(arguments.number)
 

@@ -59,7 +59,7 @@ def test_a_write_whose_answer_was_lost_is_what_counts() -> None:
     virtual_time.run(test)
 
 
-def test_a_start_waits_for_an_api_server_that_is_away_and_ends_when_it_refuses() -> None:
+def test_start_waits_for_absent_api_and_ends_on_refusal() -> None:
     async def test() -> None:
         api, clock = FakeApi(), Clock()
         waiting, kube = authority(api, clock)
@@ -78,7 +78,7 @@ def test_a_start_waits_for_an_api_server_that_is_away_and_ends_when_it_refuses()
     virtual_time.run(test)
 
 
-def test_over_ten_years_every_certificate_is_signed_by_the_bundle() -> None:
+def test_every_certificate_in_ten_years_is_in_the_bundle() -> None:
     async def test() -> None:
         api, clock = FakeApi(), Clock()
         own, _ = authority(api, clock)

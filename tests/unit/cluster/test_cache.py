@@ -45,7 +45,7 @@ def test_the_status_of_a_trial_that_has_ended_can_be_read() -> None:
     assert (found["metadata"]["uid"], found["metadata"]["generation"]) == ("uid-3", 1)
 
 
-def test_an_older_state_does_not_replace_that_of_an_ended_trial_and_a_newer_one_does() -> None:
+def test_only_a_newer_state_replaces_an_ended_trial() -> None:
     seen = ObjectCache()
     seen.update_trial(trial(state="ERROR", version=5), deleted=False)
     seen.update_trial(trial(state="RUNNING", version=4), deleted=False)
@@ -58,7 +58,7 @@ def test_an_older_state_does_not_replace_that_of_an_ended_trial_and_a_newer_one_
     assert found["status"]["state"] == "PENDING"
 
 
-def test_the_news_of_an_end_of_an_earlier_trial_of_that_name_changes_nothing() -> None:
+def test_end_of_an_earlier_trial_of_that_name_is_ignored() -> None:
     seen = ObjectCache()
     seen.update_trial(trial(state="TERMINATED", uid="new"), deleted=False)
     seen.update_trial(trial(uid="old"), deleted=True)
@@ -69,7 +69,7 @@ def test_the_news_of_an_end_of_an_earlier_trial_of_that_name_changes_nothing() -
     assert found["metadata"]["uid"] == "new"
 
 
-def test_a_trial_that_is_to_stop_is_listed_until_it_is_gone_or_no_longer_is() -> None:
+def test_stopping_trial_is_listed_until_gone_or_kept() -> None:
     seen = ObjectCache()
     seen.update_trial(trial(1), deleted=False)
     seen.update_trial(trial(2, stop=True), deleted=False)

@@ -80,7 +80,7 @@ def trusts(folder: Path, ca: bytes, server: Rotation, host: str = "127.0.0.1") -
         loop.close()
 
 
-def test_an_empty_secret_gets_an_authority_and_a_server_certificate_that_the_runner_trusts(tmp_path: Path) -> None:
+def test_empty_secret_gets_ca_and_certificate_for_runner(tmp_path: Path) -> None:
     made = plan_rotation({}, NAMES, NOW)
     assert made.reasons == (
         "created a certificate authority",
@@ -116,7 +116,7 @@ def test_another_name_and_another_authority_are_not_trusted(tmp_path: Path) -> N
     assert not trusts(tmp_path, made.data[BUNDLE], other)
 
 
-def test_the_server_certificate_is_renewed_at_two_thirds_of_its_life() -> None:
+def test_certificate_is_renewed_at_two_thirds_of_its_life() -> None:
     made = plan_rotation({}, NAMES, NOW)
     assert not plan_rotation(made.data, NAMES, NOW + 59 * DAY).changed
     renewed = plan_rotation(made.data, NAMES, NOW + 60 * DAY + 2)

@@ -46,7 +46,7 @@ def test_experiments_are_valid(block: str) -> None:
     assert [str(problem) for problem in check_text(block, "gitops.md").problems] == []
 
 
-def test_the_health_script_of_the_documentation_is_the_one_of_the_chart_for_both_kinds() -> None:
+def test_documented_health_scripts_are_those_of_the_chart() -> None:
     (config,) = of_kind("ConfigMap")
     prefix = f"resource.customizations.health.{names.GROUP}_"
     kinds = (names.EXPERIMENT_KIND, names.TRIAL_KIND)
@@ -81,7 +81,7 @@ def test_argo_applies_at_the_server_and_ignores_no_difference() -> None:
         assert "ignoreDifferences" not in application["spec"]
 
 
-def test_what_marks_an_object_as_managed_by_a_tool_is_not_handed_on_to_trials() -> None:
+def test_tool_ownership_marks_are_not_copied_to_trials() -> None:
     marks = {
         "app.kubernetes.io/instance": "experiments",
         "argocd.argoproj.io/instance": "experiments",

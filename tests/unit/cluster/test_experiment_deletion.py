@@ -66,7 +66,7 @@ def test_a_change_of_mind_about_the_data_counts(play: Play) -> None:
     play(scenario)
 
 
-def test_a_storage_that_does_not_answer_is_tried_again_and_given_up_at_last(play: Play) -> None:
+def test_silent_storage_is_retried_and_finally_given_up(play: Play) -> None:
     async def scenario(world: World) -> None:
         await begun(world)
         world.storage.before = unavailable

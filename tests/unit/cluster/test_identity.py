@@ -129,7 +129,7 @@ def test_a_yes_is_never_believed_longer_than_the_token_is_valid() -> None:
         (token(nbf=NOW + 3600), "not valid yet"),
     ],
 )
-def test_what_cannot_be_a_valid_token_never_reaches_the_api_server(authorization: bytes | None, words: str) -> None:
+def test_malformed_token_never_reaches_the_api_server(authorization: bytes | None, words: str) -> None:
     api = ApiServer()
     with pytest.raises(NotAuthenticatedError, match=words):
         run(api.reviewer().identify(authorization))
@@ -176,7 +176,7 @@ def test_a_no_is_believed_for_a_short_time_only() -> None:
     assert run(reviewer.identify(token())) == POD
 
 
-def test_memory_for_refused_tokens_is_bounded_and_apart_from_the_good_ones() -> None:
+def test_refused_tokens_use_bounded_memory_of_their_own() -> None:
     api = ApiServer()
     reviewer = api.reviewer(size=2)
     run(reviewer.identify(token()))
@@ -190,7 +190,7 @@ def test_memory_for_refused_tokens_is_bounded_and_apart_from_the_good_ones() -> 
     assert len(api.asked) == 7
 
 
-def test_an_api_server_that_does_not_answer_is_no_refusal_and_is_asked_again() -> None:
+def test_silent_api_server_is_no_refusal_and_is_retried() -> None:
     api = ApiServer()
     api.answer = ConnectionError("connection refused")
     reviewer = api.reviewer()
@@ -200,7 +200,7 @@ def test_an_api_server_that_does_not_answer_is_no_refusal_and_is_asked_again() -
     assert run(reviewer.identify(token())) == POD
 
 
-def test_who_was_known_stays_known_while_the_api_server_is_away_until_the_token_expires() -> None:
+def test_known_caller_stays_known_during_api_outage() -> None:
     api = ApiServer()
     reviewer = api.reviewer()
 
@@ -236,7 +236,7 @@ def test_a_review_that_hangs_ends_with_its_timeout() -> None:
     asyncio.run(work())
 
 
-def test_many_requests_with_one_token_ask_once_and_one_that_leaves_ends_nothing() -> None:
+def test_concurrent_requests_of_a_token_share_one_review() -> None:
     api = ApiServer()
 
     async def work() -> None:
@@ -270,7 +270,7 @@ def test_unknown_tokens_reach_the_api_server_at_a_bounded_rate() -> None:
     assert len(api.asked) == 3
 
 
-def test_when_all_pods_come_back_at_once_some_wait_and_the_others_are_told_to_come_one_after_the_other() -> None:
+def test_burst_of_pods_gets_staggered_retry_after() -> None:
     api = ApiServer()
     tokens = [token(jti=number) for number in range(1000)]
 

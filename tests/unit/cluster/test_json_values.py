@@ -31,7 +31,7 @@ def test_what_is_json_stays_as_it_is(value: Any) -> None:
     assert json_safe(once) == once
 
 
-def test_what_fits_is_whole_and_what_does_not_says_how_much_is_missing() -> None:
+def test_oversized_value_says_how_much_is_missing() -> None:
     assert bounded({"a": 1, "b": "x"}, 100) == {"a": 1, "b": "x"}
     cut = bounded({f"k{index}": "v" * 50 for index in range(10)}, 200)
     assert cut["..."] == f"{10 - (len(cut) - 1)} more are left out"

@@ -175,7 +175,7 @@ def test_no_secret_is_in_any_object_request_event_log_or_file(
         ),
     ],
 )
-def test_a_store_that_makes_no_keys_stalls_the_experiment_with_its_words_and_a_remedy(
+def test_store_without_sts_stalls_with_message_and_remedy(
     play: Play, store: Store, error: StsRefusedError, advice: str
 ) -> None:
     async def scenario(world: World) -> None:
@@ -192,7 +192,7 @@ def test_a_store_that_makes_no_keys_stalls_the_experiment_with_its_words_and_a_r
     play(scenario)
 
 
-def test_a_store_that_makes_no_keys_any_more_is_told_while_trials_run(play: Play, store: Store) -> None:
+def test_store_that_stops_issuing_is_reported_at_run_time(play: Play, store: Store) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 60
         await world.apply(storage=STORAGE)
@@ -211,7 +211,7 @@ def test_a_store_that_makes_no_keys_any_more_is_told_while_trials_run(play: Play
     play(scenario)
 
 
-def test_without_scoped_credentials_pods_mount_the_secret_and_are_given_nothing(play: Play, store: Store) -> None:
+def test_unscoped_pods_mount_the_secret_and_get_no_keys(play: Play, store: Store) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply(storage={"uri": "s3://bucket/runs", "credentialsSecret": "keys"})
@@ -251,7 +251,7 @@ def test_a_caller_without_an_identity_is_given_no_keys(play: Play) -> None:
     play(scenario)
 
 
-def test_keys_of_the_operators_own_open_a_prefix_for_each_namespace(play: Play, store: Store, tmp_path: Path) -> None:
+def test_operators_keys_open_a_prefix_per_namespace(play: Play, store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "AWS_ACCESS_KEY_ID").write_text("own")

@@ -39,7 +39,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_burst_of_tokens_holds_up_no_pod_and_nothing_holds_up_the_lease() -> None:
+def test_token_burst_delays_no_pod_and_never_the_lease() -> None:
     async def test() -> None:
         client = Client()
         kube = Kube(client)

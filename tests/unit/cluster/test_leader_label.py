@@ -99,7 +99,7 @@ def test_a_standby_is_ready_only_where_several_are_wanted(standby: bool) -> None
     asyncio.run(test())
 
 
-def test_an_operator_that_may_not_act_sends_nothing_that_changes_anything() -> None:
+def test_inactive_operator_sends_no_write() -> None:
     async def test() -> None:
         client: Any = SimpleNamespace(user_agent="test")  # it cannot send anything, and is not asked to
         kube = Kube(client)

@@ -89,7 +89,7 @@ def test_a_lease_that_is_released_is_free_at_once() -> None:
     virtual_time.run(test)
 
 
-def test_the_same_pod_started_anew_takes_its_own_lease_back_at_once() -> None:
+def test_restarted_pod_regains_its_own_lease_at_once() -> None:
     async def test() -> None:
         api = FakeApi()
         first, _ = contender(api, "one")
@@ -118,7 +118,7 @@ def test_a_lease_that_another_has_taken_is_lost() -> None:
     virtual_time.run(test)
 
 
-def test_a_holder_that_cannot_renew_gives_up_before_another_may_begin() -> None:
+def test_holder_that_cannot_renew_stops_before_takeover() -> None:
     async def test() -> None:
         api = FakeApi()
         first, kube = contender(api, "one")
@@ -138,7 +138,7 @@ def test_a_holder_that_cannot_renew_gives_up_before_another_may_begin() -> None:
     virtual_time.run(test)
 
 
-def test_a_holder_that_is_alone_outlasts_the_server_and_changes_nothing_meanwhile(
+def test_sole_holder_outlasts_server_without_writing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test() -> None:
@@ -165,7 +165,7 @@ def test_a_holder_that_is_alone_outlasts_the_server_and_changes_nothing_meanwhil
     assert "renewed again" in told[-1]
 
 
-def test_a_holder_that_is_alone_ends_when_another_has_taken_over_meanwhile() -> None:
+def test_sole_holder_ends_when_another_has_taken_over() -> None:
     async def test() -> None:
         api = FakeApi()
         first, kube = contender(api, "one", alone=True)
@@ -212,7 +212,7 @@ def test_a_request_that_is_refused_ends_the_wait_with_the_reason() -> None:
     virtual_time.run(test)
 
 
-def test_a_holder_that_was_stopped_may_not_act_when_it_wakes_up_until_it_has_renewed() -> None:
+def test_resumed_holder_may_not_act_before_renewal() -> None:
     async def test() -> None:
         api = FakeApi()
         loop = asyncio.get_running_loop()

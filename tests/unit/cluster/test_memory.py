@@ -27,6 +27,6 @@ print(before - resident())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_what_a_burst_has_left_free_between_what_stays_is_handed_back() -> None:
+def test_memory_freed_by_a_burst_is_returned() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 50_000_000

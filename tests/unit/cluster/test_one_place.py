@@ -36,7 +36,7 @@ async def both(world: World, *, first: dict[str, Any], second: dict[str, Any]) -
     await until(lambda: bool(reason(world)), 60.0)
 
 
-def test_the_second_is_told_whose_the_place_is_and_begins_nothing(play: Play) -> None:
+def test_second_experiment_is_refused_with_owners_name(play: Play) -> None:
     async def scenario(world: World) -> None:
         await both(world, first={}, second={})
         assert reason(world).startswith("Refused: s3://bucket/runs/digits holds an experiment of namespace team;")
@@ -75,7 +75,7 @@ def test_deleting_the_refused_one_leaves_the_others_data_alone(play: Play) -> No
     play(scenario)
 
 
-def test_the_refused_one_begins_when_the_other_has_gone_with_its_data(play: Play) -> None:
+def test_refused_experiment_starts_when_location_is_free(play: Play) -> None:
     async def scenario(world: World) -> None:
         await both(world, first={"storage": DELETE}, second={})
         world.pods.behaviour.steps = 5
@@ -87,7 +87,7 @@ def test_the_refused_one_begins_when_the_other_has_gone_with_its_data(play: Play
     play(scenario)
 
 
-def test_an_experiment_that_is_deleted_before_its_data_is_held_has_none(play: Play) -> None:
+def test_experiment_deleted_before_its_claim_has_no_data(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.watch_delay_s = 3.0
         await world.replace_operator()

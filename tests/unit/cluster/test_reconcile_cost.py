@@ -18,7 +18,7 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.logs import MAX_DELETED_PODS, PodLogs
 
 
-def test_the_first_pods_of_an_experiment_are_made_before_anything_is_written_about_it(play: Play) -> None:
+def test_first_pods_are_created_before_any_status_write(play: Play) -> None:
     async def scenario(world: World) -> None:
         requests: list[str] = []
 
@@ -84,7 +84,7 @@ def test_of_pods_that_have_begun_no_reason_to_wait_is_looked_for(play: Play, mon
     play(scenario)
 
 
-def test_a_large_experiment_rests_between_looks_and_a_small_one_does_not(play: Play) -> None:
+def test_large_experiment_rests_between_passes(play: Play) -> None:
     async def scenario(world: World) -> None:
         rest = world.operator.controller.rest_s
         assert rest(KEY) == 0.0
@@ -95,7 +95,7 @@ def test_a_large_experiment_rests_between_looks_and_a_small_one_does_not(play: P
     play(scenario)
 
 
-def test_the_name_of_an_attempts_pod_follows_the_pod_that_it_is_in() -> None:
+def test_pod_name_of_an_attempt_follows_its_pod() -> None:
     pods = SimpleNamespace(name="digits")
     binding = PodBinding(SimpleNamespace(trial_id="d75de_00001"), 3, 2)  # type: ignore[arg-type]
 

@@ -57,7 +57,7 @@ def test_an_operator_replaced_at_any_moment_loses_nothing(
         virtual_time.run(test)
 
 
-def test_an_operator_replaced_over_and_over_lets_its_trials_finish(play: Play) -> None:
+def test_trials_finish_despite_repeated_operator_restarts(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 30
         await world.apply()
@@ -71,7 +71,7 @@ def test_an_operator_replaced_over_and_over_lets_its_trials_finish(play: Play) -
     play(scenario)
 
 
-def test_how_a_pod_ended_while_no_operator_was_there_counts_as_what_it_was(play: Play) -> None:
+def test_pod_ended_without_operator_is_classified_right(play: Play) -> None:
     async def scenario(world: World) -> None:
         await world.apply(numSamples=1, failurePolicy={"maxFailures": 1})
         await world.until_running()
@@ -187,7 +187,7 @@ def test_suspended_trials_go_on_where_they_were(play: Play) -> None:
     play(scenario)
 
 
-def test_pods_that_wait_are_taken_back_when_the_experiment_is_suspended(play: Play) -> None:
+def test_pending_pods_are_deleted_on_suspend(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.starts = False
         await world.apply()
@@ -240,7 +240,7 @@ def test_an_exploit_goes_on_in_the_pod_that_asks_again(play: Play) -> None:
     play(scenario)
 
 
-def test_a_pod_that_waits_for_its_next_attempt_asks_the_next_operator(play: Play) -> None:
+def test_waiting_pod_asks_the_next_operator(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 12
         await world.apply(numSamples=4, maxConcurrentTrials=1, scheduler=PBT)
@@ -262,7 +262,7 @@ def test_a_pod_that_waits_for_its_next_attempt_asks_the_next_operator(play: Play
     play(scenario)
 
 
-def test_an_exploit_whose_pod_does_not_come_back_goes_on_in_another(play: Play) -> None:
+def test_exploit_continues_elsewhere_when_pod_is_missing(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 12
         world.pods.behaviour.comes_back = False
@@ -276,7 +276,7 @@ def test_an_exploit_whose_pod_does_not_come_back_goes_on_in_another(play: Play) 
 
 
 @pytest.mark.parametrize("how", ["vanishes", "ends", "vanishes unseen"])
-def test_an_exploit_whose_pod_is_lost_before_it_asks_goes_on_in_another(play: Play, how: str) -> None:
+def test_exploit_continues_elsewhere_when_pod_is_lost(play: Play, how: str) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 12
         world.pods.behaviour.comes_back = False
@@ -311,9 +311,7 @@ async def until_one_has_ended(world: World) -> fake_api.Object:
 
 
 @pytest.mark.parametrize("away_s", [0.0, 5.0])
-def test_the_resource_of_an_ended_trial_comes_back_when_it_was_deleted_as_the_operator_was_replaced(
-    play: Play, away_s: float
-) -> None:
+def test_deleted_resource_of_ended_trial_is_recreated(play: Play, away_s: float) -> None:
     async def scenario(world: World) -> None:
         ended = await until_one_has_ended(world)
         world.pods.service = None
@@ -327,7 +325,7 @@ def test_the_resource_of_an_ended_trial_comes_back_when_it_was_deleted_as_the_op
     play(scenario)
 
 
-def test_a_replaced_operators_last_word_on_an_ended_trial_is_put_right(play: Play) -> None:
+def test_stale_status_of_replaced_operator_is_corrected(play: Play) -> None:
     async def scenario(world: World) -> None:
         ended = await until_one_has_ended(world)
         stale = {"status": {"state": "RUNNING", "iteration": 2}}
@@ -340,7 +338,7 @@ def test_a_replaced_operators_last_word_on_an_ended_trial_is_put_right(play: Pla
     play(scenario)
 
 
-def test_a_deleted_trial_resource_comes_back_and_its_trial_goes_on(play: Play) -> None:
+def test_deleted_trial_resource_is_recreated(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 10
         await world.apply()
@@ -391,7 +389,7 @@ def test_a_pod_that_is_deleted_before_it_began_is_made_again(play: Play, seen: b
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_pod_that_its_node_never_starts_is_given_up_for_another(play: Play, replaced: bool) -> None:
+def test_pod_never_started_by_its_node_is_replaced(play: Play, replaced: bool) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.starts = False
         await world.apply()
@@ -428,7 +426,7 @@ def test_a_running_pod_whose_end_was_not_seen_is_asked_about(play: Play) -> None
     play(scenario)
 
 
-def test_a_preempted_pod_goes_on_in_another_and_counts_as_disrupted(play: Play) -> None:
+def test_preempted_pod_is_replaced_and_counts_as_disrupted(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 10
         await world.apply()
@@ -492,7 +490,7 @@ def test_a_secret_that_comes_late_is_waited_for(play: Play) -> None:
     play(scenario)
 
 
-def test_a_journal_with_a_gap_is_told_and_gone_on_with_once_it_is_whole(play: Play) -> None:
+def test_journal_gap_is_reported_until_it_is_repaired(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply()
@@ -601,7 +599,7 @@ def test_no_pod_runs_before_its_namespace_has_the_authority(play: Play) -> None:
     play(scenario)
 
 
-def test_an_outage_of_the_server_is_survived_and_its_answers_may_get_lost(play: Play) -> None:
+def test_api_outage_with_lost_answers_is_survived(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply()

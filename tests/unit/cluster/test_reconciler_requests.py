@@ -22,7 +22,7 @@ async def ask_to_stop(world: World, value: str) -> None:
     await world.client.patch(paths.experiments("team"), "digits", body)
 
 
-def test_an_experiment_that_is_told_to_stop_keeps_its_results_and_can_be_extended(play: Play) -> None:
+def test_stopped_experiment_keeps_results_and_extends(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply(numSamples=5, maxConcurrentTrials=2)
@@ -80,9 +80,7 @@ def test_the_operator_says_what_it_is_beside_the_certificates(play: Play) -> Non
     play(scenario)
 
 
-def test_an_image_that_speaks_another_protocol_fails_its_trials_at_once_with_the_remedy(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_with_other_protocol_fails_trials_with_remedy(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def protocol_mismatch(request: AssignmentRequest, **_: Any) -> str:
         return f'too old; pip install "trialpod=={__version__}"' if request.hostname else ""
 

@@ -70,7 +70,7 @@ def test_finished_trials_do_not_run_again_and_running_ones_go_on(play: Play, wit
     play(scenario)
 
 
-def test_a_finished_experiment_that_comes_back_is_finished_and_makes_no_pods(play: Play) -> None:
+def test_restored_finished_experiment_creates_no_pods(play: Play) -> None:
     async def scenario(world: World) -> None:
         await world.apply()
         before = await world.until_over()

@@ -53,7 +53,7 @@ def test_a_trial_reaches_its_own_checkpoints_and_nothing_else(key: str, rights: 
     assert can(session_policy(TRIAL), key) == rights
 
 
-def test_a_trial_that_starts_from_another_one_reads_its_checkpoints() -> None:
+def test_trial_started_from_another_reads_its_checkpoints() -> None:
     policy = session_policy(TRIAL, "s3://tune/team/digits/train_2")
     assert can(policy, "team/digits/train_2/checkpoint_000001/model") == "rl"
     assert can(policy, "team/digits/train_2/result.json") == "l"

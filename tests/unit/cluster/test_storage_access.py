@@ -25,7 +25,7 @@ OWN = StorageRules(
 )
 
 
-def test_pods_with_short_lived_keys_get_the_stores_certificates_but_no_files() -> None:
+def test_pods_with_short_lived_keys_get_ca_but_no_files() -> None:
     storage = {"uri": "s3://b/p", "endpoint": "https://s3", "credentialsSecret": "k", "scopedCredentials": {}}
     found = place(experiment(storage=storage), Path("/copy"), FILES, StorageRules())
     assert found.scoped == ScopedCredentials()
@@ -77,13 +77,13 @@ def test_the_operators_own_keys_open_only_the_namespaces_prefix(uri: str, allowe
             with_storage(wanted, "team", OWN)
 
 
-def test_an_experiment_without_storage_gets_its_namespaces_prefix() -> None:
+def test_default_storage_is_the_namespaces_prefix() -> None:
     storage = with_storage(experiment(), "team", OWN).spec.storage
     assert storage is not None
     assert storage.uri == "s3://tune/team"
 
 
-def test_the_operators_own_keys_go_to_no_other_server_and_take_on_no_role_of_the_users() -> None:
+def test_operators_keys_go_to_no_other_server_or_role() -> None:
     with pytest.raises(StorageProblemError, match="are for http://s3:9000"):
         with_storage(experiment(storage={"uri": "s3://tune/team", "endpoint": "http://mine"}), "team", OWN)
     role = {"roleArn": "arn:aws:iam::1:role/admin", "stsEndpoint": "http://mine"}
@@ -97,7 +97,7 @@ def test_a_secret_of_the_users_is_used_wherever_it_is_for() -> None:
     assert OWN.scoped_for(StorageSpec(uri="s3://else/x", credentials_secret="mine")) is None
 
 
-def test_settings_of_the_operator_that_cannot_be_meant_are_refused() -> None:
+def test_contradictory_operator_settings_are_refused() -> None:
     base = {"TRIALPOD_DEFAULT_STORAGE_URI": "s3://tune/{namespace}", "TRIALPOD_STORAGE_KEYS_DIR": "/keys"}
     found = OperatorOptions.from_environment(base)
     assert (found.storage_keys_dir, found.always_scoped) == ("/keys", False)

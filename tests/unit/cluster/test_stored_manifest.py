@@ -37,6 +37,6 @@ def test_mistakes_are_still_found_beside_them() -> None:
     assert [problem.path for problem in checked.problems] == ["spec.scheduler.name"]
 
 
-def test_an_unknown_distribution_or_template_field_is_a_mistake_and_not_the_future() -> None:
+def test_unknown_distribution_or_field_is_an_error() -> None:
     checked = check_stored(stored(searchSpace={"lr": {"loguniforn": [1, 2]}}, template={"sepc": {}}))
     assert len(checked.problems) == 2

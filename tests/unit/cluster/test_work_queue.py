@@ -68,7 +68,7 @@ def test_a_key_put_in_many_times_is_worked_on_once() -> None:
     assert sorted(run(test).calls) == ["a", "b"]
 
 
-def test_a_key_put_in_during_its_work_is_worked_on_again_afterwards() -> None:
+def test_key_added_during_its_work_runs_again() -> None:
     async def test(log: Log, queue: WorkQueue) -> None:
         log.gates["a"] = asyncio.Event()
         queue.add("a")
@@ -84,7 +84,7 @@ def test_a_key_put_in_during_its_work_is_worked_on_again_afterwards() -> None:
     assert run(test).calls == ["a", "b", "a"]
 
 
-def test_work_that_fails_is_done_again_by_itself_and_others_do_not_wait_for_it() -> None:
+def test_failed_work_is_retried_and_blocks_no_other() -> None:
     async def test(log: Log, queue: WorkQueue) -> None:
         log.fail_times["a"] = 2
         queue.add("a")
@@ -106,7 +106,7 @@ def test_the_earlier_of_two_appointments_holds() -> None:
     assert run(test).calls == ["a"]
 
 
-def test_a_large_key_rests_after_its_work_and_all_its_news_meanwhile_are_one_piece_of_work() -> None:
+def test_resting_key_merges_its_events_into_one_run() -> None:
     async def body() -> None:
         log = Log()
         queue = WorkQueue(log.work, log.failed, workers=1, rest=lambda key: 0.05 if key == "large" else 0.0)

@@ -174,7 +174,7 @@ def test_what_the_pod_cannot_do_comes_with_its_remedy(server: ApiServer) -> None
     assert "the Secret minio" in found[2].remedy
 
 
-def test_an_image_that_cannot_be_pulled_or_has_no_trialpod_is_told(server: ApiServer) -> None:
+def test_unpullable_or_wrong_image_is_reported(server: ApiServer) -> None:
     waiting = {"reason": "ErrImagePull", "message": "not found"}
     status = {
         "conditions": [{"type": "PodScheduled", "status": "True"}],
@@ -270,7 +270,7 @@ class TestCode:
             assert error in found["import_error"]
 
 
-def test_the_pod_satisfies_the_restricted_standard_and_follows_the_experiments_template() -> None:
+def test_pod_meets_restricted_standard_and_template() -> None:
     template = {
         "spec": {"imagePullSecrets": [{"name": "reg"}], "containers": [{"name": "trial"}], "nodeSelector": {"a": "b"}}
     }
@@ -398,9 +398,7 @@ def test_a_queue_that_would_take_no_pod_is_wrong(server: ApiServer, trialpod: Ru
         ({"credentialsSecret": None, "uri": "s3://others/runs"}, "own", False),
     ],
 )
-def test_the_storage_of_pods_with_short_lived_keys_is_not_tried_with_a_secret(
-    storage: Json, told: str, scoped: bool
-) -> None:
+def test_short_lived_keys_are_not_tested_with_a_secret(storage: Json, told: str, scoped: bool) -> None:
     spec = {"storage": {"uri": "s3://tune/runs/a", "credentialsSecret": "minio", **storage}}
     facts = {names.CREDENTIALS_ANNOTATION: told, names.STORAGE_ANNOTATION: '{"uri": "s3://tune/runs"}'}
     options = argparse.Namespace(storage=None, secret=None, endpoint=None, image="train:1", gpu=0)

@@ -90,7 +90,7 @@ def test_nothing_is_overwritten(experiment: Path, tmp_path: Path) -> None:
         run(download, experiment / "a" / "checkpoint_000001", tmp_path / "to")
 
 
-def test_a_damaged_checkpoint_leaves_nothing_and_the_others_are_copied(experiment: Path, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped_and_others_copied(experiment: Path, tmp_path: Path) -> None:
     (experiment / "b" / "checkpoint_000000" / "sub" / "w").write_text("xx")
     with pytest.raises(StorageError, match="1 checkpoint could not be copied"):
         run(download, experiment, tmp_path / "to")

@@ -77,7 +77,7 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(server: ApiServer
     assert server.requests == []
 
 
-def test_what_is_wrong_with_a_manifest_is_told_before_anything_is_sent(server: ApiServer, trialpod: Run) -> None:
+def test_invalid_manifest_is_reported_before_sending(server: ApiServer, trialpod: Run) -> None:
     Path("climb.yaml").write_text(MANIFEST.replace("numSamples", "numSample"))
     assert "numSamples" in trialpod("submit", "climb.yaml", status=2)
     assert server.requests == []
@@ -99,7 +99,7 @@ def test_an_operator_that_is_releases_apart_is_warned_of(server: ApiServer, tria
     assert 'pip install "trialpod==0.7.1"' in trialpod("submit", "climb.yaml")
 
 
-def test_the_module_beside_a_manifest_is_sent_when_that_is_wanted(server: ApiServer, trialpod: Run) -> None:
+def test_module_beside_manifest_is_sent_on_request(server: ApiServer, trialpod: Run) -> None:
     Path("climb.yaml").write_text(MANIFEST)
     assert "--with-code: train.py is not beside climb.yaml" in trialpod(
         "submit", "climb.yaml", "--with-code", status=2
@@ -110,7 +110,7 @@ def test_the_module_beside_a_manifest_is_sent_when_that_is_wanted(server: ApiSer
     assert found["spec"]["trainable"] == {"source": "def train(config):\n    pass\n", "attribute": "train"}
 
 
-def test_a_namespace_that_is_not_there_is_told_from_a_missing_trialpod(server: ApiServer, trialpod: Run) -> None:
+def test_missing_namespace_differs_from_missing_trialpod(server: ApiServer, trialpod: Run) -> None:
     Path("climb.yaml").write_text(MANIFEST)
     path = "/apis/trialpod.dev/v1alpha1/namespaces/team/tuneexperiments/climb"
     details = {"name": "team", "kind": "namespaces"}
@@ -227,9 +227,7 @@ def test_the_log_of_a_running_trial_is_that_of_its_newest_pod(server: ApiServer,
     assert trialpod("logs", "climb", "3", "--tail", "1") == "step 2\n"
 
 
-def test_of_a_pod_that_ran_others_before_only_the_trials_own_lines_are_shown(
-    server: ApiServer, trialpod: Run
-) -> None:
+def test_shared_pod_shows_only_the_trials_own_lines(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", climbing())
     server.put("tunetrials", trial_object("climb", 3, "RUNNING", nodeName="a"))
     reused = pod(3, 1)
@@ -289,7 +287,7 @@ def test_the_log_of_a_pod_that_is_gone_comes_from_the_storage(
     assert "climb-d75de-00004 is ERROR: lost; no output of it is kept" in trialpod("logs", "climb", "4", status=1)
 
 
-def test_following_shows_attempt_after_attempt_until_the_trial_has_ended(server: ApiServer) -> None:
+def test_follow_shows_each_attempt_until_the_trial_ends(server: ApiServer) -> None:
     from trialpod_operator.commands.logs import LogReader
     from trialpod_operator.kube_client.client import Experiments
 
@@ -397,9 +395,7 @@ def test_deleting_says_what_becomes_of_the_data(server: ApiServer, trialpod: Run
 # -- results, best --
 
 
-def test_results_of_a_name_come_from_the_cluster_when_the_storage_cannot_be_read(
-    server: ApiServer, trialpod: Run
-) -> None:
+def test_results_by_name_use_the_cluster_without_storage(server: ApiServer, trialpod: Run) -> None:
     server.put(
         "tuneexperiments", climbing(best={"trial": "climb-d75de-00001", "trialId": "d75de_00001", "value": "0.25"})
     )

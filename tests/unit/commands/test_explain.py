@@ -58,7 +58,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_stop_is_explained_with_its_evidence_after_the_journal_was_dropped(
+def test_stop_is_explained_after_journal_compaction(
     experiment: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, (_, bad, _) = experiment
@@ -84,7 +84,7 @@ def test_a_trial_about_which_nothing_was_decided(
     assert "nothing was decided about it" in explained(capsys, good, str(folder))
 
 
-def test_a_trial_is_found_by_name_number_or_what_only_it_begins_with(
+def test_trial_is_found_by_name_number_or_unique_prefix(
     experiment: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, (_, bad, _) = experiment

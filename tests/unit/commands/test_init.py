@@ -49,7 +49,7 @@ def test_force_overwrites(tmp_path: Path) -> None:
     assert "tune.report" in (tmp_path / "train.py").read_text()
 
 
-def test_a_place_that_cannot_be_written_is_an_error_in_plain_words(tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInputError, match="cannot write"):
         init(str(tmp_path / "file" / "below"))

@@ -46,9 +46,7 @@ def test_all_problems_of_all_files_are_shown(file: Path, tmp_path: Path, capsys:
     assert captured.out.startswith("digits: valid")
 
 
-def test_an_unreadable_file_is_status_2_and_the_others_are_checked(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_file_exits_2_and_others_are_checked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "no-such-file.yaml", str(file)]) == 2
     captured = capsys.readouterr()
     assert "no-such-file.yaml: cannot be read: No such file" in captured.err

@@ -25,7 +25,7 @@ def waiting_experiment() -> Json:
     )
 
 
-def test_why_groups_what_waits_and_what_failed_and_says_what_to_do(server: ApiServer, trialpod: Run) -> None:
+def test_why_groups_pending_and_failed_trials_with_remedy(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", waiting_experiment())
     why = {"reason": "Unschedulable", "message": "not enough cpu; ask for less in spec.resources"}
     server.put("tunetrials", trial_object("climb", 0, "PENDING", waiting=why))
@@ -60,7 +60,7 @@ def test_why_says_one_message_once_for_all_trials(server: ApiServer, trialpod: R
     assert text.count("ran out of memory") == 1
 
 
-def test_why_takes_the_experiments_word_while_its_trials_say_nothing(server: ApiServer, trialpod: Run) -> None:
+def test_why_uses_experiment_while_trials_have_no_reason(server: ApiServer, trialpod: Run) -> None:
     server.put("tuneexperiments", waiting_experiment())
     assert "pending trials:\n  Unschedulable: climb-d75de-00000: not enough cpu\n" in trialpod("why", "climb")
 

@@ -78,9 +78,7 @@ def test_a_run_is_told_in_one_line_per_change(clock: Clock, out: io.StringIO) ->
     )
 
 
-def test_progress_comes_at_most_every_ten_seconds_and_only_when_something_changed(
-    clock: Clock, out: io.StringIO
-) -> None:
+def test_progress_is_printed_on_change_every_ten_seconds(clock: Clock, out: io.StringIO) -> None:
     display = PlainDisplay(out, now=clock)
     display.start(experiment([trial(0, "RUNNING")], results=0))
     out.truncate(0)
@@ -168,7 +166,7 @@ def test_quiet_shows_only_warnings_and_errors(out: io.StringIO) -> None:
 
 @settings(max_examples=40)
 @given(view=any_view, row=any_row)
-def test_any_view_and_event_is_told_in_lines_without_control_characters(view: ExperimentView, row: TrialRow) -> None:
+def test_any_event_is_printed_without_control_characters(view: ExperimentView, row: TrialRow) -> None:
     clock, out = Clock(), io.StringIO()
     display = PlainDisplay(out, now=clock)
     display.start(view)

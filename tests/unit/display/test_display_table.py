@@ -77,7 +77,7 @@ def test_a_table_has_at_most_twenty_lines_and_fits_the_terminal() -> None:
     assert rendered(view, 100, height=60)[-1] == "… and 46 ended"
 
 
-def test_it_is_drawn_only_when_something_changed_and_not_too_often() -> None:
+def test_table_is_redrawn_on_change_and_at_most_so_often() -> None:
     time = 0.0
     target = console(100)
     display = TableDisplay(io.StringIO(), now=lambda: time, console=target)

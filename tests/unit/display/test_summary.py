@@ -49,7 +49,7 @@ def test_a_finished_run_ends_with_what_to_paste_and_what_to_type() -> None:
     )
 
 
-def test_an_interrupted_run_names_the_command_to_resume_with_its_options() -> None:
+def test_interrupted_run_names_the_resume_command() -> None:
     command = RunCommand(
         "my files/experiment.yaml",
         name="second",
@@ -110,7 +110,7 @@ def test_a_used_up_budget_of_hours_is_doubled_to_go_on() -> None:
     assert "resume:  trialpod run experiment.yaml --set spec.maxGpuHours=1\n" in summarize(view, COMMAND)
 
 
-def test_what_the_trials_took_is_told_when_not_all_of_it_was_useful() -> None:
+def test_wasted_time_is_reported_when_there_is_some() -> None:
     hours = {"used": 2.0, "useful": 1.5, "stopped": 0.5, "lost": 0.0, "failed": 0.0}
     text = summarize(experiment([trial(0)], resources={"trial": hours}))
     assert "\ntrial time: 2 h 00 min (75% useful, 25% stopped early)\n" in text
@@ -130,7 +130,7 @@ def test_an_experiment_without_a_metric_says_so() -> None:
     assert "no best trial: the experiment names no metric; name one here: trialpod best" in summarize(view)
 
 
-def test_many_kinds_of_failure_are_cut_with_the_command_that_shows_them() -> None:
+def test_many_failures_are_cut_with_the_command_for_all() -> None:
     rows = [trial(number, "ERROR", error=f"E{number}", value=None) for number in range(8)]
     text = summarize(experiment(rows))
     assert text.count("log:") == 5
@@ -168,7 +168,7 @@ def test_what_the_storage_does_not_have_counts_as_a_failure() -> None:
     assert exit_status(view, interrupted=False, uncopied="not everything is copied") == 1
 
 
-def test_yaml_quotes_what_some_reader_would_take_for_a_number_or_a_boolean() -> None:
+def test_ambiguous_yaml_strings_are_quoted() -> None:
     params = {"a": "1e-4", "b": "y", "c": "0o17", "d": "12", "e": "no", "f": "adam", "g": 1e-05, "h": "1_0"}
     assert yaml_text(params) == ("a: '1e-4'\nb: 'y'\nc: '0o17'\nd: '12'\ne: 'no'\nf: adam\ng: 1.0e-05\nh: '1_0'")
 

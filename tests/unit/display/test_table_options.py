@@ -56,7 +56,7 @@ class Own(ProgressReporter):
         self.calls.append((list(trials), done, len(sys_info)))
 
 
-def test_a_reporter_of_ones_own_is_asked_and_warnings_are_shown_besides() -> None:
+def test_custom_reporter_is_used_and_warnings_still_show() -> None:
     stream, reporter = io.StringIO(), Own()
     display = ReporterDisplay(stream, reporter, [])
     shown = experiment([], metric="score", total=4)

@@ -50,7 +50,7 @@ def test_a_trial_that_completed_was_useful_from_its_beginning_on() -> None:
     assert shell.used() == 10
 
 
-def test_the_beginning_and_the_end_count_once_however_often_they_are_told() -> None:
+def test_start_and_end_count_once_when_repeated() -> None:
     shell = Clocked(max_failures=1)
     shell.begin("t0", cpu=1.0)
     shell.wait(5)
@@ -63,7 +63,7 @@ def test_the_beginning_and_the_end_count_once_however_often_they_are_told() -> N
 
 
 @pytest.mark.parametrize(("cause", "outcome"), [("preempted", "lost"), ("lost", "lost"), ("failed", "failed")])
-def test_what_an_interrupted_attempt_took_since_its_checkpoint_is_not_useful(cause: EndCause, outcome: str) -> None:
+def test_interrupted_time_since_checkpoint_is_not_useful(cause: EndCause, outcome: str) -> None:
     shell = Clocked(max_failures=1)
     shell.begin("t0", cpu=2.0)
     shell.wait(10)
@@ -94,7 +94,7 @@ def test_all_that_a_trial_in_error_kept_has_failed() -> None:
     assert shell.outcomes() == {"failed": 22}
 
 
-def test_a_failed_trial_that_is_retried_adds_what_it_takes_from_then_on() -> None:
+def test_retried_trial_adds_the_time_since_its_retry() -> None:
     shell = Clocked()
     shell.begin("t0")
     shell.wait(10)
@@ -107,7 +107,7 @@ def test_a_failed_trial_that_is_retried_adds_what_it_takes_from_then_on() -> Non
     assert shell.outcomes() == {"failed": 10, "useful": 3}
 
 
-def test_a_trial_that_the_user_stopped_was_stopped_early_with_all_its_attempts() -> None:
+def test_stopped_trial_counts_all_attempts_as_stopped() -> None:
     shell = Clocked()
     shell.begin("t0")
     shell.wait(10)
@@ -121,7 +121,7 @@ def test_a_trial_that_the_user_stopped_was_stopped_early_with_all_its_attempts()
     assert shell.outcomes() == {"stopped": 15}
 
 
-def test_a_scheduler_stops_early_below_its_last_rung_and_not_at_it() -> None:
+def test_stop_is_early_below_the_last_rung_only() -> None:
     shell = Clocked(2, scheduler=AsyncHyperBandScheduler(max_t=2, grace_period=1, reduction_factor=2))
     for trial_id, score in (("t0", 9.0), ("t1", 1.0)):
         shell.begin(trial_id)
@@ -159,7 +159,7 @@ def test_a_pause_loses_what_was_not_saved(saved: bool, lost: dict[str, float]) -
     assert shell.spent["trial"] == 10
 
 
-def test_paused_by_the_scheduler_and_then_given_up_a_trial_was_stopped() -> None:
+def test_paused_and_abandoned_trial_counts_as_stopped() -> None:
     shell = Clocked(1, scheduler=TimeSlices(1))
     shell.begin("t0")
     shell.wait(10)
@@ -179,7 +179,7 @@ def test_an_attempt_that_never_took_up_its_work_took_nothing() -> None:
     assert shell.spent == {}
 
 
-def test_an_attempt_that_an_older_version_began_counts_from_its_next_result() -> None:
+def test_attempt_without_start_time_counts_from_next_result() -> None:
     shell = Clocked()
     shell.wait(10)
     shell.results("t0", result(1))
@@ -188,7 +188,7 @@ def test_an_attempt_that_an_older_version_began_counts_from_its_next_result() ->
     assert shell.outcomes() == {"useful": 5}
 
 
-def test_what_was_lost_with_the_operator_ends_when_it_was_last_there() -> None:
+def test_attempt_lost_with_operator_ends_when_last_seen() -> None:
     shell = Clocked()
     shell.begin("t0")
     shell.wait(10)
@@ -217,7 +217,7 @@ def test_a_replay_and_a_snapshot_give_the_same_account() -> None:
     assert again.next_wakeup() == shell.engine.next_wakeup()
 
 
-def test_used_up_trial_hours_end_the_experiment_gracefully_and_say_which_and_how_much() -> None:
+def test_used_up_trial_hours_end_gracefully_with_reason() -> None:
     shell = Clocked(9, max_concurrent=2, max_trial_hours=0.01)
     shell.begin("t0")
     shell.wait(10)
@@ -284,7 +284,7 @@ def test_a_lowered_budget_ends_the_experiment_at_once() -> None:
     assert shell.trial("t0").current.decision == "stop"
 
 
-def test_failed_trials_are_not_retried_when_the_budget_is_used_up() -> None:
+def test_used_up_budget_prevents_retries() -> None:
     shell = Clocked(max_trial_hours=0.01)
     shell.begin("t0")
     shell.wait(30)

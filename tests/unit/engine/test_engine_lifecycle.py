@@ -69,7 +69,7 @@ def test_a_result_that_is_no_map_is_refused_and_changes_nothing() -> None:
     assert shell.engine.snapshot() == before
 
 
-def test_settings_that_cannot_change_are_refused_by_name_and_change_nothing() -> None:
+def test_immutable_settings_are_refused_by_name() -> None:
     shell = Shell()
     before = shell.engine.snapshot()
     shell.now += 10
@@ -78,7 +78,7 @@ def test_settings_that_cannot_change_are_refused_by_name_and_change_nothing() ->
     assert shell.engine.snapshot() == before
 
 
-def test_a_trial_that_said_it_is_done_has_completed_however_its_process_ends() -> None:
+def test_completed_trial_stays_completed_whatever_its_exit() -> None:
     for cause in ("lost", "preempted", "failed"):
         shell = Shell(max_failures=3)
         shell.results("t0", result(1, 0.5, done=True))
@@ -88,7 +88,7 @@ def test_a_trial_that_said_it_is_done_has_completed_however_its_process_ends() -
         assert len(kinds(shell.actions, Warned)) == (cause == "failed")
 
 
-def test_results_after_the_last_one_are_counted_but_nobody_judges_them() -> None:
+def test_results_after_the_last_are_counted_not_judged() -> None:
     scheduler = Recorder()
     shell = Shell(scheduler=scheduler, search=(search := ListSearch(1)))
     shell.results("t0", result(1), result(2, 1.0, done=True), result(3))
@@ -124,7 +124,7 @@ def test_an_experiment_without_a_metric_needs_none() -> None:
     assert shell.outcome() == ("Succeeded", "")
 
 
-def test_a_trial_that_failed_first_and_then_completed_shows_no_error() -> None:
+def test_completed_trial_shows_no_earlier_error() -> None:
     shell = Shell(max_failures=1)
     shell.end("t0", "failed", "ValueError: no")
     assert shell.trial("t0").error == "ValueError: no"

@@ -21,7 +21,7 @@ def asha() -> AsyncHyperBandScheduler:
     return AsyncHyperBandScheduler(max_t=9, reduction_factor=3)
 
 
-def test_a_replay_gives_up_a_paused_trial_before_it_starts_the_next_one() -> None:
+def test_replay_ends_paused_trial_before_starting_next() -> None:
     shell = Shell(3, search=ListSearch(3, at_once=1), scheduler=Halt())
     shell.results("t0", result(1))
     shell.end("t0", "paused")
@@ -49,7 +49,7 @@ def test_an_attempt_that_is_not_the_latest_is_superseded() -> None:
     assert shell.engine.answer("unknown", 1).superseded
 
 
-def test_an_attempt_that_repeats_its_last_word_hears_that_it_arrived() -> None:
+def test_repeated_final_report_is_acknowledged() -> None:
     shell = Shell()
     shell.results("t0", result(1), result(2))
     shell.end("t0")
@@ -57,7 +57,7 @@ def test_an_attempt_that_repeats_its_last_word_hears_that_it_arrived() -> None:
     assert (answer.received, answer.decision, answer.superseded) == (2, "stop", False)
 
 
-def test_an_attempt_that_was_given_up_is_superseded_even_before_the_next_one_starts() -> None:
+def test_abandoned_attempt_is_superseded_before_next_start() -> None:
     shell = Shell()
     shell.capacity(0)
     shell.end("t0", "lost")
@@ -73,7 +73,7 @@ def test_horizons_are_those_of_scheduler_and_stopper() -> None:
 
 
 @pytest.mark.parametrize("make", [asha, lambda: TimeSlices(3, stop_at=9), FIFOScheduler])
-def test_batches_up_to_the_horizon_give_the_decisions_of_one_result_at_a_time(make: Any) -> None:
+def test_batch_up_to_horizon_decides_like_single_results(make: Any) -> None:
     def run(batched: bool) -> list[tuple[Any, ...]]:
         shell = Shell(9, scheduler=make(), max_concurrent=3)
         decisions: list[tuple[Any, ...]] = []
@@ -123,7 +123,7 @@ def test_samples_below_what_exists_only_end_the_creation() -> None:
     assert len(shell.engine.state.trials) == 3
 
 
-def test_the_same_settings_again_leave_a_finished_experiment_alone() -> None:
+def test_same_settings_leave_finished_experiment_alone() -> None:
     shell = Shell(1)
     shell.results("t0", result(1))
     shell.end("t0")
@@ -132,7 +132,7 @@ def test_the_same_settings_again_leave_a_finished_experiment_alone() -> None:
     assert shell.outcome() == ("Succeeded", "")
 
 
-def test_more_concurrency_starts_more_and_less_lets_running_trials_end() -> None:
+def test_concurrency_change_starts_more_or_drains() -> None:
     shell = Shell(6, max_concurrent=2)
     assert len(starts(shell.edit(max_concurrent=4))) == 2
     shell.edit(max_concurrent=1)
@@ -149,7 +149,7 @@ def test_no_slots_start_nothing_until_there_are_some() -> None:
     assert len(starts(shell.capacity(None))) == 2
 
 
-def test_after_a_restart_lost_attempts_are_disruptions_and_live_ones_go_on() -> None:
+def test_restart_disrupts_lost_attempts_and_keeps_live_ones() -> None:
     shell = Shell(3)
     shell.results("t0", result(1, done=True))
     actions = shell.recover(("t1", 1))
@@ -158,7 +158,7 @@ def test_after_a_restart_lost_attempts_are_disruptions_and_live_ones_go_on() -> 
     assert (shell.trial("t1").attempt, shell.trial("t2").disruptions) == (1, 1)
 
 
-def test_after_a_restart_a_live_attempt_is_told_again_what_was_decided() -> None:
+def test_live_attempt_gets_its_decision_again_after_restart() -> None:
     shell = Shell()
     shell.stop("t0")
     assert [action.decision for action in kinds(shell.recover(("t0", 1)), StopAttempt)] == ["stop"]
@@ -184,7 +184,7 @@ def test_a_restored_engine_plans_the_same_wakeup() -> None:
     assert fresh.next_wakeup() == shell.engine.next_wakeup() == shell.now + 1.0
 
 
-def test_a_replay_keeps_what_was_lived_although_the_algorithms_would_choose_otherwise() -> None:
+def test_replay_uses_the_record_not_the_algorithm() -> None:
     shell = Shell(4, max_concurrent=2, scheduler=asha())
     shell.results("t0", result(1, 5.0))
     shell.results("t1", result(1, 1.0), result(2, 1.0))
@@ -201,7 +201,7 @@ def test_a_replay_keeps_what_was_lived_although_the_algorithms_would_choose_othe
         assert engine.state.flags.stopping is None
 
 
-def test_a_stop_of_everything_is_replayed_at_the_result_where_it_fell() -> None:
+def test_replayed_stop_of_all_falls_at_the_same_result() -> None:
     shell = Shell(2, stopper=ScoreStopper(everything=5.0), search=(lived := ListSearch(2)))
     shell.results("t0", result(1, 1.0), result(2, 2.0), result(3, 6.0), result(4, 7.0))
     engine = shell.replay(Engine(again := ListSearch(2), None, ScoreStopper(everything=5.0)))
@@ -224,7 +224,7 @@ class Broken(FIFOScheduler):
         return self.CONTINUE
 
 
-def test_an_error_of_a_scheduler_ends_the_experiment_with_its_message() -> None:
+def test_scheduler_error_ends_experiment_with_its_message() -> None:
     shell = Shell(5, max_concurrent=2, scheduler=Broken())
     shell.results("t0", *[result(n) for n in range(1, 6)])
     assert shell.trial("t0").results == 5
@@ -244,7 +244,7 @@ class Hesitant(FIFOScheduler):
         return None
 
 
-def test_a_scheduler_that_starts_nothing_cannot_block_the_experiment() -> None:
+def test_idle_scheduler_cannot_block_the_experiment() -> None:
     shell = Shell(2, scheduler=Hesitant())
     assert starts(shell.actions) == [("t0", 1)]
     assert "Hesitant started no trial" in kinds(shell.actions, Warned)[0].message
@@ -266,13 +266,13 @@ def test_a_trial_that_is_suggested_twice_ends_the_experiment() -> None:
     assert shell.outcome() == ("Failed", "Twice suggested trial t0 twice")
 
 
-def test_a_search_that_goes_silent_without_being_finished_does_not_block_the_end() -> None:
+def test_silent_search_does_not_block_the_end() -> None:
     shell = Shell(3, search=ListSearch(3, at_once=0))
     assert shell.outcome()[0] == "Succeeded"
     assert "has no further suggestion" in kinds(shell.actions, Warned)[0].message
 
 
-def test_a_time_slicing_scheduler_always_has_a_trial_to_give_way_to() -> None:
+def test_time_slicing_scheduler_always_has_a_candidate() -> None:
     class Slicing(TimeSlices):
         time_slicing = True
 

@@ -36,7 +36,7 @@ def test_disruptions_never_count_as_failures() -> None:
     assert (shell.trial("t0").disruptions, shell.trial("t0").failures) == (4, 0)
 
 
-def test_the_first_retry_is_immediate_and_later_ones_wait_twice_as_long_each() -> None:
+def test_first_retry_is_immediate_then_delays_double() -> None:
     for cause in ("failed", "preempted"):
         shell = Shell(max_failures=-1)
         assert starts(shell.end("t0", cause)) == [("t0", 2)]  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def test_the_first_retry_is_immediate_and_later_ones_wait_twice_as_long_each() -
             assert len(starts(shell.wait(0.001))) == 1
 
 
-def test_a_trial_that_always_fails_at_once_never_overflows_its_back_off() -> None:
+def test_backoff_of_a_failing_trial_never_overflows() -> None:
     shell = Shell(max_failures=-1)
     for _ in range(1200):
         shell.end("t0", "failed")
@@ -99,7 +99,7 @@ def test_an_error_that_a_retry_cannot_help_is_not_retried() -> None:
     assert shell.status() == ["ERROR"]
 
 
-def test_three_trials_that_could_not_be_started_end_an_experiment_that_never_ran() -> None:
+def test_three_failed_starts_end_a_fresh_experiment() -> None:
     shell = Shell(10_000, max_concurrent=2)
     for trial_id in ("t0", "t1", "t2"):
         shell.end(trial_id, "failed", "no module named train", retry=False)
@@ -117,7 +117,7 @@ def test_broken_starts_do_not_end_an_experiment_whose_code_ran() -> None:
     assert shell.status("t5") == ["RUNNING"]
 
 
-def test_a_corrected_experiment_goes_on_when_it_is_submitted_again() -> None:
+def test_corrected_experiment_resumes_when_resubmitted() -> None:
     shell = Shell(10, max_concurrent=1)
     for number in range(3):
         shell.end(f"t{number}", "failed", "no module named train", retry=False)
@@ -125,7 +125,7 @@ def test_a_corrected_experiment_goes_on_when_it_is_submitted_again() -> None:
     assert starts(shell.edit()) == [("t3", 1)]
 
 
-def test_failed_trials_are_queued_again_on_request_with_a_fresh_count() -> None:
+def test_retry_request_requeues_with_a_fresh_count() -> None:
     shell = Shell(2, max_failures=1)
     for _ in range(2):
         shell.end("t0", "failed", "boom")
@@ -137,7 +137,7 @@ def test_failed_trials_are_queued_again_on_request_with_a_fresh_count() -> None:
     assert starts(shell.end("t0", "failed")) == [("t0", 4)]
 
 
-def test_a_retry_from_scratch_forgets_checkpoints_but_never_reuses_their_names() -> None:
+def test_retry_from_scratch_never_reuses_checkpoint_names() -> None:
     shell = Shell(2)
     shell.results("t0", result(1))
     shell.checkpoint("t0", 4, 1)
@@ -146,14 +146,14 @@ def test_a_retry_from_scratch_forgets_checkpoints_but_never_reuses_their_names()
     assert (shell.trial("t0").checkpoint, shell.trial("t0").next_checkpoint_index) == (None, 5)
 
 
-def test_a_retry_request_while_the_others_run_changes_nothing_for_them() -> None:
+def test_retry_request_leaves_running_trials_alone() -> None:
     shell = Shell(2)
     shell.end("t0", "failed")
     assert starts(shell.retry()) == [("t0", 2)]
     assert shell.trial("t1").attempt == 1
 
 
-def test_a_retry_request_while_everything_is_being_stopped_lifts_the_stop() -> None:
+def test_retry_request_during_stop_lifts_the_stop() -> None:
     shell = Shell(3, max_concurrent=2, fail_fast=True)
     shell.end("t0", "failed", "boom")
     assert shell.answer("t1").decision == "stop"

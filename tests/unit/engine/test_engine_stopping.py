@@ -21,7 +21,7 @@ def test_a_stopped_trial_hears_it_and_ends_as_terminated() -> None:
 
 
 @pytest.mark.parametrize("cause", ["lost", "failed", "preempted", "completed", "paused"])
-def test_a_trial_that_never_hears_of_its_stop_is_stopped_all_the_same(cause: str) -> None:
+def test_trial_unaware_of_its_stop_is_stopped(cause: str) -> None:
     shell = Shell(max_failures=3)
     shell.stop("t0")
     shell.results("t0", result(1))
@@ -61,7 +61,7 @@ def test_suspend_pauses_what_runs_and_resume_goes_on() -> None:
     assert shell.trial("t1").disruptions == 0
 
 
-def test_what_a_trial_reports_while_the_experiment_is_being_suspended_is_judged() -> None:
+def test_results_during_suspension_are_judged() -> None:
     scheduler = Recorder()
     shell = Shell(2, scheduler=scheduler, stopper=ScoreStopper(trial=5.0))
     shell.suspend()
@@ -75,7 +75,7 @@ def test_what_a_trial_reports_while_the_experiment_is_being_suspended_is_judged(
     assert starts(shell.resume()) == [("t1", 2)]
 
 
-def test_a_trial_that_is_being_suspended_waits_where_it_would_wait() -> None:
+def test_suspending_trial_waits_where_it_would_wait() -> None:
     shell = Shell(stopper=ScoreStopper(trial=5.0))
     horizons = shell.answer("t0").horizons
     assert horizons
@@ -85,7 +85,7 @@ def test_a_trial_that_is_being_suspended_waits_where_it_would_wait() -> None:
     assert (shell.answer("t0").decision, shell.answer("t0").horizons) == ("stop", [])
 
 
-def test_a_scheduler_pauses_a_trial_that_was_about_to_be_suspended() -> None:
+def test_scheduler_pauses_a_trial_being_suspended() -> None:
     shell = Shell(scheduler=TimeSlices(1))
     shell.suspend()
     shell.results("t0", result(1))
@@ -101,7 +101,7 @@ def test_a_trial_that_pauses_after_the_resume_goes_on_at_once() -> None:
     assert starts(shell.end("t0", "paused")) == [("t0", 2)]
 
 
-def test_suspending_while_everything_is_being_stopped_does_not_hold_up_the_end() -> None:
+def test_suspend_during_stop_does_not_delay_the_end() -> None:
     shell = Shell(2)
     shell.stop()
     shell.suspend()
@@ -122,7 +122,7 @@ def test_a_suspended_experiment_can_be_stopped() -> None:
     assert shell.status() == ["TERMINATED", "TERMINATED"]
 
 
-def test_suspend_and_resume_of_a_finished_experiment_leave_it_finished() -> None:
+def test_suspend_and_resume_keep_it_finished() -> None:
     shell = Shell()
     shell.results("t0", result(1))
     shell.end("t0")
@@ -134,7 +134,7 @@ def test_suspend_and_resume_of_a_finished_experiment_leave_it_finished() -> None
     assert shell.engine.state.clock.active_at(shell.now) == 0.0
 
 
-def test_an_experiment_that_is_extended_while_suspended_stays_suspended() -> None:
+def test_extended_while_suspended_stays_suspended() -> None:
     shell = Shell()
     shell.results("t0", result(1))
     shell.end("t0")
@@ -161,7 +161,7 @@ def test_the_time_budget_counts_active_time_only() -> None:
     assert shell.outcome() == ("Stopped", "the time budget of 100 s is used up")
 
 
-def test_time_without_the_shell_does_not_count_against_the_budget() -> None:
+def test_time_without_the_shell_is_not_charged() -> None:
     shell = Shell(time_budget_s=100.0)
     shell.wait(30)
     shell.now += 5000
@@ -169,7 +169,7 @@ def test_time_without_the_shell_does_not_count_against_the_budget() -> None:
     assert shell.engine.next_wakeup() == shell.now + 70
 
 
-def test_a_budget_lowered_below_the_time_used_stops_at_once_and_a_raised_one_lifts_the_stop() -> None:
+def test_lowered_budget_stops_and_raised_budget_lifts_it() -> None:
     shell = Shell(3, max_concurrent=1, time_budget_s=100.0)
     shell.wait(50)
     shell.edit(time_budget_s=20.0)
@@ -179,7 +179,7 @@ def test_a_budget_lowered_below_the_time_used_stops_at_once_and_a_raised_one_lif
     assert shell.engine.next_wakeup() == 1200.0
 
 
-def test_a_timeout_stopper_ends_the_experiment_without_any_result() -> None:
+def test_timeout_stopper_ends_without_any_result() -> None:
     shell = Shell(stopper=CombinedStopper(TimeoutStopper(60.0), ScoreStopper()))
     assert shell.engine.next_wakeup() == 1060.0
     shell.wait(20)
@@ -192,7 +192,7 @@ def test_a_timeout_stopper_ends_the_experiment_without_any_result() -> None:
     assert shell.outcome()[0] == "Succeeded"
 
 
-def test_a_stopper_ends_a_trial_at_the_result_that_meets_it_and_later_ones_are_only_recorded() -> None:
+def test_stopper_ends_trial_at_the_result_that_meets_it() -> None:
     shell = Shell(stopper=ScoreStopper(trial=5.0))
     shell.results("t0", result(1, 1.0), result(2, 5.0), result(3, 7.0))
     assert shell.trial("t0").current.decision_reason == {"source": "stopper", "stopper": "score", "best": 5.0}
@@ -209,7 +209,7 @@ def test_a_stopper_can_end_the_experiment() -> None:
     assert shell.outcome() == ("Succeeded", "the stopper score ended the experiment")
 
 
-def test_a_missing_metric_is_warned_about_once_with_what_may_have_been_meant() -> None:
+def test_missing_metric_warns_once_with_a_suggestion() -> None:
     shell = Shell(2)
     shell.results("t0", {"training_iteration": 1, "scores": 1.0})
     shell.results("t1", {"training_iteration": 1, "scores": 1.0})
@@ -229,7 +229,7 @@ def test_three_trials_without_the_metric_end_the_experiment() -> None:
     assert shell.status() == ["ERROR"] * 3
 
 
-def test_a_metric_that_others_reported_makes_the_missing_one_an_error_of_its_trial_only() -> None:
+def test_metric_missing_in_one_trial_fails_that_trial_only() -> None:
     shell = Shell(6, max_concurrent=1)
     shell.results("t0", result(1))
     shell.end("t0")
@@ -249,7 +249,7 @@ def test_paused_trials_give_their_place_away_and_come_back() -> None:
     assert starts(shell.end("t1", "paused")) == [("t0", 2)]
 
 
-def test_trials_that_the_scheduler_leaves_paused_are_ended_when_nothing_else_is_left() -> None:
+def test_trials_left_paused_are_ended_at_the_end() -> None:
     shell = Shell(2, scheduler=Halt())
     for trial_id in ("t0", "t1"):
         shell.results(trial_id, result(1))

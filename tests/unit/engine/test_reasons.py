@@ -65,7 +65,7 @@ def test_what_asha_says_today_is_understood() -> None:
         ({"source": "resources", "resources": {"cpu": 2.0}}, "the scheduler gives it other resources: cpu 2"),
     ],
 )  # fmt: skip
-def test_each_source_has_its_words_and_unknown_evidence_is_shown_as_it_is(reason: dict[str, Any], told: str) -> None:
+def test_unknown_evidence_is_shown_verbatim(reason: dict[str, Any], told: str) -> None:
     assert explain(reason) == told
 
 

@@ -372,7 +372,7 @@ def test_a_restart_computes_no_suggestion_that_is_in_the_journal(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("by_hand")
-def test_an_error_of_the_algorithm_ends_the_experiment_with_its_message(tmp_path: Path) -> None:
+def test_algorithm_error_ends_experiment_with_its_message(tmp_path: Path) -> None:
     def broken() -> None:
         raise RuntimeError("no more luck")
 
@@ -389,7 +389,7 @@ def test_an_error_of_the_algorithm_ends_the_experiment_with_its_message(tmp_path
 
 
 @pytest.mark.usefixtures("by_hand")
-def test_a_suggestion_that_comes_after_the_end_is_kept_for_more_budget(tmp_path: Path) -> None:
+def test_suggestion_after_the_end_is_kept_for_more_budget(tmp_path: Path) -> None:
     clock = Clock()
     driven = Driven(tmp_path, lambda: plan(Remembering(3), FIFOScheduler(), settings(3)), clock)
     driven.host.apply(SettingsObserved(settings=settings(3)))
@@ -403,7 +403,7 @@ def test_a_suggestion_that_comes_after_the_end_is_kept_for_more_budget(tmp_path:
 
 
 @pytest.mark.usefixtures("by_hand")
-def test_that_nothing_is_left_does_not_hold_for_samples_that_were_asked_for_meanwhile(tmp_path: Path) -> None:
+def test_exhaustion_does_not_cover_later_requests(tmp_path: Path) -> None:
     driven = Driven(tmp_path, lambda: plan(Remembering(2), FIFOScheduler(), settings(2)), Clock())
     driven.host.apply(SettingsObserved(settings=settings(2)))
     for _ in range(2):

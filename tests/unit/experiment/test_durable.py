@@ -29,7 +29,7 @@ async def within_coroutine(test: Callable[[], Awaitable[None]]) -> None:
         await test()
 
 
-def test_no_action_is_given_out_before_the_storage_has_its_record(tmp_path: Path) -> None:
+def test_no_action_before_the_storage_has_its_record(tmp_path: Path) -> None:
     async def test() -> None:
         storage = Gated(tmp_path / "storage")
         shell = RecordingShell(storage, tmp_path / "work")
@@ -49,7 +49,7 @@ def test_no_action_is_given_out_before_the_storage_has_its_record(tmp_path: Path
     run(test)
 
 
-def test_results_that_nobody_waits_for_are_committed_within_about_a_second(tmp_path: Path) -> None:
+def test_unawaited_results_are_committed_within_a_second(tmp_path: Path) -> None:
     async def test() -> None:
         shell = RecordingShell(Gated(tmp_path / "storage"), tmp_path / "work")
         experiment = shell.start()
@@ -69,7 +69,7 @@ def test_results_that_nobody_waits_for_are_committed_within_about_a_second(tmp_p
     run(test)
 
 
-def test_another_operator_goes_on_from_what_was_committed_and_from_nothing_else(tmp_path: Path) -> None:
+def test_another_operator_resumes_from_committed_state_only(tmp_path: Path) -> None:
     async def test() -> None:
         storage = Gated(tmp_path / "storage")
         shell = RecordingShell(storage, tmp_path / "first")
@@ -98,7 +98,7 @@ def test_another_operator_goes_on_from_what_was_committed_and_from_nothing_else(
     run(test)
 
 
-def test_a_place_that_another_has_just_taken_is_looked_at_before_anything_is_written(tmp_path: Path) -> None:
+def test_newly_claimed_location_is_read_before_writing(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path / "storage")
     storage.write(".trialpod/experiment.json", b'{"version": 1, "namespace": "team"}')
     seen: list[object] = []
@@ -115,7 +115,7 @@ def test_a_place_that_another_has_just_taken_is_looked_at_before_anything_is_wri
     assert storage.list() == [".trialpod/experiment.json"]
 
 
-def test_of_two_operators_the_one_that_comes_second_to_an_object_is_stopped_and_changes_nothing(
+def test_second_of_two_operators_is_stopped_without_effect(
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
@@ -142,7 +142,7 @@ def test_of_two_operators_the_one_that_comes_second_to_an_object_is_stopped_and_
     run(test)
 
 
-def test_while_the_storage_is_down_nothing_is_confirmed_and_afterwards_everything(tmp_path: Path) -> None:
+def test_nothing_is_confirmed_during_an_outage(tmp_path: Path) -> None:
     async def test() -> None:
         storage = Gated(tmp_path / "storage")
         shell = RecordingShell(storage, tmp_path / "work")
@@ -185,7 +185,7 @@ def test_a_complete_end_leaves_everything_in_the_storage(tmp_path: Path) -> None
     run(test)
 
 
-def test_a_log_that_comes_while_its_trial_is_copied_is_copied_too(tmp_path: Path) -> None:
+def test_log_that_arrives_during_copy_is_copied_too(tmp_path: Path) -> None:
     class Late(DirectoryStorage):
         """While the log is written here, another pod's output is kept."""
 
@@ -217,9 +217,7 @@ def test_a_log_that_comes_while_its_trial_is_copied_is_copied_too(tmp_path: Path
     assert storage.read("trial/log.txt") == b"first\nsecond\n"
 
 
-def test_a_settled_experiment_is_let_go_although_its_last_snapshot_cannot_be_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_experiment_closes_without_last_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         storage = Gated(tmp_path / "storage")
         shell = RecordingShell(storage, tmp_path / "work")

@@ -154,9 +154,7 @@ async def ran(storage: MemoryStorage, directory: Path, ended: int) -> Operator:
 
 
 @pytest.mark.parametrize("how", ["after a snapshot", "from the records"])
-def test_what_a_restart_reads_does_not_grow_with_the_trials_that_have_ended(
-    storage: MemoryStorage, tmp_path: Path, how: str
-) -> None:
+def test_restart_cost_does_not_grow_with_ended_trials(storage: MemoryStorage, tmp_path: Path, how: str) -> None:
     async def test() -> None:
         counts = []
         for ended in (2, 25):
@@ -187,7 +185,7 @@ def test_what_a_restart_reads_does_not_grow_with_the_trials_that_have_ended(
     run(test)
 
 
-def test_trials_that_end_after_a_snapshot_keep_what_they_had_before(storage: MemoryStorage, tmp_path: Path) -> None:
+def test_trials_ended_after_a_snapshot_keep_their_results(storage: MemoryStorage, tmp_path: Path) -> None:
     async def test() -> None:
         first = await ran(storage, tmp_path / "first", 1)
         first.host.write_snapshot()
@@ -252,9 +250,7 @@ def test_a_log_that_cannot_be_looked_for_now_is_added_to_later(
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_failed_trial_that_is_tried_again_after_a_restart_keeps_its_earlier_results(
-    storage: MemoryStorage, tmp_path: Path, reachable: bool
-) -> None:
+def test_retry_after_restart_keeps_earlier_results(storage: MemoryStorage, tmp_path: Path, reachable: bool) -> None:
     async def test() -> None:
         first = Operator(storage, tmp_path / "first", 1).start()
         first.durable.apply(SettingsObserved(settings=first.settings))
@@ -285,9 +281,7 @@ def test_a_failed_trial_that_is_tried_again_after_a_restart_keeps_its_earlier_re
     run(test)
 
 
-def test_the_files_of_an_earlier_start_are_not_taken_where_another_operator_went_on(
-    storage: MemoryStorage, tmp_path: Path
-) -> None:
+def test_stale_local_files_are_ignored_after_a_takeover(storage: MemoryStorage, tmp_path: Path) -> None:
     async def test() -> None:
         first = await ran(storage, tmp_path / "first", 0)
         await first.die()
@@ -304,7 +298,7 @@ def test_the_files_of_an_earlier_start_are_not_taken_where_another_operator_went
     run(test)
 
 
-def test_an_operator_that_died_while_it_fetched_begins_where_it_was(storage: MemoryStorage, tmp_path: Path) -> None:
+def test_operator_killed_during_download_starts_over(storage: MemoryStorage, tmp_path: Path) -> None:
     async def test() -> None:
         first = await ran(storage, tmp_path / "first", 1)
         await first.close()
@@ -318,9 +312,7 @@ def test_an_operator_that_died_while_it_fetched_begins_where_it_was(storage: Mem
     run(test)
 
 
-def test_of_a_container_that_was_restarted_only_trials_that_ended_lately_are_compared(
-    storage: MemoryStorage, tmp_path: Path
-) -> None:
+def test_restarted_container_compares_recently_ended_trials(storage: MemoryStorage, tmp_path: Path) -> None:
     async def test() -> None:
         first = await ran(storage, tmp_path / "work", 8)
         first.host.write_snapshot()
@@ -338,9 +330,7 @@ def test_of_a_container_that_was_restarted_only_trials_that_ended_lately_are_com
     run(test)
 
 
-def test_a_snapshot_of_a_newer_version_in_the_storage_is_refused_and_nothing_is_changed_there(
-    storage: MemoryStorage, tmp_path: Path
-) -> None:
+def test_newer_snapshot_is_refused_and_left_unchanged(storage: MemoryStorage, tmp_path: Path) -> None:
     async def test() -> None:
         first = await ran(storage, tmp_path / "first", 1)
         await first.die()

@@ -40,7 +40,7 @@ def test_a_trial_that_goes_on_elsewhere_keeps_its_event_file(tmp_path: Path) -> 
     assert written(tmp_path) == ["events.out.tfevents.1700000000.first"]
 
 
-def test_a_trial_that_is_written_anew_elsewhere_leaves_no_second_event_file(tmp_path: Path) -> None:
+def test_moved_trial_leaves_no_second_event_file(tmp_path: Path) -> None:
     run(tmp_path, "first")
     (users,) = tmp_path.iterdir()
     (users / "events.out.tfevents.1600000000.mine").write_bytes(b"the user's own")

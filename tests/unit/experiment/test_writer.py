@@ -51,7 +51,7 @@ def test_one_that_released_is_followed_at_once(storage: DirectoryStorage) -> Non
     claim(storage, elsewhere("b")).acquire(never)
 
 
-def test_a_living_process_of_this_machine_is_told_from_a_dead_one_without_waiting(storage: DirectoryStorage) -> None:
+def test_live_local_process_is_told_from_a_dead_one_at_once(storage: DirectoryStorage) -> None:
     claim(storage).acquire(never)
     with pytest.raises(ExperimentLockedError, match=f"process {os.getpid()} on .* is running this experiment"):
         claim(storage).acquire(never)
@@ -73,7 +73,7 @@ def test_one_elsewhere_that_still_counts_is_left_alone(storage: DirectoryStorage
     assert first.beat()
 
 
-def test_one_elsewhere_that_stands_still_is_replaced_and_finds_out(storage: DirectoryStorage) -> None:
+def test_stalled_remote_writer_is_replaced_and_notices(storage: DirectoryStorage) -> None:
     first = claim(storage, elsewhere("a"))
     first.acquire(never)
     time = Time()

@@ -93,7 +93,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.server.close()
 
 
-def test_the_code_is_in_the_bucket_and_the_resource_names_it_with_its_checksum(world: World, tmp_path: Path) -> None:
+def test_code_is_in_the_bucket_and_named_with_checksum(world: World, tmp_path: Path) -> None:
     world.statuses = [{"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}]
     world.tuner().fit()
     spec = world.server.experiment("climb")["spec"]
@@ -107,7 +107,7 @@ def test_the_code_is_in_the_bucket_and_the_resource_names_it_with_its_checksum(w
     assert not (tmp_path / "work" / "climb").exists()
 
 
-def test_large_parameters_are_in_the_bucket_once_and_nowhere_else(
+def test_large_parameters_are_stored_once_in_the_bucket(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trialpod.tune.registry._trainables", {})
@@ -180,7 +180,7 @@ def test_an_operator_that_never_looks_is_told(world: World, capsys: pytest.Captu
     assert "no operator has looked at it yet" in capsys.readouterr().out
 
 
-def test_an_invalid_spec_ends_the_wait_at_once_and_what_may_be_put_right_later(world: World) -> None:
+def test_invalid_spec_ends_the_wait_at_once(world: World) -> None:
     stalled = {"conditions": [condition_of("Stalled", "True", "InvalidSpec", "spec.stop is wrong")]}
     world.statuses = [stalled] * 10
     with pytest.raises(TrialpodError, match=r"has stalled: spec.stop is wrong.*trialpod delete climb -n team"):
@@ -270,7 +270,7 @@ def test_keys_of_this_process_are_not_taken_for_keys_of_the_pods(world: World) -
         world.tuner(backend=backend).fit()
 
 
-def test_an_experiment_whose_resource_is_gone_goes_on_with_the_code_that_it_began_with(world: World) -> None:
+def test_recreated_resource_resumes_with_the_original_code(world: World) -> None:
     trainable = {"pickle": {"uri": "s3://tune/runs/climb/.trialpod/trainable-old.pkl", "sha256": "a" * 64}}
     place = world.bucket / "runs/climb/.trialpod"
     place.mkdir(parents=True)
@@ -285,7 +285,7 @@ def test_an_experiment_whose_resource_is_gone_goes_on_with_the_code_that_it_bega
     assert world.server.experiment("climb")["spec"]["trainable"] == trainable
 
 
-def test_an_experiment_without_a_name_gets_one_that_a_cluster_takes() -> None:
+def test_unnamed_experiment_gets_a_valid_name() -> None:
     names = {KubernetesBackend(environ={}).default_name("Train_My.Very_Long_Model" * 4, 0.0) for _ in range(3)}
     assert len(names) == 3
     assert all(len(name) <= 40 and name.startswith("train-my-very-long") for name in names)

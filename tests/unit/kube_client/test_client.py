@@ -41,7 +41,7 @@ def test_a_name_that_is_missing_comes_with_the_nearest_one(server: ApiServer, ap
         api.get("digit")
 
 
-def test_a_cluster_without_trialpod_is_told_from_a_missing_experiment(server: ApiServer, api: Experiments) -> None:
+def test_missing_trialpod_differs_from_missing_experiment(server: ApiServer, api: Experiments) -> None:
     server.installed = False
     with pytest.raises(InvalidInputError, match=r"trialpod is not installed in the cluster .*: helm install"):
         api.get("digits")

@@ -70,7 +70,7 @@ class TestUser:
         with pytest.raises(InvalidInputError, match="no base64"):
             find_access(write(tmp_path, config({"client-certificate-data": "x"}, cluster)))
 
-    def test_key_in_the_kubeconfig_is_on_the_disk_for_the_process_only(self, tmp_path: Path) -> None:
+    def test_key_in_the_kubeconfig_is_readable_by_owner_only(self, tmp_path: Path) -> None:
         user = {"client-certificate-data": "Y2VydA==", "client-key-data": "a2V5"}
         environ = write(tmp_path, config(user))
         (tmp_path / "tmp").mkdir()

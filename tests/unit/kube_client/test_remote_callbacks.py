@@ -81,7 +81,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_trials_results_come_once_each_between_its_start_and_its_end(world: World) -> None:
+def test_results_come_once_between_start_and_end(world: World) -> None:
     assert world.look(world.trial(0, "PENDING", attempt=0, iteration=0)) == ["setup 2 2"]
     world.results(0, 3.0, 2.0, torn='{"loss": 1')
     running = world.trial(0, "RUNNING", iteration=2)

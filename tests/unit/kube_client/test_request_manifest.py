@@ -222,7 +222,7 @@ def test_any_text_becomes_a_name_that_is_allowed(text: str) -> None:
     assert build_manifest(request(name=resource_name(text)), SETTINGS, URI)["metadata"]["name"]
 
 
-def test_the_bundles_of_a_placement_group_are_a_head_and_its_workers() -> None:
+def test_placement_group_bundles_are_a_head_and_workers() -> None:
     made = spec(resources={"cpu": 5.0, "gpu": 2.0}, bundles=[{"cpu": 1.0}, *[{"cpu": 2.0, "gpu": 1.0}] * 2])
     assert made["resources"] == {"cpu": "1"}
     assert made["workers"] == {"replicas": 2, "resources": {"cpu": "2", "gpu": 1}}

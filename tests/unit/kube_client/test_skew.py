@@ -8,12 +8,12 @@ VERSION = "trialpod.dev/version"
 
 
 @pytest.mark.parametrize("theirs", ["0.3.0", "0.3.9", "0.2.0", "0.4.1", "", "main"])
-def test_neighbouring_releases_go_together_and_nothing_known_is_no_news(theirs: str) -> None:
+def test_adjacent_or_unknown_releases_are_compatible(theirs: str) -> None:
     assert skew({VERSION: theirs}, own="0.3.2") is None
     assert skew({}, own="0.3.2") is None
 
 
-def test_releases_further_apart_are_told_with_the_command_that_mends_it() -> None:
+def test_distant_releases_are_reported_with_the_command() -> None:
     newer = skew({VERSION: "0.5.0"}, own="0.3.2")
     assert newer is not None
     assert newer.remedy == 'pip install "trialpod==0.5.0"'

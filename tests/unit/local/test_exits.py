@@ -22,7 +22,7 @@ def test_a_process_that_somebody_took_away_has_not_failed() -> None:
     ("status", "words"),
     [(0, "exit status 0"), (3, "exit status 3"), (-signal.SIGKILL, "memory"), (-signal.SIGSEGV, "SIGSEGV")],
 )
-def test_what_may_be_the_trials_own_doing_is_a_failure_that_says_what_happened(status: int, words: str) -> None:
+def test_exit_the_trial_may_have_caused_is_a_failure(status: int, words: str) -> None:
     end = describe_exit(ended(status))
     assert end.cause == "failed"
     assert words in end.error

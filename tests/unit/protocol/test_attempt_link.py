@@ -94,7 +94,7 @@ def test_results_are_numbered_from_one_and_leave_in_order() -> None:
     assert [(r.first, values(r)) for r in server.requests] == [(1, [1, 2, 3]), (4, [4])]
 
 
-def test_what_is_received_but_not_durable_is_sent_again_when_the_server_forgot_it() -> None:
+def test_received_but_undurable_results_are_sent_again() -> None:
     link, server, _ = linked(ReportAnswer(received=2, durable=1), ReportAnswer(received=1, durable=1))
     link.publish(encoded(1))
     link.publish(encoded(2))
@@ -122,7 +122,7 @@ def test_a_server_that_lost_durable_results_is_an_error() -> None:
         link.wait_decision()
 
 
-def test_an_unreachable_server_is_tried_again_with_growing_delays() -> None:
+def test_unreachable_server_is_retried_with_backoff() -> None:
     away = TransportError("away")
     link, server, clock = linked(away, away, 503, 429)
     link.publish(encoded(1))
@@ -131,7 +131,7 @@ def test_an_unreachable_server_is_tried_again_with_growing_delays() -> None:
     assert all(values(r) == [1] for r in server.requests)
 
 
-def test_a_permanent_refusal_carries_the_servers_words_and_ends_the_link() -> None:
+def test_permanent_refusal_ends_the_link_with_its_message() -> None:
     link, _, _ = linked(413)
     link.publish(encoded(1))
     with pytest.raises(RefusedError, match="status 413"):
@@ -140,7 +140,7 @@ def test_a_permanent_refusal_carries_the_servers_words_and_ends_the_link() -> No
         link.publish(encoded(2))
 
 
-def test_a_process_that_is_not_the_trials_any_more_ends_as_if_superseded() -> None:
+def test_foreign_process_ends_as_superseded() -> None:
     link, _, _ = linked(403)
     link.publish(encoded(1))
     with pytest.raises(Superseded, match="attempt 1 of trial t may not report any more: status 403"):
@@ -189,7 +189,7 @@ def test_superseded_unwinds_and_sends_nothing_more() -> None:
     assert len(server.requests) == 1
 
 
-def test_a_checkpoint_travels_with_its_result_and_again_if_that_was_forgotten() -> None:
+def test_checkpoint_is_sent_with_its_result_and_resent() -> None:
     link, server, _ = linked(ReportAnswer(received=1, durable=0), ReportAnswer(received=0, durable=0))
     link.publish(encoded(1), info(0))
     link.wait_decision()
@@ -202,7 +202,7 @@ def test_a_checkpoint_travels_with_its_result_and_again_if_that_was_forgotten() 
     ]
 
 
-def test_names_of_deleted_checkpoints_are_repeated_until_answered() -> None:
+def test_deleted_checkpoints_are_repeated_until_answered() -> None:
     link, server, _ = linked(TransportError("lost"))
     link.deleted(["checkpoint_000000"])
     link.publish(encoded(1))
@@ -212,7 +212,7 @@ def test_names_of_deleted_checkpoints_are_repeated_until_answered() -> None:
     assert [r.deleted_checkpoints for r in server.requests] == [["checkpoint_000000"]] * 2 + [[]]
 
 
-def test_what_was_removed_as_it_was_allowed_waits_for_the_next_report() -> None:
+def test_permitted_removals_wait_for_the_next_report() -> None:
     link, server, _ = linked()
     link.deleted_as_allowed(["checkpoint_000000"])
     assert server.requests == []
@@ -223,7 +223,7 @@ def test_what_was_removed_as_it_was_allowed_waits_for_the_next_report() -> None:
     assert [r.deleted_checkpoints for r in server.requests] == [["checkpoint_000000"], ["checkpoint_000001"]]
 
 
-def test_the_end_goes_with_the_last_batch_and_waits_until_all_is_durable() -> None:
+def test_end_goes_with_the_last_batch_and_waits_for_commit() -> None:
     link, server, clock = linked(ReportAnswer(received=2, durable=0), ReportAnswer(received=2, durable=2))
     link.publish(encoded(1))
     link.publish(encoded(2))
@@ -247,7 +247,7 @@ def test_superseded_after_the_end_was_taken_is_a_normal_finish() -> None:
     link.finish(AttemptEnd(cause="completed"))
 
 
-def test_publishing_waits_when_too_much_is_queued_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_publishing_waits_for_a_full_queue_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     link, server, _ = linked(max_queued_bytes=50)
     for number in range(1, 101):
         link.publish(b"\x81\xa1n" + msgspec.msgpack.encode(number))

@@ -8,7 +8,7 @@ from trialpod.protocol.http import TransportError
 from trialpod.protocol.messages import AttemptEnd, ReportAnswer
 
 
-def test_checkpoints_are_asked_about_until_an_answer_says_which_may_go() -> None:
+def test_deletion_is_requested_until_an_answer_permits_it() -> None:
     answer = ReportAnswer(received=1, durable=1, deletable=["a", "other"])
     link, server, _ = linked(TransportError("lost"), answer)
     told: list[tuple[list[str], list[str]]] = []
@@ -44,7 +44,7 @@ def test_a_held_result_leaves_with_its_checkpoint() -> None:
     assert [one.name for one in server.requests[-1].checkpoints] == ["checkpoint_000000"]
 
 
-def test_a_held_result_whose_checkpoint_fails_is_sent_before_the_end() -> None:
+def test_held_result_with_failed_checkpoint_precedes_the_end() -> None:
     link, server, _ = linked()
     link.publish(encoded(1), wake=False, hold=True)
     link.finish(AttemptEnd(cause="failed", error="disk full"))

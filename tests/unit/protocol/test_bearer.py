@@ -32,7 +32,7 @@ def test_the_kubelets_exchange_of_a_symbolic_link_is_seen(tmp_path: Path) -> Non
     assert token() == "Bearer two"
 
 
-def test_after_a_refusal_the_file_is_read_even_if_it_looks_unchanged(tmp_path: Path) -> None:
+def test_refused_token_is_read_again_even_if_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("aaa")
     found = os.stat(file)

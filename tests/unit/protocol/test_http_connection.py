@@ -63,7 +63,7 @@ def test_a_dropped_keep_alive_connection_is_opened_again(tmp_path: Path) -> None
         connection.close()
 
 
-def test_a_fresh_connection_that_closes_without_an_answer_is_an_error(tmp_path: Path) -> None:
+def test_fresh_connection_closed_without_answer_is_an_error(tmp_path: Path) -> None:
     with serving(tmp_path, [b""]) as address, pytest.raises(TransportError, match="without an answer"):
         Connection(address).post("/", b"")
 
@@ -82,9 +82,7 @@ def test_a_fresh_connection_that_closes_without_an_answer_is_an_error(tmp_path: 
         (b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", "malformed header"),
     ],
 )
-def test_an_answer_that_is_not_understood_is_an_error_that_says_why(
-    tmp_path: Path, answer: bytes, message: str
-) -> None:
+def test_unreadable_answer_is_an_error_with_a_reason(tmp_path: Path, answer: bytes, message: str) -> None:
     with serving(tmp_path, [answer]) as address, pytest.raises(TransportError, match=message):
         Connection(address, max_answer_bytes=1000).post("/", b"")
 
@@ -113,7 +111,7 @@ def test_nobody_listening_is_a_transport_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "first", [b"H", b"HTTP/1.1 100 Continue\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"]
 )
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up_after_the_timeout(first: bytes) -> None:
+def test_trickling_server_is_given_up_after_the_timeout(first: bytes) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     given_up = threading.Event()
 
@@ -194,7 +192,7 @@ def test_a_server_that_says_that_it_is_at_work_is_waited_for(tmp_path: Path) -> 
     assert time.monotonic() - began > 1.5
 
 
-def test_a_server_that_falls_silent_is_given_up_long_before_the_timeout(tmp_path: Path) -> None:
+def test_silent_server_is_given_up_long_before_the_timeout(tmp_path: Path) -> None:
     began = time.monotonic()
     with (
         one_that_says(tmp_path, WORKING) as address,
@@ -204,7 +202,7 @@ def test_a_server_that_falls_silent_is_given_up_long_before_the_timeout(tmp_path
     assert time.monotonic() - began < 10.0
 
 
-def test_a_server_that_takes_nothing_more_of_a_request_is_given_up(tmp_path: Path) -> None:
+def test_server_that_stops_reading_is_given_up(tmp_path: Path) -> None:
     began = time.monotonic()
     with one_that_says(tmp_path) as address, pytest.raises(TransportError, match=r"nor say that it is at work"):
         Connection(address, silence_s=0.3).post("/x", bytes(8_000_000))

@@ -36,7 +36,7 @@ def test_an_attempt_that_has_printed_more_since_is_added_to() -> None:
     assert _rest("", first) == first
 
 
-def test_output_without_a_mark_is_in_a_log_as_a_whole_or_not_at_all() -> None:
+def test_unmarked_output_is_in_one_log_whole_or_not_at_all() -> None:
     assert _rest("Loading\nkilled\n", "Loading\n") == ""
     assert _rest("Loading\n", "Loading\nkilled\n") == "Loading\nkilled\n"
 

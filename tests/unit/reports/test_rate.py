@@ -36,7 +36,7 @@ def test_bytes_count_too_and_a_refused_request_takes_nothing() -> None:
     assert limiter.take("a", 10) == 0.0
 
 
-def test_a_request_larger_than_the_burst_passes_when_the_bucket_is_full() -> None:
+def test_request_above_the_burst_passes_with_a_full_bucket() -> None:
     clock = Clock()
     limiter = RateLimiter(Rate(per_s=100.0, burst=100.0), Rate(per_s=10.0, burst=50.0), clock=clock)
     assert limiter.take("a", 500) == 0.0
@@ -45,7 +45,7 @@ def test_a_request_larger_than_the_burst_passes_when_the_bucket_is_full() -> Non
     assert limiter.take("a", 500) == 0.0
 
 
-def test_the_caller_that_was_quiet_for_the_longest_is_forgotten_first() -> None:
+def test_least_recent_caller_is_evicted_first() -> None:
     limiter = RateLimiter(Rate(per_s=1.0, burst=1.0), clock=Clock(), callers=2)
     limiter.take("a")
     limiter.take("b")

@@ -146,7 +146,7 @@ def test_the_handler_sees_headers_and_the_peer(tmp_path: Path) -> None:
         (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 404, "/v1/"),
     ],
 )
-def test_what_is_not_served_is_refused_and_the_connection_goes_on(
+def test_unknown_route_is_refused_and_connection_kept(
     tmp_path: Path, request_: bytes, status: int, says: str
 ) -> None:
     async def work(service: Service) -> None:
@@ -179,7 +179,7 @@ def test_what_is_not_served_is_refused_and_the_connection_goes_on(
         (b"POST /v1/x HTTP/1.1\r\n" + b"A: b\r\n" * 100, 431),
     ],
 )
-def test_what_cannot_be_served_is_refused_and_the_connection_closed(tmp_path: Path, data: bytes, status: int) -> None:
+def test_unservable_request_is_refused_and_closed(tmp_path: Path, data: bytes, status: int) -> None:
     async def work(service: Service) -> None:
         client = await service.client()
         # In two reads, as a large request comes; the rest is still on its way when the server refuses.
@@ -193,7 +193,7 @@ def test_what_cannot_be_served_is_refused_and_the_connection_closed(tmp_path: Pa
     serve(tmp_path, echo, work, body_bytes=1024)
 
 
-def test_the_client_reads_why_even_when_it_sends_all_of_a_large_body_first(tmp_path: Path) -> None:
+def test_client_reads_the_refusal_of_a_large_body(tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         client = await service.client()
         client.post(b"x" * 5_000_000)
@@ -268,7 +268,7 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(tmp_path: Path) 
     serve(tmp_path, poll, work)
 
 
-def test_garbage_after_a_waiting_request_is_refused_after_its_answer(tmp_path: Path) -> None:
+def test_garbage_after_a_waiting_request_is_refused_later(tmp_path: Path) -> None:
     poll = LongPoll()
 
     async def work(service: Service) -> None:
@@ -340,7 +340,7 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> N
     serve(tmp_path, large, work, write_s=0.05)
 
 
-def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: Path) -> None:
+def test_connections_over_the_limit_are_refused(tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         first = await service.client()
         first.post(b"1")
@@ -354,7 +354,7 @@ def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: 
     serve(tmp_path, echo, work, connections=1)
 
 
-def test_a_client_that_asks_for_close_or_speaks_http_1_0_is_closed_after_the_answer(tmp_path: Path) -> None:
+def test_close_or_http_1_0_is_closed_after_the_answer(tmp_path: Path) -> None:
     async def work(service: Service) -> None:
         for start in (b"POST /v1/d HTTP/1.1\r\nConnection: close\r\n", b"POST /v1/d HTTP/1.0\r\n"):
             client = await service.client()
@@ -503,7 +503,7 @@ def test_a_client_is_told_that_its_request_is_being_worked_on(tmp_path: Path) ->
     serve(tmp_path, handler, work, working_s=0.05)
 
 
-def test_a_client_that_speaks_http_1_0_gets_its_answer_and_nothing_before(tmp_path: Path) -> None:
+def test_http_1_0_client_gets_no_interim_response(tmp_path: Path) -> None:
     async def handler(path: str, body: bytes, peer: Peer) -> Answer:
         await asyncio.wait_for(other.wait(), 20)
         return 200, body

@@ -50,7 +50,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return head.split()[1], await reader.readexactly(length)
 
 
-def test_requests_are_answered_and_many_may_come_with_the_end_of_the_handshake() -> None:
+def test_requests_may_arrive_with_the_end_of_the_handshake() -> None:
     async def work(server: ReportServer, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(MADE))
         for size in (0, 1, 300_000):
@@ -62,7 +62,7 @@ def test_requests_are_answered_and_many_may_come_with_the_end_of_the_handshake()
     serve(work)
 
 
-def test_a_new_context_serves_new_connections_and_leaves_the_others_alone() -> None:
+def test_new_context_serves_new_connections_only() -> None:
     async def work(server: ReportServer, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting(MADE))
         server.replace_tls(context(OTHER))
@@ -129,7 +129,7 @@ def test_close_is_obeyed() -> None:
     serve(work)
 
 
-def test_an_idle_connection_takes_less_than_100_kilobytes_on_both_sides_together() -> None:
+def test_idle_connection_takes_less_than_100_kb() -> None:
     async def work(server: ReportServer, port: int) -> None:
         clients = trusting(MADE)
         first = await asyncio.open_connection("127.0.0.1", port, ssl=clients)

@@ -84,7 +84,7 @@ def test_a_done_result_does_not_wait_for_a_decision(tmp_path: Path) -> None:
     assert link.waited == 0
 
 
-def test_checkpoints_are_committed_numbered_and_retained_after_being_announced(tmp_path: Path) -> None:
+def test_checkpoints_are_committed_announced_and_retained(tmp_path: Path) -> None:
     link = Link()
     made = attempt(link, tmp_path, checkpoint_rules=CheckpointRules(num_to_keep=1), next_checkpoint_index=4)
     source = tmp_path / "source"
@@ -103,11 +103,11 @@ def test_checkpoints_are_committed_numbered_and_retained_after_being_announced(t
     assert not (tmp_path / "checkpoint_000004").exists()
 
 
-def test_a_first_attempt_without_checkpoints_does_not_open_the_store(tmp_path: Path) -> None:
+def test_first_attempt_without_checkpoints_opens_no_store(tmp_path: Path) -> None:
     assert attempt(Link(), Path("s3://not/opened")).restore() is None
 
 
-def test_only_checkpoints_up_to_the_one_to_start_from_are_considered(tmp_path: Path) -> None:
+def test_only_checkpoints_up_to_the_start_are_considered(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "w").write_text("x")
@@ -136,7 +136,7 @@ def test_time_left_counts_down_from_the_first_signal(tmp_path: Path) -> None:
     assert made.time_left_s() == 0.0
 
 
-def test_a_preempted_attempt_ends_with_a_checkpoint_but_not_without(tmp_path: Path) -> None:
+def test_preempted_attempt_ends_with_checkpoint_if_it_can(tmp_path: Path) -> None:
     made = attempt(Link(), tmp_path)
     made.preempt()
     source = tmp_path / "source"
@@ -152,5 +152,5 @@ def test_stop_rules_come_from_the_assignment(tmp_path: Path) -> None:
     assert [made.judge({"a/b": value}) for value in (1, 2)] == [False, True]
 
 
-def test_the_margin_before_the_kill_is_a_fifth_but_at_most_two_seconds() -> None:
+def test_margin_before_kill_is_a_fifth_up_to_two_seconds() -> None:
     assert [margin_s(grace) for grace in (0.5, 5.0, 30.0)] == [0.1, 1.0, 2.0]

@@ -30,7 +30,7 @@ def follower(tmp_path: Path, info: CheckpointInfo, **fields: Any) -> Any:
     return attempt(Link(), tmp_path / "ours", **{**values, **fields})
 
 
-def test_the_other_trials_checkpoint_is_read_and_own_numbering_goes_on(tmp_path: Path) -> None:
+def test_other_trials_checkpoint_is_read_and_numbering_kept(tmp_path: Path) -> None:
     info = saved(tmp_path / "theirs", "theirs", 7)
     own = saved(tmp_path / "ours", "ours", 2)
     made = follower(tmp_path, info, checkpoints=[own])
@@ -54,7 +54,7 @@ def test_no_other_checkpoint_will_do_when_it_is_damaged_or_gone(tmp_path: Path, 
         follower(tmp_path, info).restore()
 
 
-def test_a_pinned_checkpoint_is_not_swept_although_the_trial_starts_from_scratch(tmp_path: Path) -> None:
+def test_pinned_checkpoint_survives_a_start_from_scratch(tmp_path: Path) -> None:
     own = saved(tmp_path / "ours", "ours", 2)
     made = attempt(Link(), tmp_path / "ours", attempt=3, checkpoints=[], pinned=[own.name], next_checkpoint_index=1)
     assert made.restore() is None

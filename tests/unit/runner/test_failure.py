@@ -69,7 +69,7 @@ def test_an_error_without_a_message_is_its_type() -> None:
     assert one_line(KeyError()) == "KeyError"
 
 
-def test_an_attempt_that_another_one_has_replaced_was_interrupted_and_has_not_failed() -> None:
+def test_replaced_attempt_was_interrupted_and_has_not_failed() -> None:
     end = end_of(SupersededError("checkpoint_000002 is taken: it was begun by attempt 2"))
     assert (end.cause, end.error) == ("preempted", "checkpoint_000002 is taken: it was begun by attempt 2")
 
@@ -78,7 +78,7 @@ def test_a_very_long_message_is_cut() -> None:
     assert len(one_line(ValueError("x" * 10_000))) == 500
 
 
-def test_frames_of_trialpod_below_the_users_are_cut_from_an_error_on_purpose() -> None:
+def test_frames_below_the_users_are_cut_from_an_error() -> None:
     end = end_of(raised(lambda: flatten({object(): 1})))
     assert "test_failure.py" in end.traceback
     assert "report_values.py" not in end.traceback.splitlines()[-2]
@@ -94,6 +94,6 @@ def test_a_stop_is_no_failure() -> None:
     assert end_of(TrialStopped("paused")).cause == "paused"
 
 
-def test_what_breaks_while_the_process_is_taken_away_is_not_the_trials_failure() -> None:
+def test_error_during_termination_is_not_the_trials_failure() -> None:
     end = end_of(raised(user_code), preempted=True)
     assert (end.cause, end.error.partition(":")[0]) == ("preempted", "ValueError")

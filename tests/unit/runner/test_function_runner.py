@@ -34,7 +34,7 @@ def takes_keyword(config: dict[str, Any], *, data: int) -> None: ...
         dict,
     ],
 )
-def test_whatever_can_be_called_with_the_config_alone_is_accepted(function: Any) -> None:
+def test_callable_with_the_config_alone_is_accepted(function: Any) -> None:
     check_signature(function)
 
 
@@ -42,7 +42,7 @@ def test_whatever_can_be_called_with_the_config_alone_is_accepted(function: Any)
     "function",
     [lambda: None, lambda a, b: None, takes_keyword, functools.partial(takes_keyword), Callable().two],
 )
-def test_what_cannot_be_called_with_the_config_alone_is_refused_with_its_arguments(function: Any) -> None:
+def test_callable_with_other_arguments_is_refused_with_them(function: Any) -> None:
     with pytest.raises(TrainableError, match="cannot be tuned: the function is called with one positional argument"):
         check_signature(function)
 

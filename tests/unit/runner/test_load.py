@@ -57,7 +57,7 @@ def test_a_misspelt_attribute_is_answered_with_the_nearest(folder: Path) -> None
         load_trainable(TrainableRef(entrypoint="load_case_d:train_digit", path=[str(folder)]))
 
 
-def test_inline_source_prefers_the_only_trainable_class_over_functions() -> None:
+def test_inline_source_prefers_its_only_trainable_class() -> None:
     source = """
 from trialpod.tune.trainable.trainable import Trainable
 def helper(x): ...
@@ -76,7 +76,7 @@ def test_classes_of_inline_source_can_be_pickled() -> None:
     assert type(pickle.loads(pickle.dumps(found({})))).__name__ == "State"
 
 
-def test_an_imported_function_is_not_taken_for_the_trainable_of_inline_source() -> None:
+def test_inline_source_ignores_imported_functions() -> None:
     found: Any = load_trainable(TrainableRef(source="from os.path import join\ndef mine(config): ...\n"))
     assert found.__name__ == "mine"
 
@@ -93,14 +93,14 @@ def test_a_packed_function_is_loaded(tmp_path: Path) -> None:
     assert found({}) == 7
 
 
-def test_a_function_packed_by_another_python_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+def test_pickle_of_another_python_is_refused_unopened(tmp_path: Path) -> None:
     file = tmp_path / "f.pkl"
     file.write_bytes(b'{"format":1,"python":"3.9.1","cloudpickle":"3","name":"f"}\nnot even a pickle')
     with pytest.raises(TrainableError, match=r"packed by Python 3.9.1"):
         load_trainable(TrainableRef(pickle=str(file)))
 
 
-def test_a_missing_module_of_the_trainables_own_folder_is_answered_with_what_is_there(folder: Path) -> None:
+def test_missing_local_module_error_lists_the_folder(folder: Path) -> None:
     (folder / "train_digits.py").touch()  # as the key of a ConfigMap
     (folder / "notes.txt").touch()
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_a_missing_module_of_the_trainables_own_folder_is_answered_with_what_is_
         load_trainable(TrainableRef(entrypoint="surely_not_there:train", path=[f"{folder}/none"]))
 
 
-def test_a_pickle_that_was_changed_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+def test_changed_pickle_is_refused_unopened(tmp_path: Path) -> None:
     file = tmp_path / "f.pkl"
     file.write_bytes(b"not even a pickle")
     with pytest.raises(TrainableError, match="was changed after it had been submitted"):

@@ -85,7 +85,7 @@ def test_a_container_that_cannot_run_says_so_in_one_sentence(
     assert words in (container / "message").read_text()
 
 
-def test_the_termination_message_is_the_error_of_the_last_attempt(tmp_path: Path) -> None:
+def test_termination_message_is_the_last_attempts_error(tmp_path: Path) -> None:
     file = tmp_path / "message"
     file.touch()
     message = TerminationMessage(str(file))

@@ -85,7 +85,7 @@ def test_a_checkpoint_reported_while_the_trial_runs_is_rank_0s(tmp_path: Path) -
         run_function(train, attempt(assignment(tmp_path / "trial")), {})
 
 
-def test_a_class_saves_with_the_others_into_a_folder_that_is_thrown_away(tmp_path: Path) -> None:
+def test_class_saves_with_other_ranks_into_a_discarded_folder(tmp_path: Path) -> None:
     folders = []
 
     class Steps(tune.Trainable):

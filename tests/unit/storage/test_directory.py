@@ -36,7 +36,7 @@ def test_write_new_refuses_a_taken_key_and_leaves_it(storage):
     assert os.listdir(storage.local_path("")) == ["k"]
 
 
-def test_exactly_one_of_several_concurrent_writers_of_a_new_key_wins(storage):
+def test_one_of_several_concurrent_writers_wins(storage):
     won = []
     barrier = threading.Barrier(8)
 

@@ -24,7 +24,7 @@ def test_a_released_lock_is_free(tmp_path):
         lock.release()
 
 
-def test_waiting_tells_who_holds_it_once_and_ends_with_the_release(tmp_path):
+def test_waiting_names_the_holder_once_and_ends_on_release(tmp_path):
     first = ExperimentLock(tmp_path).acquire()
     told = []
     waits = []

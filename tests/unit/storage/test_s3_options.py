@@ -41,7 +41,7 @@ def test_what_is_not_set_comes_from_the_environment():
     assert found.addressing == "path"
 
 
-def test_without_an_endpoint_it_is_amazons_with_the_bucket_in_the_host():
+def test_default_endpoint_is_amazons_with_virtual_host():
     found = StorageOptions(region="eu-west-1").resolved({})
     assert (found.endpoint, found.addressing) == ("https://s3.eu-west-1.amazonaws.com", "virtual")
 
@@ -86,7 +86,7 @@ def test_missing_keys_are_named():
         EnvironmentCredentials({"AWS_ACCESS_KEY_ID": "a"}).get()
 
 
-def test_a_file_is_read_again_when_it_changed_and_a_second_is_over(tmp_path):
+def test_changed_file_is_read_again_after_a_second(tmp_path):
     now = [0.0]
     path = tmp_path / "credentials"
     path.write_text("[default]\naws_access_key_id=a\naws_secret_access_key=b\n")
@@ -159,7 +159,7 @@ def test_answers_are_transient_refused_or_permanent(status, code, kind, error):
     assert str(failure.error).startswith("cannot x: ")
 
 
-def test_what_a_server_that_ends_was_at_may_have_been_done_all_the_same():
+def test_request_to_a_terminating_server_may_have_succeeded():
     assert classify(499, "ClientDisconnected").ambiguous
     assert not classify(503, "SlowDown").ambiguous
 

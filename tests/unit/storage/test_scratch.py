@@ -24,7 +24,7 @@ def test_a_folder_goes_with_its_content(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_killed_process_left_goes_with_the_next_one_and_what_is_held_stays(tmp_path):
+def test_leftovers_of_killed_process_go_and_locked_ones_stay(tmp_path):
     holders = [
         subprocess.Popen(
             [sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -61,7 +61,7 @@ def test_folders_for_another_purpose_stay(tmp_path):
     assert remove_left_behind(str(tmp_path), "trialpod-run-") == ["trialpod-run-elsewhere"]
 
 
-def test_what_was_being_made_when_its_process_was_killed_goes_a_minute_later(tmp_path):
+def test_half_made_leftovers_go_after_a_minute(tmp_path):
     for name in ("empty", "locked"):
         (tmp_path / f".trialpod-new-{name}").mkdir()
     (tmp_path / ".trialpod-new-locked" / ".lock").touch()
@@ -72,7 +72,7 @@ def test_what_was_being_made_when_its_process_was_killed_goes_a_minute_later(tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_was_stopped_while_a_folder_was_being_made_makes_another_one(tmp_path, monkeypatch):
+def test_process_stopped_while_making_a_folder_makes_another(tmp_path, monkeypatch):
     real, taken = os.open, []
 
     def open_late(path, *arguments, **options):

@@ -9,7 +9,7 @@ from trialpod.storage.layout import checkpoint_index, checkpoint_name, trial_dir
 CREATED = 1700000000.0  # 2023-11-14 22:13:20 UTC
 
 
-def test_a_trial_directory_is_named_after_trainable_id_tag_and_time_of_creation():
+def test_trial_folder_is_named_by_trainable_id_tag_and_time():
     assert trial_dirname("train", "3f2a1_00002", "2_lr=0.0132", CREATED) == (
         "train_3f2a1_00002_2_lr=0.0132_2023-11-14_22-13-20"
     )

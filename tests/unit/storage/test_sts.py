@@ -65,7 +65,7 @@ def test_minio_is_asked_at_its_own_address(server: Server) -> None:
     assert "RoleArn" not in server.sent
 
 
-def test_amazon_is_asked_at_the_token_service_of_the_region_with_a_role(server: Server) -> None:
+def test_amazon_uses_the_regions_token_service_with_a_role(server: Server) -> None:
     asked(server, StorageOptions(region="eu-west-1"), role_arn="arn:aws:iam::1:role/t", session="trialpod-team.x")
     assert server.endpoint == "https://sts.eu-west-1.amazonaws.com"
     assert server.sent["RoleArn"] == ["arn:aws:iam::1:role/t"]

@@ -45,7 +45,7 @@ def test_keys_are_asked_for_once_while_they_are_fresh() -> None:
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.99])
-def test_they_are_exchanged_between_half_and_three_quarters_of_their_life(uniform: float) -> None:
+def test_keys_are_renewed_between_half_and_75_percent_of_life(uniform: float) -> None:
     desk = Desk()
     keys = desk.keys(uniform)
     keys.get()
@@ -56,7 +56,7 @@ def test_they_are_exchanged_between_half_and_three_quarters_of_their_life(unifor
     assert keys.get().access_key == "key-2"
 
 
-def test_old_keys_serve_while_nobody_hands_out_new_ones_and_they_are_asked_for_now_and_then() -> None:
+def test_old_keys_serve_while_renewal_is_retried() -> None:
     desk = Desk()
     keys = desk.keys()
     keys.get()
@@ -73,7 +73,7 @@ def test_old_keys_serve_while_nobody_hands_out_new_ones_and_they_are_asked_for_n
     assert keys.get().access_key == "key-4"
 
 
-def test_expired_keys_are_a_storage_that_is_away_until_there_are_new_ones() -> None:
+def test_expired_keys_make_the_storage_unavailable() -> None:
     desk = Desk()
     keys = desk.keys()
     keys.get()
@@ -124,7 +124,7 @@ def test_others_go_on_with_the_old_keys_while_one_thread_asks() -> None:
     assert keys.get().access_key == "key-2"
 
 
-def test_a_storage_whose_keys_are_handed_out_finds_them_and_says_so_where_nobody_does() -> None:
+def test_storage_finds_issued_keys_or_names_their_absence() -> None:
     options = StorageOptions(credentials_from="reports").resolved({"AWS_ACCESS_KEY_ID": "mine"})
     with pytest.raises(StorageError, match="handed out by the report service"):
         provider_for(options)

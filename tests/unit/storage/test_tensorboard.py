@@ -120,7 +120,7 @@ def test_a_trial_log_writes_each_result_once_across_resumes(tmp_path: Path) -> N
     assert again.warnings == []
 
 
-def test_a_shortened_event_file_goes_on_behind_its_last_whole_record(tmp_path: Path) -> None:
+def test_cut_event_file_resumes_after_its_last_whole_record(tmp_path: Path) -> None:
     log = TrialLog(tmp_path, STATIC, events=FILE)
     log.append([result(1, loss=1.0), result(2, loss=0.5)])
     offsets = log.offsets()

@@ -52,7 +52,7 @@ def test_the_first_result_fixes_the_columns(tmp_path):
     assert (second["loss"], second["b"]) == ("", "2")
 
 
-def test_values_that_are_not_finite_are_written_as_pythons_json_does(tmp_path):
+def test_non_finite_values_are_written_as_python_json_does(tmp_path):
     log = TrialLog(tmp_path, STATIC)
     log.append([{"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1e308}])
     log.flush()
@@ -146,7 +146,7 @@ def test_resuming_continues_exactly_at_the_offsets(tmp_path, kept):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_resuming_a_shortened_file_goes_on_behind_its_last_whole_line(tmp_path):
+def test_cut_log_resumes_after_its_last_whole_line(tmp_path):
     log = TrialLog(tmp_path, STATIC)
     log.append([{"a": 0}, {"a": 1}])
     offsets = log.offsets()
@@ -177,7 +177,7 @@ def test_resuming_missing_files_begins_them_anew(tmp_path):
     assert len(log.warnings) == 2
 
 
-def test_a_new_attempt_and_a_new_config_show_from_the_next_result_on(tmp_path):
+def test_attempt_and_config_show_from_their_first_result(tmp_path):
     log = TrialLog(tmp_path, STATIC)
     log.append([{"a": 0}])
     log.update_static({**STATIC, "pid": 8, "config": {"lr": 0.2, "opt": {"name": "c"}}})

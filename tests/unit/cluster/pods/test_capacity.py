@@ -22,7 +22,7 @@ def test_a_small_limit_of_the_users_is_left_alone() -> None:
     assert slots(None, 0, IN_QUEUE, queued=True, waits=True) is None
 
 
-def test_with_a_limit_the_demand_doubles_each_time_all_have_found_a_place() -> None:
+def test_limited_demand_doubles_once_all_are_placed() -> None:
     assert rounds(1000, 200, queued=False)[:5] == [16, 32, 64, 128, 200]
     assert rounds(1000, 50, queued=True)[:5] == [4, 8, 16, 32, 50]
 

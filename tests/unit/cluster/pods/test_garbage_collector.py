@@ -50,7 +50,7 @@ class World:
         return self.work.batches
 
 
-def test_pods_that_finish_one_after_the_other_are_put_away_together() -> None:
+def test_pods_that_finish_in_sequence_are_deleted_together() -> None:
     world = World()
     world.finish("one")
     assert world.look(100.0, "other") == []

@@ -19,7 +19,7 @@ def ending(kind: str = "failure", reason: str = "OOMKilled") -> Termination:
 FAILED = AttemptEnd(cause="failed", error="ConnectionResetError: a rank")
 
 
-def test_a_heads_failure_is_believed_only_when_its_workers_were_looked_at() -> None:
+def test_head_failure_counts_after_workers_were_checked() -> None:
     group = Group(2, 600.0)
     assert group.judge_told(FAILED, 5.0) is None
     group.looked = True
@@ -35,7 +35,7 @@ def test_a_worker_that_was_taken_away_explains_the_heads_failure() -> None:
     assert (told.cause, told.error) == ("preempted", "worker 2: its pod is being taken away")
 
 
-def test_a_heads_failure_is_told_with_the_workers_that_looks_like_its_cause() -> None:
+def test_head_failure_names_the_worker_that_caused_it() -> None:
     group = Group(2, 600.0)
     group.judge_told(FAILED, 5.0)
     first = dataclasses.replace(ending(), message="worker 1: ConnectionResetError")
@@ -57,7 +57,7 @@ def test_a_disruption_goes_before_the_failures_that_it_causes(order: int) -> Non
     assert group.cause.kind == "disruption"
 
 
-def test_a_workers_failure_is_believed_only_when_the_others_were_looked_at() -> None:
+def test_worker_failure_counts_after_others_were_checked() -> None:
     group = Group(2, 600.0)
     deleted = ending("disruption", "DeletedByOperator")
     group.note([ending()], 4.0)
@@ -83,7 +83,7 @@ def test_a_head_that_was_ended_for_a_workers_failure_has_failed() -> None:
     assert read.reason == "OOMKilled"
 
 
-def test_a_disrupted_head_is_a_disruption_whatever_its_workers_did() -> None:
+def test_disrupted_head_is_a_disruption() -> None:
     group = Group(1, 600.0)
     group.note([ending()], 4.0)
     own = ending("disruption", "EvictionByEvictionAPI")
@@ -104,7 +104,7 @@ def test_a_worker_may_be_done_before_its_head() -> None:
     assert of_worker(1, ending("disruption", "DeletedByOperator"), begun=True) is None
 
 
-def test_two_groups_that_gave_up_together_are_not_tried_again_together() -> None:
+def test_groups_that_gave_up_together_retry_apart() -> None:
     pauses = {pause_s(f"a_{index:05d}", 2) for index in range(10)}
     assert len(pauses) == 10
     assert all(5.0 <= pause <= 20.0 for pause in pauses)

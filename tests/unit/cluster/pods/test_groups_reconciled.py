@@ -47,7 +47,7 @@ def test_nothing_runs_before_all_pods_of_a_trial_do(play: Play) -> None:
     play(scenario)
 
 
-def test_pods_that_do_not_come_to_run_together_are_all_tried_again_later(play: Play) -> None:
+def test_pods_that_do_not_run_together_are_all_retried(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.held.add("-1-w1")
         await world.apply(numSamples=1, workers={"replicas": 2, "startTimeout": "2m"})
@@ -63,7 +63,7 @@ def test_pods_that_do_not_come_to_run_together_are_all_tried_again_later(play: P
 
 
 @pytest.mark.parametrize("end", ["-1", "-1-w1"])
-def test_a_pod_of_a_trial_that_its_node_never_starts_makes_all_begin_again(play: Play, end: str) -> None:
+def test_pod_never_started_by_node_restarts_the_group(play: Play, end: str) -> None:
     async def scenario(world: World) -> None:
         world.pods.held.add(end)
         await world.apply(numSamples=1, workers={"replicas": 2, "startTimeout": "1h"})
@@ -79,9 +79,7 @@ def test_a_pod_of_a_trial_that_its_node_never_starts_makes_all_begin_again(play:
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("hangs", [0.0, 1.0])
 @pytest.mark.parametrize("how", ["delete", "vanish", "preempt"])
-def test_a_pod_that_is_taken_away_restarts_all_and_is_nobodys_failure(
-    play: Play, rank: int, hangs: float, how: str
-) -> None:
+def test_evicted_pod_restarts_group_without_a_failure(play: Play, rank: int, hangs: float, how: str) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, hangs
         await world.apply(numSamples=1, **WORKERS)
@@ -197,7 +195,7 @@ class TestHeadCompletesAfterAWorkersFailure:
 
 
 @pytest.mark.parametrize("hangs", [0.0, 1.0])
-def test_a_worker_that_is_gone_unseen_explains_the_failure_of_another(play: Play, hangs: float) -> None:
+def test_vanished_worker_explains_failure_of_another(play: Play, hangs: float) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, hangs
         await world.apply(numSamples=1, **WORKERS)
@@ -231,7 +229,7 @@ def test_what_a_worker_died_of_is_told(play: Play) -> None:
     play(scenario)
 
 
-def test_an_operator_that_was_away_finds_the_workers_that_are_gone(play: Play) -> None:
+def test_restarted_operator_finds_vanished_workers(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.hangs = 20, 1.0
         await world.apply(numSamples=1, **WORKERS)

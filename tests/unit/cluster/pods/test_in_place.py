@@ -31,7 +31,7 @@ def test_a_question_that_comes_twice_has_one_answer() -> None:
     run(ask_twice)
 
 
-def test_when_nothing_starts_in_time_every_copy_of_the_question_is_told_so() -> None:
+def test_unanswered_reuse_requests_all_get_a_timeout() -> None:
     async def ask_twice() -> None:
         in_place, given = InPlaceReservations(lambda: 0.0), attempt()
         in_place.reserve(given)

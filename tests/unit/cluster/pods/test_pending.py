@@ -130,7 +130,7 @@ def test_a_pod_in_a_queue_says_which() -> None:
         ("Unable to attach or mount volumes: timed out", "MountFailed", "timed out"),
     ],
 )
-def test_a_volume_that_cannot_be_mounted_shows_in_the_event_at_once(event: str, reason: str, words: str) -> None:
+def test_unmountable_volume_shows_in_the_event_at_once(event: str, reason: str, words: str) -> None:
     pod = _waits("ContainerCreating")
     found = pending_reason(pod, NOW - 90, event=event)
     assert pending_reason(pod, NOW - 90) is None
@@ -187,7 +187,7 @@ def test_many_pods_make_one_entry_of_the_most_frequent_reason() -> None:
     assert summarize([], NOW) is None
 
 
-def test_of_equally_frequent_reasons_the_one_that_needs_somebody_comes_first() -> None:
+def test_tie_of_reasons_prefers_the_actionable_one() -> None:
     found = summarize([_entry("a", "Queued"), _entry("b", "SecretNotFound", severity="stuck")], NOW)
     assert found is not None
     assert found.reason == "SecretNotFound"

@@ -49,7 +49,7 @@ def test_the_pod_of_a_bare_manifest_has_all_that_a_trial_needs() -> None:
     assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/var/run/trialpod", "/trialpod"}
 
 
-def test_the_identity_is_a_token_for_trialpod_alone_with_the_authority_that_signed_the_server() -> None:
+def test_identity_is_a_token_for_trialpod_with_its_ca() -> None:
     (identity, _) = pod_for(experiment())["spec"]["volumes"]
     token, authority = identity["projected"]["sources"]
     assert token["serviceAccountToken"] == {"audience": "trialpod.dev", "expirationSeconds": 3600, "path": "token"}
@@ -66,7 +66,7 @@ def test_the_pod_passes_the_restricted_standard() -> None:
         }
 
 
-def test_storage_keys_and_code_are_mounted_where_the_runner_looks() -> None:
+def test_storage_keys_and_code_are_mounted_for_the_runner() -> None:
     reference = {"name": "code", "key": "my-train.py", "entrypoint": "pkg.train:Digits"}
     pod = pod_for(
         experiment(storage={"uri": "s3://tune", "credentialsSecret": "minio"}, trainable={"configMapRef": reference})
@@ -79,7 +79,7 @@ def test_storage_keys_and_code_are_mounted_where_the_runner_looks() -> None:
     assert places["trialpod-code"] == "/var/run/trialpod-code"
 
 
-def test_resources_are_requests_and_limits_over_those_of_the_template() -> None:
+def test_resources_set_requests_and_limits_over_template() -> None:
     template = {"spec": {"containers": [{"name": "t", "resources": {"requests": {"cpu": "1000m", "x.io/a": 1}}}]}}
     pod = pod_for(experiment(resources={"cpu": 1, "memory": "2Gi", "gpu": 2}, template=template))
     assert _container(pod)["resources"] == {
@@ -88,7 +88,7 @@ def test_resources_are_requests_and_limits_over_those_of_the_template() -> None:
     }
 
 
-def test_resources_that_a_scheduler_chose_replace_those_of_the_manifest() -> None:
+def test_scheduler_resources_replace_those_of_the_manifest() -> None:
     pod = pod_for(experiment(resources={"cpu": 1}), resources={"cpu": 1.5, "memory": 1.5e9, "nvidia.com/gpu": 1.0})
     assert _container(pod)["resources"]["limits"] == {"cpu": "1500m", "memory": "1500000000", "nvidia.com/gpu": "1"}
 
@@ -99,7 +99,7 @@ def test_shares_of_a_device_are_refused(resources: dict[str, Any]) -> None:
         pod_for(experiment(resources=resources))
 
 
-def test_the_short_cut_names_the_image_before_template_and_default() -> None:
+def test_shortcut_image_precedes_template_and_default() -> None:
     template = {"spec": {"containers": [{"name": "t", "image": "mine"}]}}
     assert _container(pod_for(experiment(template=template)))["image"] == "mine"
     assert _container(pod_for(experiment(template=template, image="short")))["image"] == "short"
@@ -107,7 +107,7 @@ def test_the_short_cut_names_the_image_before_template_and_default() -> None:
         build_pod(experiment(), EXPERIMENT, TRIAL, "d75de_00001", 1, PodOptions(address="https://a"))
 
 
-def test_the_container_named_trial_runs_the_trial_and_sidecars_stay_as_they_are() -> None:
+def test_container_named_trial_runs_it_and_sidecars_stay() -> None:
     sidecar = {"name": "side", "image": "s", "securityContext": {"runAsUser": 5}}
     template = {"spec": {"containers": [sidecar, {"name": "trial", "args": ["--fast"]}]}}
     side, trial = pod_for(experiment(template=template, image="i"))["spec"]["containers"]
@@ -139,14 +139,14 @@ def test_what_the_template_says_of_scheduling_and_queues_is_kept() -> None:
     assert grace_seconds(manifest.spec) == 120
 
 
-def test_autoscalers_leave_trials_where_they_are_unless_the_template_says_otherwise() -> None:
+def test_pods_are_not_evicted_by_autoscalers_by_default() -> None:
     key = "cluster-autoscaler.kubernetes.io/safe-to-evict"
     assert pod_for(experiment())["metadata"]["annotations"][key] == "false"
     template = {"metadata": {"annotations": {key: "true"}}}
     assert pod_for(experiment(template=template))["metadata"]["annotations"][key] == "true"
 
 
-def test_variables_of_the_template_win_except_those_of_the_identity() -> None:
+def test_template_variables_win_except_for_the_identity() -> None:
     env = [{"name": "TMPDIR", "value": "/scratch"}, {"name": "A", "value": "$(POD_NAME)"}]
     pod = pod_for(experiment(template={"spec": {"containers": [{"name": "t", "env": env}]}}))
     order = [variable["name"] for variable in _container(pod)["env"]]
@@ -202,7 +202,7 @@ def test_building_changes_no_argument_and_is_repeatable() -> None:
 WORKERS = {"replicas": 2, "resources": {"nvidia.com/gpu": 8}}
 
 
-def test_a_worker_differs_from_its_head_in_name_rank_and_resources() -> None:
+def test_worker_differs_in_name_rank_and_resources() -> None:
     manifest = experiment(workers=WORKERS, resources={"cpu": 2})
     head, worker = pod_for(manifest), pod_for(manifest, rank=2)
     assert (head["metadata"]["name"], worker["metadata"]["name"]) == (
@@ -218,7 +218,7 @@ def test_a_worker_differs_from_its_head_in_name_rank_and_resources() -> None:
     assert worker["metadata"]["ownerReferences"] == head["metadata"]["ownerReferences"]
 
 
-def test_workers_get_what_the_head_gets_unless_they_have_resources_of_their_own() -> None:
+def test_workers_inherit_head_unless_they_have_resources() -> None:
     manifest = experiment(workers={"replicas": 1}, resources={"cpu": 2})
     assert _container(pod_for(manifest, rank=1))["resources"] == _container(pod_for(manifest))["resources"]
     assert manifest.spec.resource_amounts == {"cpu": 4.0}
@@ -240,7 +240,7 @@ def test_the_longest_names_of_workers_are_host_names() -> None:
     assert len(name) - len("digits") + 40 + len("99") <= 63
 
 
-def test_a_pod_that_may_be_reused_says_what_it_was_made_for_and_what_it_is_like() -> None:
+def test_reusable_pod_is_labelled_with_purpose_and_class() -> None:
     def shape(trial_id: str = "d75de_00001", resources: Any = None, **spec: Any) -> str | None:
         pod = build_pod(
             experiment(reusePods=True, **spec), EXPERIMENT, TRIAL, trial_id, 1, OPTIONS, resources=resources

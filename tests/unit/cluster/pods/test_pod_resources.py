@@ -19,7 +19,7 @@ def test_containers_count_together_with_the_overhead() -> None:
     assert pod_resources({"spec": spec}) == {"cpu": 1.75, "memory": 1024.0**3}
 
 
-def test_an_init_container_counts_where_it_needs_more_and_a_sidecar_all_the_time() -> None:
+def test_init_container_counts_as_maximum_sidecar_as_sum() -> None:
     spec = {
         "initContainers": [
             container(requests={"cpu": 1}, restartPolicy="Always"),
@@ -30,7 +30,7 @@ def test_an_init_container_counts_where_it_needs_more_and_a_sidecar_all_the_time
     assert pod_resources({"spec": spec}) == {"cpu": 5.0, "memory": 300.0}
 
 
-def test_a_limit_is_the_request_where_none_is_given_and_the_pod_as_a_whole_goes_first() -> None:
+def test_limit_is_default_request_and_pod_level_wins() -> None:
     spec = {
         "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": 8}}}],
         "resources": {"requests": {"cpu": "3"}},
@@ -38,7 +38,7 @@ def test_a_limit_is_the_request_where_none_is_given_and_the_pod_as_a_whole_goes_
     assert pod_resources({"spec": spec}) == {"cpu": 3.0, "nvidia.com/gpu": 2.0}
 
 
-def test_nothing_asked_for_is_nothing_taken_and_the_number_of_resources_is_bounded() -> None:
+def test_empty_requests_use_nothing_and_types_are_bounded() -> None:
     assert pod_resources({}) == {}
     assert pod_resources({"spec": {"containers": [container(requests={"cpu": 0, "memory": "much"})]}}) == {}
     many = {f"x.y/r{index}": 1 for index in range(40)}

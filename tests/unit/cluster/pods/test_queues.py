@@ -67,13 +67,13 @@ def test_only_kueues_own_gates_are_its_queue() -> None:
     assert not queues.is_held({"spec": {}})
 
 
-def test_a_pods_workload_is_found_by_its_uid_and_a_groups_by_its_name() -> None:
+def test_workload_is_found_by_uid_and_group_by_name() -> None:
     assert queues.workload_query({"metadata": {"uid": "u1"}}) == {"labelSelector": "kueue.x-k8s.io/job-uid=u1"}
     group = {"metadata": {"uid": "u1", "labels": {"kueue.x-k8s.io/pod-group-name": "digits-1"}}}
     assert queues.workload_query(group) == {"fieldSelector": "metadata.name=digits-1"}
 
 
-def test_the_numbers_of_a_queue_have_the_quota_where_it_may_be_read() -> None:
+def test_queue_numbers_include_quota_where_readable() -> None:
     used = [{"name": "default", "resources": [{"name": "cpu", "total": "3"}]}]
     local = {
         "spec": {"clusterQueue": "gpus"},

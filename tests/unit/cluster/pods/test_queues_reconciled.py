@@ -26,7 +26,7 @@ def workload(pod: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": {"conditions": [reserved]}}
 
 
-def test_of_many_trials_in_a_queue_a_few_wait_and_all_are_done_in_the_end(play: Play) -> None:
+def test_queued_trials_wait_a_few_at_a_time_and_all_finish(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.room = 3
         await world.apply(numSamples=30, maxConcurrentTrials=30, template=TEMPLATE)
@@ -69,9 +69,7 @@ def test_what_kueue_says_of_the_first_in_line_is_told_of_all(play: Play) -> None
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_without_the_right_or_without_kueues_objects_the_queue_is_named_and_nobody_is_asked_again_and_again(
-    play: Play, status: int
-) -> None:
+def test_without_rights_or_kueue_queue_is_named_once(play: Play, status: int) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.room = 0
         asked = []
@@ -98,7 +96,7 @@ def test_without_the_right_or_without_kueues_objects_the_queue_is_named_and_nobo
 
 
 @pytest.mark.parametrize("limit", [None, 500])
-def test_pods_for_which_there_is_no_room_are_not_made_by_the_hundred(play: Play, limit: int | None) -> None:
+def test_pods_without_room_are_created_a_few_at_a_time(play: Play, limit: int | None) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.starts = False
         await world.apply(numSamples=300, **({"maxConcurrentTrials": limit} if limit else {}))
@@ -117,9 +115,7 @@ def test_pods_for_which_there_is_no_room_are_not_made_by_the_hundred(play: Play,
         {"name": "pbt", "parameters": {"perturbation_interval": 2, "synch": True}},
     ],
 )
-def test_schedulers_that_compare_or_share_time_go_on_with_the_few_that_are_admitted(
-    play: Play, scheduler: dict[str, Any]
-) -> None:
+def test_comparing_schedulers_continue_with_admitted_trials(play: Play, scheduler: dict[str, Any]) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.room = 2
         world.pods.behaviour.steps = 6

@@ -69,7 +69,7 @@ def test_trials_follow_one_another_in_a_few_pods(run: Run) -> None:
     run(scenario)
 
 
-def test_no_pod_is_let_go_while_what_follows_its_trial_is_being_stored(run: Run) -> None:
+def test_pod_is_kept_while_the_next_trial_is_committed(run: Run) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps, world.pods.behaviour.step_s = 1, 0.02
         await begin(world, numSamples=100, maxConcurrentTrials=6)
@@ -97,7 +97,7 @@ def test_the_operator_may_be_replaced_at_any_time(run: Run) -> None:
     run(scenario)
 
 
-def test_what_pods_print_while_there_is_no_operator_is_kept_and_nothing_twice(run: Run) -> None:
+def test_output_without_operator_is_kept_exactly_once(run: Run) -> None:
     async def scenario(world: World) -> None:
         await begin(world, numSamples=30)
         printed = 0
@@ -163,7 +163,7 @@ def test_a_failed_attempt_ends_its_pod(run: Run) -> None:
     run(scenario)
 
 
-def test_idle_pods_end_when_nothing_more_comes_and_when_fewer_may_run(run: Run) -> None:
+def test_idle_pods_end_without_work_or_with_lower_limit(run: Run) -> None:
     async def scenario(world: World) -> None:
         await begin(world, numSamples=9)
         await world.until_running(3)
@@ -247,7 +247,7 @@ def test_groups_and_other_experiments_get_a_pod_for_each_attempt(run: Run) -> No
 
 
 @pytest.mark.parametrize("slow", [{"all"}, {"all", "latest"}])
-def test_the_log_of_a_pod_of_the_operator_before_is_had_although_it_takes_long(run: Run, slow: set[str]) -> None:
+def test_log_of_previous_operators_pod_is_read_when_slow(run: Run, slow: set[str]) -> None:
     """Its latest part is asked for, and then all of it: neither may make the other begin again forever."""
 
     async def scenario(world: World) -> None:

@@ -77,7 +77,7 @@ def test_labels_of_deployment_tools_are_not_passed_on() -> None:
 
 
 @pytest.mark.parametrize("own", [{"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}])
-def test_privileges_that_are_asked_for_do_not_contradict_the_defaults(own: dict[str, Any]) -> None:
+def test_requested_privileges_do_not_contradict_defaults(own: dict[str, Any]) -> None:
     spec = {"containers": [{"name": "t", "securityContext": copy.deepcopy(own)}]}
     restrict(spec)
     assert "allowPrivilegeEscalation" not in spec["containers"][0]["securityContext"]  # type: ignore[operator]

@@ -348,7 +348,7 @@ OVER = [row for row in ROWS if row[3] != "SandboxLost"]
 
 
 @pytest.mark.parametrize("row", OVER, ids=[row[0] for row in OVER])
-def test_the_attempts_own_word_goes_first_and_then_that_we_deleted_the_pod(row: tuple[Any, ...]) -> None:
+def test_attempts_own_report_precedes_our_deletion(row: tuple[Any, ...]) -> None:
     said = read_termination(row[1], said_end=True, deleted_by_us=True)
     assert said is not None
     assert said.kind == "completed"
@@ -382,7 +382,7 @@ def test_what_still_runs_has_no_ending(pod: dict[str, Any]) -> None:
     assert read_termination(pod, said_end=True) is None
 
 
-def test_a_pod_that_never_starts_and_is_on_its_way_out_is_waited_for() -> None:
+def test_pod_deleted_before_start_is_waited_for() -> None:
     assert read_termination(_sandbox("False", _MADE), deleted_by_us=True) is None
     assert read_termination(_sandbox("False", _MADE), said_end=True) is None
 
@@ -415,7 +415,7 @@ def test_memory_without_a_limit_is_the_nodes() -> None:
     assert "has no limit; set spec.resources.memory" in ending.message
 
 
-def test_sigterm_of_a_container_with_a_liveness_probe_is_a_failure() -> None:
+def test_sigterm_with_a_liveness_probe_is_a_failure() -> None:
     pod = live_pod(phase="Failed", state=terminated(143))
     pod["spec"]["containers"][0]["livenessProbe"] = {"exec": {"command": ["true"]}}
     ending = read_termination(pod)
@@ -424,7 +424,7 @@ def test_sigterm_of_a_container_with_a_liveness_probe_is_a_failure() -> None:
     assert "liveness probe" in ending.message
 
 
-def test_a_container_that_was_put_before_the_trials_is_not_taken_for_it() -> None:
+def test_container_before_the_trials_is_not_mistaken_for_it() -> None:
     pod = live_pod(phase="Running", state={"running": {}})
     pod["spec"]["containers"].insert(0, {"name": "istio-proxy", "image": "p"})
     pod["status"]["containerStatuses"].insert(0, {"name": "istio-proxy", "state": terminated(1)})
@@ -440,7 +440,7 @@ def _stuck(overdue: float, **status: Any) -> dict[str, Any]:
     )
 
 
-def test_a_pod_in_deletion_on_a_dead_node_is_given_up_after_its_grace_period() -> None:
+def test_pod_on_a_dead_node_is_given_up_after_its_grace() -> None:
     tainted = [target("DisruptionTarget", "DeletionByTaintManager", "")]
     assert presumed_gone(_stuck(21), NOW, node_ready=False)
     assert presumed_gone(_stuck(21, conditions=tainted), NOW)

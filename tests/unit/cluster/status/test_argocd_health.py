@@ -125,7 +125,7 @@ def test_a_trial_has_the_health_of_its_conditions(state: str) -> None:
     assert verdict(resource) == AGREES[expected]
 
 
-def test_a_trial_that_failed_is_not_ready_to_be_any_more_than_that() -> None:
+def test_failed_trial_is_not_expected_to_become_ready() -> None:
     failed = trial("failed", previous=trial("running")["status"])
     assert {each["type"]: each["status"] for each in failed["status"]["conditions"]} == {"Failed": "True"}
     older = {"type": "Ready", "status": "False", "reason": "Failed", "message": "boom"}
@@ -146,7 +146,7 @@ def test_what_no_operator_has_looked_at_is_progressing(status: dict[str, Any] | 
 
 
 @pytest.mark.parametrize("state", EXPERIMENTS)
-def test_a_new_generation_is_progressing_until_the_operator_has_seen_it(state: str) -> None:
+def test_new_generation_progresses_until_observed(state: str) -> None:
     resource = experiment(state)
     resource["metadata"]["generation"] = 3
     assert judged(resource) == ("Progressing", "waiting for the operator")

@@ -31,7 +31,7 @@ def test_the_client_that_set_a_field_last_is_named_with_the_time() -> None:
     assert set_by({"metadata": {}}, "spec", "suspend") == ("", "")
 
 
-def test_what_the_operator_wrote_of_the_status_is_no_change_of_the_spec() -> None:
+def test_operators_status_writes_are_no_spec_change() -> None:
     assert set_by(item(("trialpod", "2026-11-21T10:05:00Z", {"f:suspend": {}}), subresource="status"), "spec") == (
         "",
         "",

@@ -75,7 +75,7 @@ def test_times_are_kept_from_the_status_before() -> None:
     assert not same_status(first, third)
 
 
-def test_a_status_stays_small_however_large_parameters_and_messages_are() -> None:
+def test_status_is_bounded_for_large_parameters() -> None:
     space = {f"p{index}": "v" * 400 for index in range(200)}
     run = Run(space={"huge": list(range(50_000)), **space, "x": {"grid_search": [1]}})
     run.result(0, 1.0)
@@ -118,7 +118,7 @@ def test_a_node_is_forgotten_with_its_pod() -> None:
     assert "nodeName" not in _trial(run, previous=before, pod_name="b")
 
 
-def test_a_disrupted_trial_counts_its_restart_and_says_what_it_waits_for() -> None:
+def test_disrupted_trial_counts_restart_and_wait_reason() -> None:
     run = Run(1)
     run.result(0, 0.5)
     run.end(0, "lost", "node gone")

@@ -21,7 +21,7 @@ class Remote(DirectoryStorage):
 
 
 @pytest.mark.parametrize(("failures", "read"), [(0, True), (2, True), (100, False)])
-def test_a_journal_that_a_snapshot_replaces_while_it_is_read_is_read_again(
+def test_journal_replaced_while_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, read: bool
 ) -> None:
     pulls: list[Replica] = []

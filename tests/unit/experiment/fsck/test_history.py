@@ -159,7 +159,7 @@ def test_what_an_attempt_says_before_its_start_is_found(stand: Stand) -> None:
     assert any("of attempt 2, which was never started (the latest is 1)" in each.what for each in stand.findings())
 
 
-def test_late_words_of_an_attempt_that_is_over_are_noted_and_count_nothing(stand: Stand) -> None:
+def test_late_reports_of_ended_attempt_count_nothing(stand: Stand) -> None:
     stand.records.append(stand.records[stand.index(events.ResultsReceived, 0)])
     checked = check_records(History(stand.records), recording_engine())
     assert [(each.severity, each.check) for each in checked.findings.all] == [("note", "attempt")]
@@ -277,7 +277,7 @@ def test_a_snapshot_is_said_to_limit_the_check(stand: Stand) -> None:
     assert [what for _, trial, what in stand.found() if trial == stand.good]
 
 
-def test_a_trial_that_its_user_retries_keeps_its_results_across_restarts(stand: Stand) -> None:
+def test_retried_trial_keeps_results_across_restarts(stand: Stand) -> None:
     stand.apply(events.RetryRequested())
     stand.report(stand.other, 3, 1, 1, 9.0)
     stand.end(stand.other, 3, cause="failed", error="again", retry=False)

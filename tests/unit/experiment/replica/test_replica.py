@@ -63,7 +63,7 @@ def test_another_machine_goes_on_with_what_was_copied(tmp_path: Path, storage: D
     assert (there / "trial_0" / "result.json").read_text() == '{"loss": 1}\n'
 
 
-def test_checkpoints_that_an_attempt_could_not_remove_are_removed(
+def test_checkpoints_an_attempt_left_are_removed(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -112,9 +112,7 @@ def test_a_snapshot_replaces_the_pieces_before_it(tmp_path: Path, storage: Direc
     assert sorted(names) == ["000000000000", "00000001.log.removed", "00000002.snapshot"]
 
 
-def test_a_snapshot_that_does_not_know_the_latest_records_replaces_nothing(
-    tmp_path: Path, storage: DirectoryStorage
-) -> None:
+def test_snapshot_behind_the_journal_replaces_nothing(tmp_path: Path, storage: DirectoryStorage) -> None:
     stale = journal_of(tmp_path / "stale")
     stale.append(b"one")
     of_stale = Replica(tmp_path / "stale", storage)
@@ -194,9 +192,7 @@ def test_different_histories_are_refused_at_the_start(tmp_path: Path, storage: D
         Replica(second, storage).pull()
 
 
-def test_what_was_written_after_the_last_copy_is_copied_by_the_next_process(
-    tmp_path: Path, storage: DirectoryStorage
-) -> None:
+def test_unreplicated_writes_are_copied_by_next_process(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
     journal = journal_of(here)
     journal.append(b"one")
@@ -220,7 +216,7 @@ def test_a_repeated_write_whose_answer_was_lost_is_no_conflict(tmp_path: Path, s
     Replica(here, storage).copy()  # does not know what is there already
 
 
-def test_a_segment_whose_last_piece_was_stored_unheard_can_be_replaced(
+def test_segment_with_unacknowledged_tail_is_replaceable(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_of(tmp_path / "here")
@@ -245,7 +241,7 @@ def test_a_segment_whose_last_piece_was_stored_unheard_can_be_replaced(
 
 
 @pytest.mark.parametrize("theirs", ["records", "snapshot"])
-def test_what_another_machine_did_behind_a_segment_that_is_replaced_here_is_another_history(
+def test_records_behind_a_replaced_segment_are_dropped(
     tmp_path: Path, storage: DirectoryStorage, theirs: str
 ) -> None:
     here = journal_of(tmp_path / "here")
@@ -265,7 +261,7 @@ def test_what_another_machine_did_behind_a_segment_that_is_replaced_here_is_anot
         Replica(tmp_path / "here", storage).pull()
 
 
-def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
+def test_object_whose_writer_failed_later_is_no_conflict(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_of(tmp_path / "here")
@@ -288,9 +284,7 @@ def test_an_object_whose_maker_failed_after_it_was_made_is_no_conflict(
     assert history(tmp_path / "there") == (None, [b"one", b"two"])
 
 
-def test_who_was_stopped_while_the_place_was_deleted_leaves_nothing_there(
-    tmp_path: Path, storage: DirectoryStorage
-) -> None:
+def test_writer_stopped_during_deletion_leaves_nothing(tmp_path: Path, storage: DirectoryStorage) -> None:
     here, now = tmp_path / "here", [100.0]
     journal = journal_of(here)
     (here / TRIALPOD_DIR / "experiment.json").write_text("{}")
@@ -324,7 +318,7 @@ class Outage(DirectoryStorage):
         super().write_new(key, data)
 
 
-def test_an_outage_is_told_once_and_its_end_too_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_outage_is_reported_once_and_nothing_is_lost(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     storage = Outage(tmp_path / "storage", failures=2)
     journal_of(here).append(b"one")
@@ -375,9 +369,7 @@ class Clocked(Replica):
 
 
 @pytest.mark.parametrize("outage_s", [0.4, 7.0, 60.0, 3600.0])
-def test_what_waits_for_a_commit_waits_at_most_five_seconds_longer_than_an_outage(
-    tmp_path: Path, outage_s: float
-) -> None:
+def test_commit_waits_at_most_five_seconds_after_outage(tmp_path: Path, outage_s: float) -> None:
     journal_of(tmp_path / "here").append(b"one")
     replica = Clocked(tmp_path / "here", MemoryStorage(), outage_s)
     replica.request(1, urgent=True)
@@ -447,7 +439,7 @@ def all_of(directory: Path) -> list[bytes]:
     return (snapshot.split(b",") if snapshot else []) + records
 
 
-def test_an_older_version_of_a_file_is_not_sent_behind_a_later_one(tmp_path: Path, storage: DirectoryStorage) -> None:
+def test_older_version_of_a_file_never_follows_a_newer_one(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
     copies = FileReplica(here, storage, PostDeleteCleanup(storage, time.monotonic))
     (here / "trial_0").mkdir(parents=True)
@@ -502,7 +494,7 @@ class Replaced(DirectoryStorage):
             self.sealed.set()
 
 
-def test_a_file_that_is_looked_at_again_does_not_keep_a_snapshot_waiting_for_ever(tmp_path: Path) -> None:
+def test_repeatedly_changed_file_does_not_delay_a_snapshot(tmp_path: Path) -> None:
     here, storage = tmp_path / "here", Replaced(tmp_path / "storage")
     journal = journal_of(here)
     journal.append(b"one")
@@ -521,9 +513,7 @@ def test_a_file_that_is_looked_at_again_does_not_keep_a_snapshot_waiting_for_eve
     assert replica.close(10.0) is None
 
 
-def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up(
-    tmp_path: Path, storage: DirectoryStorage
-) -> None:
+def test_snapshot_waits_only_for_changed_files(tmp_path: Path, storage: DirectoryStorage) -> None:
     here, written = tmp_path / "here", list[str]()
     journal = journal_of(here)
     journal.append(b"one")
@@ -550,7 +540,7 @@ def test_a_snapshot_waits_only_for_files_that_changed_since_they_were_brought_up
     replica.abandon()
 
 
-def test_files_that_change_while_they_are_brought_up_are_brought_up_again(
+def test_files_changed_during_upload_are_uploaded_again(
     tmp_path: Path, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trialpod_operator.experiment.replica.replica.FEW", 0)
@@ -595,9 +585,7 @@ def test_records_behind_a_snapshot_are_not_copied_before_it(tmp_path: Path, stor
     assert history(tmp_path / "there") == (b"state after one", [b"two"])
 
 
-def test_the_code_that_a_start_brings_is_not_replaced_by_the_code_in_the_storage(
-    tmp_path: Path, storage: DirectoryStorage
-) -> None:
+def test_code_of_a_start_is_not_replaced_by_the_stored_one(tmp_path: Path, storage: DirectoryStorage) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     journal_of(here).append(b"one")
     for directory, code in ((here, b"old"), (there, b"new")):
@@ -610,9 +598,7 @@ def test_the_code_that_a_start_brings_is_not_replaced_by_the_code_in_the_storage
     assert (there / TRIALPOD_DIR / "trainable.pkl").read_bytes() == b"new"
 
 
-def test_of_trials_that_ended_before_a_kill_only_what_the_storage_lacks_is_copied(
-    tmp_path: Path, storage: DirectoryStorage
-) -> None:
+def test_only_missing_files_of_ended_trials_are_copied(tmp_path: Path, storage: DirectoryStorage) -> None:
     here = tmp_path / "here"
     journal_of(here).append(b"one")
     for name, text in (("stored", "complete"), ("behind", "half"), ("unknown", "")):

@@ -58,7 +58,7 @@ def test_who_was_replaced_does_not_replace_what_the_other_wrote(storage: MemoryS
     assert storage.values[RESULTS] == b"12"
 
 
-def test_what_was_found_is_replaced_by_who_looked_at_the_journal_or_wrote_it_since(storage: MemoryStorage) -> None:
+def test_file_is_replaced_after_reading_the_journal(storage: MemoryStorage) -> None:
     storage.values.update({RESULTS: b"1", "other": b"1"})
     files, outdated, right = SharedFiles(storage), Journals(outdated=True), Journals()
     assert files.read(RESULTS) == b"1"
@@ -117,7 +117,7 @@ def test_a_file_that_never_stays_is_an_error(storage: MemoryStorage) -> None:
         SharedFiles(storage).write(RESULTS, b"1", Journals())
 
 
-def test_without_conditions_the_journal_is_looked_at_before_each_file(storage: MemoryStorage) -> None:
+def test_without_conditions_the_journal_precedes_each_file(storage: MemoryStorage) -> None:
     files, journal = SharedFiles(storage), Journals()
     storage.before = fail_on("write_if", error=ConditionalWriteUnsupportedError)
     for data in (b"1", b"12"):
@@ -170,9 +170,7 @@ def test_what_a_file_says_is_in_the_stored_journal_before(
     assert [name for name, key in storage.calls] == ["write_new", "read", "write_if"]
 
 
-def test_a_file_grows_after_its_records_were_copied_and_the_rest_waits(
-    storage: MemoryStorage, writer: Callable[[str], Writer]
-) -> None:
+def test_file_follows_its_records_and_the_rest_waits(storage: MemoryStorage, writer: Callable[[str], Writer]) -> None:
     first = writer("first")
     first.result("1")
 
@@ -207,7 +205,7 @@ def test_a_replica_that_was_replaced_copies_no_file_any_more(
     assert storage.values[RESULTS] == b"12"
 
 
-def test_a_replica_that_was_behind_when_it_began_replaces_nothing(
+def test_replica_that_started_behind_replaces_nothing(
     storage: MemoryStorage, writer: Callable[[str], Writer]
 ) -> None:
     right = writer("right")
@@ -226,7 +224,7 @@ def test_a_replica_that_was_behind_when_it_began_replaces_nothing(
     assert storage.values[RESULTS] == b"123"
 
 
-def test_the_next_replica_looks_at_the_journal_once_where_it_writes_none(
+def test_next_replica_reads_the_journal_once_when_idle(
     storage: MemoryStorage, writer: Callable[[str], Writer]
 ) -> None:
     first = writer("first")
@@ -240,7 +238,7 @@ def test_the_next_replica_looks_at_the_journal_once_where_it_writes_none(
     assert [name for name, _ in storage.calls] == ["read", "read", "write_if"]
 
 
-def test_a_snapshot_of_a_replica_that_was_replaced_takes_no_files_along(
+def test_snapshot_of_a_replaced_replica_uploads_no_files(
     storage: MemoryStorage, writer: Callable[[str], Writer]
 ) -> None:
     stale = writer("stale")

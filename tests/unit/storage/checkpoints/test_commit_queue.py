@@ -77,7 +77,7 @@ def forever():
     return None
 
 
-def test_checkpoints_are_committed_in_order_and_announced_after_that(world):
+def test_checkpoints_are_committed_in_order_then_announced(world):
     for index in range(5):
         world.take(index)
     assert world.writer.drain(forever)
@@ -96,7 +96,7 @@ def test_taking_a_snapshot_does_not_wait_for_the_storage(world):
     assert world.writer.drain(forever)
 
 
-def test_with_too_many_waiting_the_next_snapshot_waits_and_that_is_said_once(world, caplog):
+def test_full_queue_delays_the_next_snapshot_and_says_so_once(world, caplog):
     gate = Gate(world.storage)
     for index in range(3):
         world.take(index)
@@ -154,7 +154,7 @@ def test_what_may_heal_is_tried_again_and_said(world, caplog):
     assert "the storage answers again" in caplog.text
 
 
-def test_settling_does_not_wait_for_a_storage_that_cannot_be_reached(world):
+def test_settling_does_not_wait_for_unreachable_storage(world):
     healed = threading.Event()
 
     def fault(name, key):
@@ -232,7 +232,7 @@ def test_sizes_are_for_people():
     assert [size_text(n) for n in (5, 1500, 2_500_000, 3e9)] == ["5 bytes", "1.5 kB", "2.5 MB", "3.0 GB"]
 
 
-def test_with_a_question_nothing_is_removed_before_it_was_allowed_and_what_is_refused_is_asked_again(tmp_path):
+def test_removal_waits_for_permission_and_asks_again(tmp_path):
     asked = []
     answered = threading.Semaphore(0)
 
@@ -261,7 +261,7 @@ def test_with_a_question_nothing_is_removed_before_it_was_allowed_and_what_is_re
     world.store.close()
 
 
-def test_an_attempt_that_is_taken_away_does_not_wait_to_be_allowed_to_remove(tmp_path):
+def test_terminated_attempt_does_not_wait_for_permission(tmp_path):
     world = World(tmp_path, rules=CheckpointRules(num_to_keep=1), ask=lambda names, told: None)
     world.take(0)
     world.take(1)

@@ -135,7 +135,7 @@ def test_a_committed_checkpoint_is_never_replaced(store, source, trial):
     assert store.fetch(info)
 
 
-def test_of_two_attempts_that_began_the_same_index_the_first_to_commit_wins(trial):
+def test_first_commit_of_an_index_wins(trial):
     stores = [open_checkpoints(DirectoryStorage(trial)) for _ in range(2)]
     for number, store in enumerate(stores):
         (store.begin(0) / "who").write_text(str(number))
@@ -208,7 +208,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_fetching_finds_damage_and_the_latest_valid_one_is_the_one_before(store, source, trial, damage):
+def test_damage_is_found_and_previous_checkpoint_is_latest(store, source, trial, damage):
     infos = [commit(store, index, source) for index in range(3)]
     damage(trial / "checkpoint_000002")
     left = sorted(os.listdir(trial))
@@ -221,7 +221,7 @@ def test_fetching_finds_damage_and_the_latest_valid_one_is_the_one_before(store,
     assert sorted(os.listdir(trial)) == left
 
 
-def test_without_a_whole_checkpoint_there_is_none_and_a_warning_for_each(store, source, trial):
+def test_without_a_valid_checkpoint_each_is_warned_about(store, source, trial):
     infos = [commit(store, index, source) for index in range(2)]
     for info in infos:
         damage_missing(trial / info.name)
@@ -230,7 +230,7 @@ def test_without_a_whole_checkpoint_there_is_none_and_a_warning_for_each(store, 
     assert store.latest_valid([]) == (None, [])
 
 
-def test_a_checkpoint_of_another_attempt_under_the_same_name_is_not_offered(store, source):
+def test_same_named_checkpoint_of_another_attempt_is_ignored(store, source):
     info = commit(store, 0, source, attempt=1)
     store.delete(info.name)
     commit(store, 0, source, attempt=2)
@@ -348,7 +348,7 @@ def test_a_source_that_is_missing_is_a_checkpoint_error(store, tmp_path, trial):
     assert not trial.exists()
 
 
-def test_a_source_that_vanishes_midway_is_a_checkpoint_error_and_nothing_is_left(store, source, trial, monkeypatch):
+def test_vanishing_source_is_an_error_and_leaves_nothing(store, source, trial, monkeypatch):
     real = os.copy_file_range
 
     def vanish(*arguments):
@@ -368,7 +368,7 @@ def test_an_abandoned_checkpoint_leaves_nothing(store, trial):
     assert os.listdir(trial) == []
 
 
-def test_a_snapshot_is_cut_off_from_its_source_and_committed_later(store, source, trial):
+def test_snapshot_is_independent_of_its_source(store, source, trial):
     before = content(source)
     assert store.snapshot(0, source) == 600_004
     (source / "weights.bin").write_bytes(b"changed")
@@ -377,7 +377,7 @@ def test_a_snapshot_is_cut_off_from_its_source_and_committed_later(store, source
     assert os.listdir(trial) == ["checkpoint_000000"]
 
 
-def test_a_snapshot_of_the_begun_folder_breaks_its_links_to_the_outside(store, tmp_path):
+def test_snapshot_of_the_open_folder_breaks_outside_links(store, tmp_path):
     (tmp_path / "outside").write_bytes(b"old")
     folder = store.begin(0)
     os.link(tmp_path / "outside", folder / "hard")
@@ -394,9 +394,7 @@ def test_a_snapshot_that_fails_leaves_nothing(store, source, trial):
     assert not trial.exists()
 
 
-def test_a_checkpoint_that_was_found_whole_is_not_removed_before_it_is_fetched_nor_verified_again(
-    store, source, trial, monkeypatch
-):
+def test_verified_checkpoint_is_kept_and_not_verified_again(store, source, trial, monkeypatch):
     infos = [commit(store, index, source) for index in range(2)]
     found, _ = store.latest_valid(infos)
     with pytest.raises(CheckpointError, match="is being read"):

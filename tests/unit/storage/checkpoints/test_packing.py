@@ -15,7 +15,7 @@ def test_few_small_files_keep_an_object_each():
 
 
 @given(SIZES)
-def test_every_file_is_in_exactly_one_place_and_large_ones_are_alone(sizes):
+def test_each_file_is_in_one_pack_and_large_ones_are_alone(sizes):
     files = [(str(number), size) for number, size in enumerate(sizes)]
     packing = Packing(more_than=3, below_bytes=100, pack_bytes=150)
     alone, together = packs(files, packing)

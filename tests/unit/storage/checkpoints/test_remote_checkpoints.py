@@ -101,7 +101,7 @@ def test_a_snapshot_is_cut_off_from_its_source(store, source):
     assert content(store.fetch(commit(store, 0))) == before
 
 
-def test_files_that_did_not_change_are_not_sent_again_also_under_another_name(store, make, source, storage):
+def test_unchanged_files_are_not_uploaded_again(store, make, source, storage):
     commit(store, 0, source)
     (source / "weights.bin").rename(source / "renamed.bin")
     (source / "small").write_bytes(b"new")
@@ -128,7 +128,7 @@ def test_another_attempt_refers_to_nothing_of_the_one_before(store, make, source
     assert all(not entry.key for entry in manifests.decode(storage.values[f"{info.name}/{MANIFEST}"], "").files)
 
 
-def test_objects_that_a_kept_checkpoint_refers_to_stay_until_it_goes(store, make, source, storage):
+def test_objects_of_a_kept_checkpoint_stay(store, make, source, storage):
     infos = [commit(store, index, source) for index in range(3)]
     for info in infos[:2]:
         store.delete(info.name, attempt=1)
@@ -166,7 +166,7 @@ def test_packing_can_be_switched_off(source, storage, tmp_path, monkeypatch):
     store.close()
 
 
-def test_a_second_commit_of_an_index_is_refused_and_changes_nothing(store, make, source, storage, tmp_path):
+def test_second_commit_of_an_index_is_refused(store, make, source, storage, tmp_path):
     info = commit(store, 0, source, attempt=2)
     before = dict(storage.values)
     (source / "weights.bin").write_bytes(b"other")
@@ -176,14 +176,14 @@ def test_a_second_commit_of_an_index_is_refused_and_changes_nothing(store, make,
     assert again(make).fetch(info)
 
 
-def test_a_checkpoint_that_was_copied_there_without_a_claim_is_not_replaced(store, make, source, storage):
+def test_unclaimed_copied_checkpoint_is_not_replaced(store, make, source, storage):
     commit(store, 0, source)
     del storage.values[f"checkpoint_000000/{CLAIM}"]
     with pytest.raises(SupersededError, match=r"committed by attempt 1; .* never replaced"):
         commit(again(make), 0, source, attempt=2)
 
 
-def test_a_lost_answer_to_the_manifest_or_the_claim_is_no_conflict(store, source, storage):
+def test_lost_answer_to_manifest_or_claim_is_no_conflict(store, source, storage):
     for part in (CLAIM, MANIFEST):
         storage.after = fail_on("write_new", part)
         store.snapshot(0, source) if part == CLAIM else None
@@ -211,7 +211,7 @@ def test_a_refused_upload_leaves_nothing_but_the_claim(store, source, storage, t
     assert set(storage.values) == {f"checkpoint_000000/{CLAIM}"}
 
 
-def test_a_superseded_attempt_can_neither_commit_nor_delete_after_its_successor_swept(store, make, source, storage):
+def test_superseded_attempt_can_neither_commit_nor_delete(store, make, source, storage):
     old = commit(store, 0, source)
     store.snapshot(1, source)
     (source / "more").write_bytes(os.urandom(1000))
@@ -237,14 +237,14 @@ def test_a_superseded_attempt_can_neither_commit_nor_delete_after_its_successor_
     assert content(again(make).fetch(new)) == content(source)
 
 
-def test_a_reserved_index_is_refused_to_others_before_anything_is_stored_there(store, make, source):
+def test_reserved_index_is_refused_to_others(store, make, source):
     commit(store, 0, source)
     assert again(make).reserve(0, 2) == 1
     with pytest.raises(SupersededError, match="begun by attempt 2"):
         commit(store, 1, source)
 
 
-def test_an_attempt_that_comes_late_claims_nothing_behind_its_successor(make, source, storage):
+def test_late_attempt_claims_nothing_after_its_successor(make, source, storage):
     again(make).reserve(0, 2)
     late = again(make)
     with pytest.raises(SupersededError, match="begun by attempt 2; attempt 1 has been superseded"):
@@ -252,7 +252,7 @@ def test_an_attempt_that_comes_late_claims_nothing_behind_its_successor(make, so
     assert set(storage.values) == {f"checkpoint_000000/{CLAIM}"}
 
 
-def test_an_attempt_that_comes_late_sweeps_nothing_of_its_successor(store, make, source):
+def test_late_attempt_sweeps_nothing_of_its_successor(store, make, source):
     old = commit(store, 0, source)
     new = commit(again(make), 1, source, attempt=3)
     with pytest.raises(SupersededError, match="begun by attempt 3; attempt 2 has been superseded"):
@@ -260,7 +260,7 @@ def test_an_attempt_that_comes_late_sweeps_nothing_of_its_successor(store, make,
     assert again(make).committed() == [old, new]
 
 
-def test_sweeping_removes_unknown_and_unfinished_checkpoints_but_not_ones_own(store, make, source, storage):
+def test_sweep_removes_unknown_and_unfinished_checkpoints(store, make, source, storage):
     known, unknown = commit(store, 0, source), commit(store, 1, source)
     storage.values["checkpoint_000007/part"] = b"x"
     storage.values["result.json"] = b"{}"
@@ -293,7 +293,7 @@ def test_old_tombstones_go(make, storage):
         (lambda values, key: values.update({key: b"x" * 300_000}), "checksum of weights.bin"),
     ],
 )
-def test_damage_is_found_and_the_latest_valid_one_is_the_one_before(make, source, storage, damage, message):
+def test_damage_is_found_and_previous_one_is_latest_valid(make, source, storage, damage, message):
     store = make()
     infos = []
     for index in range(2):
@@ -316,7 +316,7 @@ def test_restoring_downloads_once(make, source, storage):
     assert [key for name, key in storage.calls if name == "get_file"].count("checkpoint_000000/weights.bin") == 1
 
 
-def test_a_storage_that_cannot_be_reached_says_nothing_about_a_checkpoint(make, source, storage):
+def test_unreachable_storage_does_not_condemn_a_checkpoint(make, source, storage):
     info = commit(make(), 0, source)
     storage.before = unavailable
     with pytest.raises(StorageUnavailableError):
@@ -359,7 +359,7 @@ def test_a_manifest_of_a_newer_format_is_refused_with_what_to_do(make, source, s
         make().fetch(info)
 
 
-def test_a_process_that_died_in_the_middle_leaves_the_checkpoint_before(make, source, storage):
+def test_crash_in_mid_commit_leaves_the_previous_checkpoint(make, source, storage):
     first = commit(make(), 0, source)
     storage.before = fail_on("write_new", MANIFEST, Died)
     with pytest.raises(Died):
@@ -416,7 +416,7 @@ def test_a_large_file_that_grew_sends_its_end(store, make, large, storage):
     assert content(again(make).fetch(info)) == content(large)
 
 
-def test_what_a_large_file_holds_in_the_storage_stays_below_twice_its_size(store, make, large, storage):
+def test_large_file_takes_less_than_twice_its_size(store, make, large, storage):
     previous = None
     size = (large / "model.bin").stat().st_size
     for index in range(12):
@@ -455,9 +455,7 @@ def test_a_piece_that_is_missing_or_damaged_is_found(store, make, large, storage
         again(make).fetch(info)
 
 
-def test_the_first_checkpoint_of_an_attempt_is_copied_by_the_server_as_far_as_it_is_the_same(
-    store, make, large, storage
-):
+def test_first_checkpoint_of_an_attempt_is_server_copied(store, make, large, storage):
     for number in range(100):
         (large / f"small{number}").write_bytes(os.urandom(1000))
     first = commit(store, 0, large)
@@ -473,7 +471,7 @@ def test_the_first_checkpoint_of_an_attempt_is_copied_by_the_server_as_far_as_it
     assert all(not key.startswith("checkpoint_000000") for key in storage.values)
 
 
-def test_a_copy_that_the_user_changed_or_an_object_that_is_gone_is_sent(store, make, large, storage):
+def test_changed_copy_or_missing_object_is_uploaded(store, make, large, storage):
     first = commit(store, 0, large)
     for spoil in ("copy", "object"):
         other = again(make)
@@ -513,7 +511,7 @@ def test_sweeping_ends_uploads_in_parts_that_a_dead_attempt_left(store, make, la
     assert aborted[:2] == ["checkpoint_000001/", "checkpoint_000001/model.bin"]
 
 
-def test_a_store_forgets_what_it_deleted_and_never_takes_an_index_again(store, source):
+def test_deleted_index_is_never_used_again(store, source):
     for index in range(20):
         commit(store, index, source)
         (source / "weights.bin").write_bytes(os.urandom(1000))
@@ -531,7 +529,7 @@ def place(storage):
     return storage
 
 
-def test_a_checkpoint_that_comes_behind_the_deletion_of_its_experiment_is_taken_away(make, place, source):
+def test_checkpoint_after_experiment_deletion_is_removed(make, place, source):
     store = make(over=place.sub("trial"), experiment=place)
     commit(store, store.reserve(0, attempt=1), source)
     assert len(store.committed()) == 1
@@ -541,7 +539,7 @@ def test_a_checkpoint_that_comes_behind_the_deletion_of_its_experiment_is_taken_
     assert place.list() == []
 
 
-def test_a_reservation_behind_the_deletion_of_the_experiment_is_taken_back(make, place):
+def test_reservation_after_experiment_deletion_is_undone(make, place):
     store = make(over=place.sub("trial"), experiment=place)
     place.values.clear()
     with pytest.raises(SupersededError, match="was deleted with its experiment"):
@@ -560,7 +558,7 @@ def test_a_look_that_fails_is_made_again_with_the_same_commit(make, place, sourc
     assert place.list() == []
 
 
-def test_keys_that_may_not_see_whether_the_experiment_is_there_are_enough(make, place, source):
+def test_keys_without_access_to_the_experiment_suffice(make, place, source):
     def deny(name, key):
         if name == "exists" and key == EXPERIMENT_KEY:
             raise StorageDeniedError("denied")

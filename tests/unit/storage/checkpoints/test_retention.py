@@ -92,7 +92,7 @@ def test_without_checkpoints_there_is_nothing_to_delete():
     st.integers(min_value=1, max_value=5),
     st.sampled_from(["max", "min"]),
 )
-def test_applying_the_rules_after_every_checkpoint_keeps_the_best_and_the_latest(scores, keep, order):
+def test_rules_after_every_checkpoint_keep_best_and_latest(scores, keep, order):
     """A second statement of the rules: sort all by (not NaN, score), stably, and keep the end and the latest."""
     kept = []
     for info in scored(*scores):

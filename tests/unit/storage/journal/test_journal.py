@@ -86,7 +86,7 @@ def test_segments_whose_snapshot_was_lost_lose_nothing(tmp_path):
     assert read(tmp_path) == (None, [b"a", b"b", b"c"])
 
 
-def test_the_last_segment_cut_at_any_byte_yields_a_prefix_and_takes_new_records(tmp_path):
+def test_last_segment_cut_anywhere_yields_a_prefix(tmp_path):
     records = [b"one", b"", b"three" * 5, b"4"]
     journal = Journal.open(tmp_path / "whole")
     journal.append(b"zero")
@@ -256,7 +256,7 @@ def test_a_reader_keeps_its_records_when_the_writer_moves_on(tmp_path):
     writer.close()
 
 
-def test_reading_where_there_is_no_journal_finds_it_empty_and_makes_nothing(tmp_path):
+def test_missing_journal_reads_empty_and_is_not_created(tmp_path):
     assert read(tmp_path / "none") == (None, [])
     assert not (tmp_path / "none").exists()
 
@@ -308,7 +308,7 @@ def test_a_snapshot_that_fails_changes_nothing(tmp_path, monkeypatch, fails):
     assert read(tmp_path) == (None, [b"a", b"b"])
 
 
-def test_an_append_that_meets_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
+def test_append_on_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
     journal = Journal.open(tmp_path)
     journal.append(b"a")
     real = os.write
