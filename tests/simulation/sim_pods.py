@@ -16,6 +16,7 @@ from sim_kernel import PROCESS, Kernel, Process, SimThread, WorldOver, kernel
 from sim_plan import NAMESPACE
 from sim_witness import Track, Witness
 
+from trialpod import variables
 from trialpod.protocol import client as client_module
 from trialpod.protocol.http import SILENCE_S, TransportError
 from trialpod.protocol.messages import AttemptEnd
@@ -299,7 +300,7 @@ class SimPods(Witness, FakePods):
             world.env(self.kill, pod, 137, "Error")
 
         env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-        experiment = str(env[names.EXPERIMENT_VARIABLE])
+        experiment = str(env[variables.EXPERIMENT])
         restarts = world.hosted(experiment).plan.restarts
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         caller = Caller(namespace, name, uid)
@@ -316,14 +317,14 @@ class SimPods(Witness, FakePods):
             process.on_exit, process.on_kill = on_exit, on_kill
             process.on_death = lambda: self._harm(process, pod)
             process.experiment = experiment  # type: ignore[attr-defined]
-            process.rank = int(env.get(names.RANK_VARIABLE) or 0)  # type: ignore[attr-defined]
+            process.rank = int(env.get(variables.RANK) or 0)  # type: ignore[attr-defined]
             process.caller = caller  # type: ignore[attr-defined]
             ends: list[AttemptEnd] = []
             asked: list[bool] = []
 
             def main() -> None:
                 status = runner_main.run(
-                    runner=str(env[names.RUNNER_VARIABLE]),
+                    runner=str(env[variables.RUNNER]),
                     address="https://operator",
                     experiment=experiment,
                     on_end=ends.append,

@@ -75,14 +75,6 @@ STORAGE_SECRET_DIR = "/var/run/trialpod-storage"
 CODE_DIR = "/var/run/trialpod-code"
 WORK_DIR = "/trialpod"
 
-ADDRESS_VARIABLE = "TRIALPOD_ADDRESS"
-EXPERIMENT_VARIABLE = "TRIALPOD_EXPERIMENT"
-RUNNER_VARIABLE = "TRIALPOD_RUNNER"
-TOKEN_VARIABLE = "TRIALPOD_TOKEN_FILE"
-CA_VARIABLE = "TRIALPOD_CA_FILE"
-NODE_IP_VARIABLE = "TRIALPOD_NODE_IP"
-RANK_VARIABLE = "TRIALPOD_RANK"
-
 
 def credentials_fact(*, own: bool, always_scoped: bool) -> str:
     """Return what clients are told of the keys that pods get: `OWN_KEYS`, `ALWAYS_SCOPED`, both or neither.

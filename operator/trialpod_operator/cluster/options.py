@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from trialpod import __version__
+from trialpod import __version__, variables
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import PROTOCOL_VERSION
 from trialpod.storage.registry import storage_class
@@ -72,8 +72,8 @@ class OperatorOptions:
             InvalidInputError: a value cannot work.
         """
         env = os.environ if environment is None else environment
-        own = env.get("TRIALPOD_OPERATOR_NAMESPACE", "default")
-        uri = env.get("TRIALPOD_DEFAULT_STORAGE_URI", "")
+        own = env.get(variables.OPERATOR_NAMESPACE, "default")
+        uri = env.get(variables.DEFAULT_STORAGE_URI, "")
         storage = None
         if uri:
             if not storage_class(uri).is_shared:
@@ -83,25 +83,25 @@ class OperatorOptions:
                 )
             storage = StorageSpec(
                 uri=uri,
-                endpoint=env.get("TRIALPOD_DEFAULT_STORAGE_ENDPOINT") or None,
-                credentials_secret=env.get("TRIALPOD_DEFAULT_STORAGE_SECRET") or None,
+                endpoint=env.get(variables.DEFAULT_STORAGE_ENDPOINT) or None,
+                credentials_secret=env.get(variables.DEFAULT_STORAGE_SECRET) or None,
             )
         return cls(
-            namespaces=tuple(filter(None, (part.strip() for part in env.get("TRIALPOD_NAMESPACES", "").split(",")))),
+            namespaces=tuple(filter(None, (part.strip() for part in env.get(variables.NAMESPACES, "").split(",")))),
             own_namespace=own,
-            service=env.get("TRIALPOD_SERVICE") or f"trialpod-reports.{own}.svc",
-            report_port=_number(env, "TRIALPOD_REPORT_PORT", REPORT_PORT),
-            probe_port=_number(env, "TRIALPOD_PROBE_PORT", PROBE_PORT),
-            default_image=env.get("TRIALPOD_DEFAULT_IMAGE", ""),
-            gpu_resource=env.get("TRIALPOD_GPU_RESOURCE") or "nvidia.com/gpu",
+            service=env.get(variables.SERVICE) or f"trialpod-reports.{own}.svc",
+            report_port=_number(env, variables.REPORT_PORT, REPORT_PORT),
+            probe_port=_number(env, variables.PROBE_PORT, PROBE_PORT),
+            default_image=env.get(variables.DEFAULT_IMAGE, ""),
+            gpu_resource=env.get(variables.GPU_RESOURCE) or "nvidia.com/gpu",
             default_storage=storage,
             storage_keys_dir=_keys_dir(env, uri),
             always_scoped=_scoped_always(env),
             scoped=_scoped(env),
-            work_dir=env.get("TRIALPOD_WORK_DIR") or "/trialpod",
-            standby=env.get("TRIALPOD_STANDBY", "").lower() == "true",
+            work_dir=env.get(variables.WORK_DIR) or "/trialpod",
+            standby=env.get(variables.STANDBY, "").lower() == "true",
             identity=env.get("POD_NAME") or f"process-{os.getpid()}",
-            log_level=env.get("TRIALPOD_LOG_LEVEL", "INFO").upper(),
+            log_level=env.get(variables.LOG_LEVEL, "INFO").upper(),
         )
 
     @property
@@ -142,13 +142,13 @@ class OperatorOptions:
 
 
 def _keys_dir(env: Mapping[str, str], uri: str) -> str:
-    found = env.get("TRIALPOD_STORAGE_KEYS_DIR", "")
+    found = env.get(variables.STORAGE_KEYS_DIR, "")
     if found and NAMESPACE not in uri:
         raise InvalidInputError(
             f"TRIALPOD_DEFAULT_STORAGE_URI is {uri!r}; with keys of the operator's own it has to have {NAMESPACE} in "
             "it, as in s3://bucket/tuning/{namespace}: else users of one namespace could reach another's data"
         )
-    if found and env.get("TRIALPOD_DEFAULT_STORAGE_SECRET"):
+    if found and env.get(variables.DEFAULT_STORAGE_SECRET):
         raise InvalidInputError(
             "TRIALPOD_STORAGE_KEYS_DIR and TRIALPOD_DEFAULT_STORAGE_SECRET are both set: the default storage has the "
             "operator's own keys, or those of a Secret in each namespace, not both"
@@ -157,7 +157,7 @@ def _keys_dir(env: Mapping[str, str], uri: str) -> str:
 
 
 def _scoped_always(env: Mapping[str, str]) -> bool:
-    text = env.get("TRIALPOD_SCOPED_CREDENTIALS", "") or "allowed"
+    text = env.get(variables.SCOPED_CREDENTIALS, "") or "allowed"
     if text not in ("allowed", "required"):
         raise InvalidInputError(f"TRIALPOD_SCOPED_CREDENTIALS is {text!r}; it is allowed or required")
     return text == "required"
@@ -165,9 +165,9 @@ def _scoped_always(env: Mapping[str, str]) -> bool:
 
 def _scoped(env: Mapping[str, str]) -> ScopedCredentials:
     found = ScopedCredentials(
-        role_arn=env.get("TRIALPOD_STS_ROLE_ARN") or None,
-        duration=env.get("TRIALPOD_STS_DURATION") or None,
-        sts_endpoint=env.get("TRIALPOD_STS_ENDPOINT") or None,
+        role_arn=env.get(variables.STS_ROLE_ARN) or None,
+        duration=env.get(variables.STS_DURATION) or None,
+        sts_endpoint=env.get(variables.STS_ENDPOINT) or None,
     )
     if not LEAST_S <= found.duration_seconds <= MOST_S:
         raise InvalidInputError(f"TRIALPOD_STS_DURATION is {found.duration!r}; stores allow 15m to 12h")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialpod import variables
 from trialpod.cli.command import Command
 from trialpod.cli.scripts import run_file, run_module
 from trialpod.errors import InvalidInputError
@@ -101,8 +102,6 @@ def _run_manifest(args: argparse.Namespace) -> int:
 
 
 def _run_script(args: argparse.Namespace) -> int:
-    from trialpod.tune.environment import IF_EXISTS, MAX_CONCURRENT, RUN_NAME, STORAGE
-    from trialpod.tune.location.places import WORK_DIR
     from trialpod_operator.display.summary import EXIT_FAILED, EXIT_FINE, RunCommand
     from trialpod_operator.local import backend
     from trialpod_operator.local.trial_output import FollowedTrials
@@ -112,13 +111,13 @@ def _run_script(args: argparse.Namespace) -> int:
         raise InvalidInputError(f"{script} does not exist")
     if args.sets:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
-    os.environ[STORAGE] = args.storage or os.environ.get(STORAGE) or DEFAULT_STORAGE
-    os.environ.setdefault(WORK_DIR, DEFAULT_STORAGE)
+    os.environ[variables.STORAGE] = args.storage or os.environ.get(variables.STORAGE) or DEFAULT_STORAGE
+    os.environ.setdefault(variables.WORK_DIR, DEFAULT_STORAGE)
     own_name = args.file.rpartition(".")[2] if args.module else script.stem
-    os.environ[RUN_NAME] = args.name or own_name
-    os.environ[IF_EXISTS] = "fresh" if args.fresh else "resume"
+    os.environ[variables.RUN_NAME] = args.name or own_name
+    os.environ[variables.IF_EXISTS] = "fresh" if args.fresh else "resume"
     if args.max_concurrent:
-        os.environ[MAX_CONCURRENT] = str(args.max_concurrent)
+        os.environ[variables.MAX_CONCURRENT] = str(args.max_concurrent)
     command = RunCommand(
         file=args.file,
         module=args.module,
@@ -197,15 +196,14 @@ def _the_one(experiments: list[TuneExperiment], file: str) -> TuneExperiment:
 def _locations(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Path, str]:
     """Return the directory to work in, and the URI below which the experiment is kept ("" = only there)."""
     from trialpod.storage.registry import local_folder, normalize_uri
-    from trialpod.tune.location.places import WORK_DIR
 
     uri = args.storage or (experiment.spec.storage.uri if experiment.spec.storage else DEFAULT_STORAGE)
     uri = normalize_uri(uri)
     folder = local_folder(uri)
     if folder is None:
-        return Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().resolve() / experiment.name, uri.rstrip(
-            "/"
-        )
+        return Path(
+            os.environ.get(variables.WORK_DIR) or DEFAULT_STORAGE
+        ).expanduser().resolve() / experiment.name, uri.rstrip("/")
     return folder.resolve() / experiment.name, ""
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialpod import variables
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.cluster import names
@@ -261,7 +262,6 @@ def _warn_of_skew(api: Experiments) -> None:
 
 def _submit_script(options: argparse.Namespace) -> int:
     from trialpod.cli.scripts import run_file
-    from trialpod.tune.environment import RUN_NAME, STORAGE
     from trialpod_operator.kube_client import backend
 
     if not Path(options.file).is_file():
@@ -269,15 +269,15 @@ def _submit_script(options: argparse.Namespace) -> int:
     if options.sets:
         raise InvalidInputError("--set changes fields of a manifest; a script is changed by its own arguments")
     given = {
-        "TRIALPOD_BACKEND": "kubernetes",
-        target.NAMESPACE: options.namespace,
+        variables.BACKEND: "kubernetes",
+        variables.NAMESPACE: options.namespace,
         "KUBECONFIG": options.kubeconfig,
-        backend.CONTEXT: options.context,
-        backend.IMAGE: options.image,
-        backend.SECRET: options.secret,
-        backend.ENDPOINT: options.endpoint,
-        STORAGE: options.storage,
-        RUN_NAME: options.name,
+        variables.CONTEXT: options.context,
+        variables.IMAGE: options.image,
+        variables.CREDENTIALS_SECRET: options.secret,
+        variables.CLUSTER_ENDPOINT: options.endpoint,
+        variables.STORAGE: options.storage,
+        variables.RUN_NAME: options.name,
     }
     os.environ.update({key: value for key, value in given.items() if value is not None})
     submission = backend.Submission(dry_run=options.dry_run, wait=options.wait)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.cluster import names
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NAMESPACE = "TRIALPOD_NAMESPACE"
 LOCAL_FOLDER = "trialpod-results"
 MAX_SHOWN_NAMES = 6
 
@@ -126,7 +126,7 @@ def connect(options: argparse.Namespace) -> Experiments:
     """Return the experiments of the namespace that the options mean."""
     from trialpod_operator.kube_client.client import Experiments
 
-    namespace = options.namespace or os.environ.get(NAMESPACE) or None
+    namespace = options.namespace or os.environ.get(variables.NAMESPACE) or None
     return Experiments.connect(namespace, context=options.context, kubeconfig=options.kubeconfig)
 
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import CheckpointRules, StopRule, TrainableRef
 from trialpod.protocol.values import params_encoder
-from trialpod.runner import variables
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.endpoints import endpoint_of, region_of
 from trialpod.tune.backends import ExperimentRequest, TrialNamer
@@ -207,7 +207,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         resources_of=request.resources_fn,
         trial_name=request.trial_name,
         trial_dirname=request.trial_dirname,
-        environment={} if request.chdir else {variables.STAY: "0"},
+        environment={} if request.chdir else {variables.RAY_CHDIR_TO_TRIAL_DIR: "0"},
         opens_values=True,
         remote=RemoteStorage(uri=request.storage_uri, options=_named_options(request.storage_uri).resolved())
         if request.storage_uri

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import ParamsEncoder
 from trialpod.storage.base import Storage
@@ -46,11 +47,6 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-NAMESPACE = "TRIALPOD_NAMESPACE"
-CONTEXT = "TRIALPOD_CONTEXT"
-IMAGE = "TRIALPOD_IMAGE"
-SECRET = "TRIALPOD_CREDENTIALS_SECRET"
-ENDPOINT = "TRIALPOD_CLUSTER_ENDPOINT"
 
 UPLOAD_TIMEOUT_S, UPLOAD_POLL_INTERVAL_S = 60.0, 0.25
 """Maximum time to wait for the last files, which follow the end of an experiment."""
@@ -120,13 +116,15 @@ class KubernetesBackend:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._namespace = namespace or environ.get(NAMESPACE) or None
-        self._image = image if image is not None else environ.get(IMAGE, "")
-        self._secret = credentials_secret if credentials_secret is not None else environ.get(SECRET)
-        self._endpoint = endpoint if endpoint is not None else environ.get(ENDPOINT)
+        self._namespace = namespace or environ.get(variables.NAMESPACE) or None
+        self._image = image if image is not None else environ.get(variables.IMAGE, "")
+        self._secret = (
+            credentials_secret if credentials_secret is not None else environ.get(variables.CREDENTIALS_SECRET)
+        )
+        self._endpoint = endpoint if endpoint is not None else environ.get(variables.CLUSTER_ENDPOINT)
         self._template = dict(template or {})
         self._labels = dict(labels or {})
-        self._context = context or environ.get(CONTEXT) or None
+        self._context = context or environ.get(variables.CONTEXT) or None
         self._deletion_policy = deletion_policy
         self._environ = environ
         self._clock, self._sleep = clock, sleep
@@ -316,7 +314,8 @@ class KubernetesBackend:
         if self._secret is None and self._environ.get("AWS_ACCESS_KEY_ID"):
             raise InvalidInputError(
                 "the keys of this process (AWS_ACCESS_KEY_ID) are not sent to the cluster; name a Secret there that "
-                f"has keys for the trials: the variable {SECRET}=NAME, or KubernetesBackend(credentials_secret=...). "
+                f"has keys for the trials: the variable {variables.CREDENTIALS_SECRET}=NAME, or "
+                "KubernetesBackend(credentials_secret=...). "
                 f"To make one: kubectl -n {namespace} create secret generic NAME "
                 "--from-literal=AWS_ACCESS_KEY_ID=... "
                 '--from-literal=AWS_SECRET_ACCESS_KEY=...; give "" if the pods need no keys'

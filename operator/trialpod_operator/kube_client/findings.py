@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.pods import queues
@@ -175,7 +176,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 def served(pod: Mapping[str, Any]) -> list[str]:
     """Return the namespaces that an operator looks after; none means all."""
-    return [part for part in _variables(pod).get("TRIALPOD_NAMESPACES", "").replace(" ", "").split(",") if part]
+    return [part for part in _variables(pod).get(variables.NAMESPACES, "").replace(" ", "").split(",") if part]
 
 
 def serves(pod: Mapping[str, Any], namespace: str) -> bool:
@@ -186,22 +187,22 @@ def serves(pod: Mapping[str, Any], namespace: str) -> bool:
 
 def facts_of(pod: Mapping[str, Any]) -> dict[str, str]:
     """Return what the pod of an operator shows about it, as the operator itself would say."""
-    variables = _variables(pod)
+    shown = _variables(pod)
     storage = {
-        "uri": variables.get("TRIALPOD_DEFAULT_STORAGE_URI", ""),
-        "endpoint": variables.get("TRIALPOD_DEFAULT_STORAGE_ENDPOINT", ""),
-        "credentialsSecret": variables.get("TRIALPOD_DEFAULT_STORAGE_SECRET", ""),
+        "uri": shown.get(variables.DEFAULT_STORAGE_URI, ""),
+        "endpoint": shown.get(variables.DEFAULT_STORAGE_ENDPOINT, ""),
+        "credentialsSecret": shown.get(variables.DEFAULT_STORAGE_SECRET, ""),
     }
-    service = variables.get("TRIALPOD_SERVICE", "")
+    service = shown.get(variables.SERVICE, "")
     version = (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/version", "")
     found = {
         names.VERSION_ANNOTATION: version,
-        names.IMAGE_ANNOTATION: variables.get("TRIALPOD_DEFAULT_IMAGE", ""),
+        names.IMAGE_ANNOTATION: shown.get(variables.DEFAULT_IMAGE, ""),
         names.STORAGE_ANNOTATION: json.dumps(storage) if storage["uri"] else "",
         names.REPORTS_ANNOTATION: f"https://{service}:8443" if service else "",
         names.CREDENTIALS_ANNOTATION: names.credentials_fact(
-            own=bool(variables.get("TRIALPOD_STORAGE_KEYS_DIR")),
-            always_scoped=variables.get("TRIALPOD_SCOPED_CREDENTIALS") == "required",
+            own=bool(shown.get(variables.STORAGE_KEYS_DIR)),
+            always_scoped=shown.get(variables.SCOPED_CREDENTIALS) == "required",
         ),
     }
     return {key: value for key, value in found.items() if value}

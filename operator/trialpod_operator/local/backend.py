@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.missing import PLAIN, install_command
 from trialpod.protocol.messages import CheckpointRules
@@ -52,9 +53,6 @@ class ScriptRun:
     retry_errors: str = ""
     statuses: list[int] = field(default_factory=list)
 
-
-OUTPUT_VARIABLE = "TRIALPOD_TRIAL_OUTPUT"
-"""Environment variable: 0 leaves what trials print in their ``log.txt``."""
 
 script_run: ScriptRun | None = None
 """Set while a script is run by `trialpod run`."""
@@ -189,7 +187,7 @@ class LocalBackend:
 
 def _shows_output() -> bool:
     """Return whether what trials print is shown where nobody named trials to follow."""
-    return os.environ.get(OUTPUT_VARIABLE, "").strip() != "0"
+    return os.environ.get(variables.TRIAL_OUTPUT, "").strip() != "0"
 
 
 def _callbacks(request: ExperimentRequest, directory: Path) -> Callbacks | None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trialpod.errors import InvalidInputError, nearest
+from trialpod.variables import CPUS, GPUS, RESOURCES
 from trialpod_operator.engine.vocabulary import MANIFEST, Vocabulary
 
 _UNIT = 10_000
@@ -75,8 +76,8 @@ class Machine:
             root: where ``proc``, ``sys`` and ``dev`` are.
         """
         variables = os.environ if environ is None else environ
-        cpus = _said(variables, "TRIALPOD_CPUS") if cpus is None else cpus
-        if gpus is None and (said := _said(variables, "TRIALPOD_GPUS")) is not None:
+        cpus = _said(variables, CPUS) if cpus is None else cpus
+        if gpus is None and (said := _said(variables, GPUS)) is not None:
             gpus = int(said)
         groups = _cgroups(root)
         if cpus is None:
@@ -360,9 +361,9 @@ def _said(environ: Mapping[str, str], variable: str) -> float | None:
 def _custom(environ: Mapping[str, str]) -> dict[str, float]:
     """Return the amounts of other resources: ``TRIALPOD_RESOURCES=license=2,disk=1``."""
     amounts: dict[str, float] = {}
-    for part in filter(None, environ.get("TRIALPOD_RESOURCES", "").split(",")):
+    for part in filter(None, environ.get(RESOURCES, "").split(",")):
         name, _, amount = part.partition("=")
-        said = _said({"TRIALPOD_RESOURCES": amount}, "TRIALPOD_RESOURCES")
+        said = _said({RESOURCES: amount}, RESOURCES)
         if not name.strip() or said is None:
             raise InvalidInputError(f"variable TRIALPOD_RESOURCES={part!r}: must be name=number, with commas between")
         amounts[name.strip()] = said

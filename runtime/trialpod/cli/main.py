@@ -20,7 +20,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trialpod import __version__
+from trialpod import __version__, variables
 from trialpod.cli.command import Command
 from trialpod.cli.program import remember
 from trialpod.errors import InvalidInputError, TrialpodError, nearest
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except TrialpodError as error:
-        if os.environ.get("TRIALPOD_DEBUG", "") not in ("", "0") or _verbose_flag(arguments):
+        if os.environ.get(variables.DEBUG, "") not in ("", "0") or _verbose_flag(arguments):
             from traceback import print_exception
 
             print_exception(error)

@@ -20,10 +20,10 @@ def run_file(file: str, arguments: Sequence[str]) -> bool:
         TrialpodError: an experiment in it could not continue, or cannot work.
     """
     script = Path(file)
-    from trialpod import compat
+    from trialpod import variables
     from trialpod.compat.activation import activate
 
-    activate(os.environ.get(compat.VARIABLE, ""))
+    activate(os.environ.get(variables.COMPAT, ""))
     sys.argv = [file, *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
@@ -33,7 +33,7 @@ def run_file(file: str, arguments: Sequence[str]) -> bool:
     except Exception as error:  # noqa: BLE001 - the script's own: shown as Python would
         _show_script_error(error, str(script))
         if isinstance(error, ModuleNotFoundError) and error.name == "ray":
-            print(f"With the variable {compat.VARIABLE}=ray, `import ray` means trialpod in it.", file=sys.stderr)
+            print(f"With the variable {variables.COMPAT}=ray, `import ray` means trialpod in it.", file=sys.stderr)
         return True
     return False
 
@@ -45,10 +45,10 @@ def run_module(module: str, arguments: Sequence[str]) -> bool:
         InvalidInputError: there is no such module.
         TrialpodError: an experiment in it could not continue, or cannot work.
     """
-    from trialpod import compat
+    from trialpod import variables
     from trialpod.compat.activation import activate
 
-    activate(os.environ.get(compat.VARIABLE, ""))
+    activate(os.environ.get(variables.COMPAT, ""))
     sys.argv = [module, *arguments]
     sys.path.insert(0, os.getcwd())
     try:

@@ -2,6 +2,3 @@
 
 Processes that run user code call `activation.activate` with what the environment or a packed Trainable says.
 """
-
-VARIABLE = "TRIALPOD_COMPAT"
-"""Environment variable: "ray" makes ``import ray`` an alias of trialpod; "ray!" also hides a real Ray."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialpod.compat import VARIABLE
+from trialpod import variables
 
 
 def activate(wanted: str) -> None:
@@ -13,7 +13,7 @@ def activate(wanted: str) -> None:
     if name not in ("ray", "ray!"):
         from trialpod.errors import InvalidInputError
 
-        raise InvalidInputError(f"variable {VARIABLE}={wanted!r}: must be 'ray', or 'ray!' to hide a real Ray")
+        raise InvalidInputError(f"variable {variables.COMPAT}={wanted!r}: 'ray', or 'ray!' to hide a real Ray")
     from trialpod.compat.ray import install
 
     install(replace=name.endswith("!"))

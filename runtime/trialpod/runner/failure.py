@@ -11,9 +11,9 @@ import sys
 import traceback
 
 import trialpod
+from trialpod import variables
 from trialpod.errors import SupersededError, TrialpodError
 from trialpod.protocol.messages import AttemptEnd
-from trialpod.runner.variables import ORIGINAL_DIR
 from trialpod.tune.session import TrialStopped
 
 _OWN = os.path.dirname(os.path.abspath(trialpod.__file__)) + os.sep
@@ -67,7 +67,7 @@ def _path_hint(error: BaseException) -> str:
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, bytes)):
         return ""
     name = os.fsdecode(error.filename)
-    original = os.environ.get(ORIGINAL_DIR)
+    original = os.environ.get(variables.ORIG_WORKING_DIR)
     if not name or os.path.isabs(name) or "://" in name or original is None:
         return ""
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod import compat
+from trialpod import variables
 from trialpod.compat.activation import activate
 from trialpod.errors import InvalidInputError, StorageError, TrainableError, nearest
 from trialpod.protocol.messages import TrainableRef
@@ -41,7 +41,7 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
     key = msgspec.msgpack.encode(msgspec.structs.replace(ref, path=folders))
     found = _loaded.get(key)
     if found is None:
-        _activate(os.environ.get(compat.VARIABLE, ""))
+        _activate(os.environ.get(variables.COMPAT, ""))
         if ref.modules:
             folders.insert(0, _written(ref.modules))
         for folder in reversed(folders):
@@ -147,7 +147,7 @@ def _import(name: str, own: list[str]) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name == "ray":
             raise TrainableError(
-                f"importing {name!r} needs Ray, which is not installed; with the variable {compat.VARIABLE}=ray in "
+                f"importing {name!r} needs Ray, which is not installed; with the variable {variables.COMPAT}=ray in "
                 "the trials' environment, `import ray` means trialpod"
             ) from error
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeGuard
 
 import msgspec
 
-from trialpod import __version__
+from trialpod import __version__, variables
 from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
@@ -40,7 +40,6 @@ from trialpod.runner.load import Loaded, load_trainable
 from trialpod.runner.preemption import PreemptionWatch, leave, margin_s
 from trialpod.runner.ranks import NonReportingLink, WorkerAttempt, rank_of, set_environment
 from trialpod.runner.streams import flush, write_stderr
-from trialpod.runner.variables import ORIGINAL_DIR, RAY_ORIGINAL_DIR, STAY
 from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod.tune.report_values import StopRuleError
 from trialpod.tune.session import Outcome
@@ -219,7 +218,7 @@ class _Process:
             # The next trials need the room, and all that counts of this one is stored.
             import shutil
 
-            os.chdir(os.environ.get(ORIGINAL_DIR, "/"))
+            os.chdir(os.environ.get(variables.ORIG_WORKING_DIR, "/"))
             shutil.rmtree(assignment.trial_dir, ignore_errors=True)
         return "afresh"
 
@@ -283,12 +282,12 @@ class _Process:
         local = trial_dir.removeprefix("file://")
         if "://" in local:
             return
-        original = os.environ.setdefault(ORIGINAL_DIR, os.getcwd())
-        os.environ.setdefault(RAY_ORIGINAL_DIR, original)
+        original = os.environ.setdefault(variables.ORIG_WORKING_DIR, os.getcwd())
+        os.environ.setdefault(variables.RAY_ORIG_WORKING_DIR, original)
         if original not in sys.path:
             sys.path.insert(0, original)
         os.makedirs(local, exist_ok=True)
-        if os.environ.get(STAY) != "0":
+        if os.environ.get(variables.RAY_CHDIR_TO_TRIAL_DIR) != "0":
             os.chdir(local)
         if self._log_dir is not None and self._log_dir != local:
             _move_log(os.path.join(self._log_dir, "log.txt"), os.path.join(local, "log.txt"))
@@ -323,7 +322,7 @@ def _is_class(trainable: Loaded) -> TypeGuard[type[Trainable]]:
 
 def _absolute(ref: TrainableRef) -> TrainableRef:
     """Return `ref` with paths that stay right when the working directory changes."""
-    original = os.environ.get(ORIGINAL_DIR, os.getcwd())
+    original = os.environ.get(variables.ORIG_WORKING_DIR, os.getcwd())
     pickle = ref.pickle
     if pickle is not None and "://" not in pickle:
         pickle = os.path.join(original, pickle)

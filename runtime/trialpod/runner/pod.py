@@ -24,20 +24,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from trialpod import variables
 from trialpod.errors import TrialpodError
 from trialpod.runner.streams import flush, write_stderr
-from trialpod.storage.layout import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import AttemptEnd
 
-ADDRESS_VARIABLE = "TRIALPOD_ADDRESS"
-EXPERIMENT_VARIABLE = "TRIALPOD_EXPERIMENT"
-RUNNER_VARIABLE = "TRIALPOD_RUNNER"
-TOKEN_VARIABLE = "TRIALPOD_TOKEN_FILE"
-CA_VARIABLE = "TRIALPOD_CA_FILE"
-NODE_IP_VARIABLE = "TRIALPOD_NODE_IP"
-TERMINATION_VARIABLE = "TRIALPOD_TERMINATION_LOG"
 
 _TERMINATION_LOG = "/dev/termination-log"
 _MAX_TERMINATION_BYTES = 4096
@@ -63,7 +56,7 @@ class _SetUp(NamedTuple):
 
 def main() -> int:
     """Be the container's first process; return its exit status."""
-    message = TerminationMessage(os.environ.get(TERMINATION_VARIABLE) or _TERMINATION_LOG)
+    message = TerminationMessage(os.environ.get(variables.TERMINATION_LOG) or _TERMINATION_LOG)
     try:
         found = _read_environment(os.environ)
         _prepare_folders()
@@ -130,7 +123,7 @@ class TerminationMessage:
 
 
 def _read_environment(environment: Mapping[str, str]) -> _SetUp:
-    required = (ADDRESS_VARIABLE, EXPERIMENT_VARIABLE, RUNNER_VARIABLE)
+    required = (variables.ADDRESS, variables.EXPERIMENT, variables.RUNNER)
     missing = [name for name in required if not environment.get(name)]
     if missing:
         raise _SetUpError(
@@ -140,23 +133,23 @@ def _read_environment(environment: Mapping[str, str]) -> _SetUp:
     address, experiment, runner = (environment[name] for name in required)
     scheme, separator, rest = address.partition("://")
     if not separator or scheme not in ("http", "https") or not rest:
-        raise _SetUpError(f"{ADDRESS_VARIABLE} is {address!r}; it has to be like https://host:port")
-    token, ca = environment.get(TOKEN_VARIABLE) or None, environment.get(CA_VARIABLE) or None
+        raise _SetUpError(f"{variables.ADDRESS} is {address!r}; it has to be like https://host:port")
+    token, ca = environment.get(variables.TOKEN_FILE) or None, environment.get(variables.CA_FILE) or None
     if scheme == "https" and (token is None or ca is None):
-        name = TOKEN_VARIABLE if token is None else CA_VARIABLE
+        name = variables.TOKEN_FILE if token is None else variables.CA_FILE
         raise _SetUpError(f"{name} is not set; a trial's pod proves its identity, and verifies the operator's")
-    for name, file in ((TOKEN_VARIABLE, token), (CA_VARIABLE, ca)):
+    for name, file in ((variables.TOKEN_FILE, token), (variables.CA_FILE, ca)):
         if file is not None and not os.access(file, os.R_OK):
             why = "does not exist" if not os.path.exists(file) else f"cannot be read by user {os.getuid()}"
             raise _SetUpError(
                 f"{file} ({name}) {why}; the volume trialpod-identity has to be mounted in the trial's container"
             )
-    return _SetUp(address, experiment, runner, token, ca, environment.get(NODE_IP_VARIABLE, ""))
+    return _SetUp(address, experiment, runner, token, ca, environment.get(variables.NODE_IP, ""))
 
 
 def _prepare_folders() -> None:
     """Make the folders that an empty volume does not have yet, and give programs a home that they can write to."""
-    scratch = os.environ.get(SCRATCH_VARIABLE)
+    scratch = os.environ.get(variables.SCRATCH_DIR)
     for folder in filter(None, (scratch, os.environ.get("TMPDIR"))):
         try:
             os.makedirs(folder, exist_ok=True)

@@ -18,6 +18,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+from trialpod import variables
 from trialpod.errors import CheckpointError
 from trialpod.protocol.attempt_link import AttemptLink
 from trialpod.protocol.client import ReportClient
@@ -26,14 +27,13 @@ from trialpod.runner.attempt import Attempt
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
 from trialpod.tune.session import Outcome
 
-RANK_VARIABLE = "TRIALPOD_RANK"
 MASTER_PORT = "29500"
 """Where rank 0 listens, unless the variable MASTER_PORT says otherwise: the same as torchrun's."""
 
 
 def rank_of(environment: MutableMapping[str, str]) -> int:
     """Return the rank that this process asks for, 0 where nothing is said."""
-    text = environment.get(RANK_VARIABLE, "")
+    text = environment.get(variables.RANK, "")
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
@@ -42,7 +42,7 @@ def set_environment(assignment: Assignment, environment: MutableMapping[str, str
     if assignment.world_size <= 1:
         return
     environment.update(
-        TRIALPOD_RANK=str(assignment.rank),
+        **{variables.RANK: str(assignment.rank)},
         RANK=str(assignment.rank),
         WORLD_SIZE=str(assignment.world_size),
         LOCAL_RANK="0",

@@ -34,9 +34,6 @@ BLOCKS_PREFIX = ".trialpod-blocks-"
 COPY_PREFIX = ".trialpod-copy-"
 """What a checkpoint has beside the user's files; see `trialpod.storage.checkpoints.remote`."""
 
-SCRATCH_VARIABLE = "TRIALPOD_SCRATCH_DIR"
-"""Environment variable: the folder for local copies of checkpoints, on a disk with room for several."""
-
 STAGING_PREFIX = ".trialpod-staging-"
 """Folders of checkpoints that are being written or removed start so. They are garbage when their writer is gone."""
 

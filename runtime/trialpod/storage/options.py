@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import urlsplit
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.messages import Message
 
@@ -73,7 +74,7 @@ class StorageOptions(Message):
             profile=self.profile or env.get("AWS_PROFILE", "") or "default",
             credentials_from=self.credentials_from,
             ca_pem=self.ca_pem,
-            create_bucket=self.create_bucket or env.get("TRIALPOD_CREATE_BUCKET", "") == "1",
+            create_bucket=self.create_bucket or env.get(variables.CREATE_BUCKET, "") == "1",
             connect_timeout_s=self.connect_timeout_s,
             timeout_s=self.timeout_s,
             retry_s=self.retry_s,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.missing import install_command
 from trialpod.protocol.messages import CheckpointRules, TrainableRef
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from trialpod.tune.stopper.stopper import Stopper
 
 GROUP = "trialpod.backends"
-VARIABLE = "TRIALPOD_BACKEND"
 DEFAULT = "local"
 
 StopFunction = Callable[[str, dict[str, Any]], bool]
@@ -136,8 +136,8 @@ def get_backend(name: str | None = None, *, environ: Mapping[str, str] = os.envi
     Raises:
         InvalidInputError: there is no backend of that name, or a package that it needs is not installed.
     """
-    wanted = name or environ.get(VARIABLE) or DEFAULT
-    loaded = load_backend(wanted, from_variable=not name and bool(environ.get(VARIABLE)))
+    wanted = name or environ.get(variables.BACKEND) or DEFAULT
+    loaded = load_backend(wanted, from_variable=not name and bool(environ.get(variables.BACKEND)))
     backend: Backend = loaded() if isinstance(loaded, type) else loaded
     return backend
 
@@ -164,7 +164,7 @@ def _unknown(wanted: str, found: Iterable[str], *, from_variable: bool) -> str:
     guess = nearest(wanted, names)
     return (
         f"there is no backend {wanted!r}"
-        + (f" (from the variable {VARIABLE})" if from_variable else "")
+        + (f" (from the variable {variables.BACKEND})" if from_variable else "")
         + (f"; did you mean {guess!r}?" if guess else "")
         + (
             f" Installed: {', '.join(names)}"

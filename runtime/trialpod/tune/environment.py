@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.tune.config import IF_EXISTS as IF_EXISTS_VALUES
 from trialpod.tune.config import check_name
@@ -19,13 +20,6 @@ from trialpod.tune.report_values import LENIENT_VARIABLE as NOT_STRICT
 if TYPE_CHECKING:
     from trialpod.tune.callback import Callback
 
-RUN_NAME = "TRIALPOD_RUN_NAME"
-STORAGE = "TRIALPOD_STORAGE"
-MAX_CONCURRENT = "TRIALPOD_MAX_CONCURRENT"
-RESUME = "TRIALPOD_RESUME"
-IF_EXISTS = "TRIALPOD_IF_EXISTS"
-"""As RunConfig(if_exists=...), and over it."""
-CALLBACKS = "TRIALPOD_CALLBACKS"
 RAY_CALLBACKS = "RAY_TUNE_CALLBACKS"
 RESULT_DIR = "TUNE_RESULT_DIR"
 """Ray Tune's name for where experiments are stored that do not say it."""
@@ -61,18 +55,20 @@ class Overrides:
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Overrides:
         """Return the settings of an environment."""
-        name = environ.get(RUN_NAME) or None
+        name = environ.get(variables.RUN_NAME) or None
         if name is not None:
-            check_name(f"variable {RUN_NAME}: RunConfig", name)
+            check_name(f"variable {variables.RUN_NAME}: RunConfig", name)
         return cls(
             run_name=name,
-            storage_path=environ.get(STORAGE) or None,
-            max_concurrent=_positive(MAX_CONCURRENT, environ.get(MAX_CONCURRENT, "")),
-            resume=_yes(RESUME, environ.get(RESUME, "")),
-            if_exists=_if_exists(environ.get(IF_EXISTS, "")),
+            storage_path=environ.get(variables.STORAGE) or None,
+            max_concurrent=_positive(variables.MAX_CONCURRENT, environ.get(variables.MAX_CONCURRENT, "")),
+            resume=_yes(variables.RESUME, environ.get(variables.RESUME, "")),
+            if_exists=_if_exists(environ.get(variables.IF_EXISTS, "")),
             strict_metric=not _yes(NOT_STRICT, environ.get(NOT_STRICT, "")),
             default_storage=environ.get(RESULT_DIR) or None,
-            callbacks=tuple(dict.fromkeys([*_listed(environ, CALLBACKS), *_listed(environ, RAY_CALLBACKS)])),
+            callbacks=tuple(
+                dict.fromkeys([*_listed(environ, variables.CALLBACKS), *_listed(environ, RAY_CALLBACKS)])
+            ),
         )
 
     def made_callbacks(self) -> list[Callback]:
@@ -83,7 +79,9 @@ class Overrides:
 def _if_exists(text: str) -> str | None:
     lowered = text.strip().lower()
     if lowered and lowered not in IF_EXISTS_VALUES:
-        raise InvalidInputError(f"variable {IF_EXISTS}={text!r}: must be one of {', '.join(IF_EXISTS_VALUES)}")
+        raise InvalidInputError(
+            f"variable {variables.IF_EXISTS}={text!r}: must be one of {', '.join(IF_EXISTS_VALUES)}"
+        )
     return lowered or None
 
 
@@ -96,7 +94,7 @@ def _made(path: str) -> Callback:
 
     from trialpod.tune.callback import Callback
 
-    where = f"variable {CALLBACKS} or {RAY_CALLBACKS}: {path!r}"
+    where = f"variable {variables.CALLBACKS} or {RAY_CALLBACKS}: {path!r}"
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module:
         raise InvalidInputError(f'{where} must name a class as "module.Class"')

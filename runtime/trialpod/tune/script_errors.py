@@ -11,6 +11,7 @@ import os
 import sys
 from itertools import takewhile
 
+from trialpod import variables
 from trialpod.errors import TrialpodError
 
 TYPE_CHECKING = False
@@ -36,7 +37,7 @@ def mark_handled(error: BaseException) -> None:
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    debug = os.environ.get("TRIALPOD_DEBUG", "") not in ("", "0")
+    debug = os.environ.get(variables.DEBUG, "") not in ("", "0")
     if not debug and isinstance(error, KeyboardInterrupt) and id(error) in _handled:
         sys.stderr.write("interrupted\n")
         return

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from fake_api import FakeApi, Object, stamp
 
+from trialpod import variables
 from trialpod.protocol.messages import (
     Assignment,
     AssignmentAnswer,
@@ -273,8 +274,8 @@ class FakePods:
     async def _process(self, pod: Object) -> int:
         env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         caller = Caller(*(pod["metadata"][key] for key in ("namespace", "name", "uid")))
-        runner, experiment = str(env[names.RUNNER_VARIABLE]), str(env[names.EXPERIMENT_VARIABLE])
-        rank = int(env.get(names.RANK_VARIABLE) or 0)
+        runner, experiment = str(env[variables.RUNNER]), str(env[variables.EXPERIMENT])
+        rank = int(env.get(variables.RANK) or 0)
         request = AssignmentRequest(runner=runner, pid=7, hostname=caller.pod_name, rank=rank, afresh=True)
         while True:
             answer = await self._call(experiment, "assignment", request, caller, AssignmentAnswer)

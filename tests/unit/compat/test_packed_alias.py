@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from trialpod.compat import VARIABLE
+from trialpod import variables
 
 SCRIPT = """
 import json, pathlib, sys
@@ -36,7 +36,7 @@ print(load_trainable(msgspec.convert(json.loads(sys.argv[1]), TrainableRef))({})
 
 
 def test_a_pickle_brings_its_aliases(tmp_path: Path) -> None:
-    plain = {key: value for key, value in os.environ.items() if key != VARIABLE}
+    plain = {key: value for key, value in os.environ.items() if key != variables.COMPAT}
 
     def run(code: str, argument: str) -> str:
         done = subprocess.run(

@@ -8,27 +8,6 @@ import pytest
 from trialpod.protocol.messages import AttemptEnd
 from trialpod.runner import pod
 from trialpod.runner.pod import TerminationMessage
-from trialpod.storage.checkpoints import remote
-from trialpod_operator.cluster import names
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "ADDRESS_VARIABLE",
-        "EXPERIMENT_VARIABLE",
-        "RUNNER_VARIABLE",
-        "TOKEN_VARIABLE",
-        "CA_VARIABLE",
-        "NODE_IP_VARIABLE",
-    ],
-)
-def test_the_operator_sets_the_variables_that_a_pod_reads(variable: str) -> None:
-    assert getattr(pod, variable) == getattr(names, variable)
-
-
-def test_the_folder_for_scratch_is_the_storages() -> None:
-    assert pod.SCRATCH_VARIABLE == remote.SCRATCH_VARIABLE
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError
-from trialpod.storage.layout import SCRATCH_VARIABLE
 from trialpod_operator.api.models import ConfigMapRef, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.quantity import parse_quantity
 from trialpod_operator.cluster import names
@@ -170,7 +170,7 @@ def _shape(pod_spec: Json, metadata: Json) -> str:
     spec = copy.deepcopy(pod_spec)
     for container in spec.get("containers") or []:
         if "env" in container:
-            container["env"] = [each for each in container["env"] if each.get("name") != names.RUNNER_VARIABLE]
+            container["env"] = [each for each in container["env"] if each.get("name") != variables.RUNNER]
     data = json.dumps([spec, metadata], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(data.encode()).hexdigest()[:16]
 
@@ -281,17 +281,17 @@ def _environment(
         return {"name": name, "value": value}
 
     fixed = [
-        plain(names.ADDRESS_VARIABLE, options.address),
-        plain(names.EXPERIMENT_VARIABLE, f"{experiment.namespace}/{experiment.name}"),
-        plain(names.RUNNER_VARIABLE, names.runner_id(trial_id, attempt)),
-        plain(names.TOKEN_VARIABLE, names.TOKEN_FILE),
-        plain(names.CA_VARIABLE, names.CA_FILE),
-        field(names.NODE_IP_VARIABLE, "status.hostIP"),
-        *([plain(names.RANK_VARIABLE, str(rank))] if rank else []),
+        plain(variables.ADDRESS, options.address),
+        plain(variables.EXPERIMENT, f"{experiment.namespace}/{experiment.name}"),
+        plain(variables.RUNNER, names.runner_id(trial_id, attempt)),
+        plain(variables.TOKEN_FILE, names.TOKEN_FILE),
+        plain(variables.CA_FILE, names.CA_FILE),
+        field(variables.NODE_IP, "status.hostIP"),
+        *([plain(variables.RANK, str(rank))] if rank else []),
     ]
     defaults = [
         field("POD_NAME", "metadata.name"),
-        plain(SCRATCH_VARIABLE, names.WORK_DIR),
+        plain(variables.SCRATCH_DIR, names.WORK_DIR),
         plain("TMPDIR", f"{names.WORK_DIR}/tmp"),
         plain("PYTHONUNBUFFERED", "1"),
     ]

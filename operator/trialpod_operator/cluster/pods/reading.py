@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trialpod import variables
 from trialpod_operator.cluster import names
 
 Pod = Mapping[str, Any]
@@ -40,7 +41,7 @@ def trial_container(pod: Pod) -> Mapping[str, Any]:
     """Return the container in which the attempt runs; others may stand before it, put there at admission."""
     containers = (pod.get("spec") or {}).get("containers") or []
     for container in containers:
-        if any(variable.get("name") == names.RUNNER_VARIABLE for variable in container.get("env") or ()):
+        if any(variable.get("name") == variables.RUNNER for variable in container.get("env") or ()):
             chosen: Mapping[str, Any] = container
             return chosen
     named = [container for container in containers if container.get("name") == names.CONTAINER]

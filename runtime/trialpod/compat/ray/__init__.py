@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from trialpod.compat import VARIABLE
+from trialpod import variables
 from trialpod.errors import InvalidInputError
 
 __all__ = ["install", "installed", "uninstall"]
@@ -35,12 +35,12 @@ def install(*, replace: bool = False) -> None:
         raise InvalidInputError(
             f"a real Ray is installed ({place}); uninstall it, or hide it from this process and its trials with "
             "install(replace=True), `python -m trialpod.compat.ray --replace SCRIPT`, or the variable "
-            f"{VARIABLE}=ray!"
+            f"{variables.COMPAT}=ray!"
         )
     for name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
         del sys.modules[name]
     sys.meta_path.insert(0, AliasFinder())
-    os.environ[VARIABLE] = "ray!" if replace else "ray"
+    os.environ[variables.COMPAT] = "ray!" if replace else "ray"
 
 
 def installed() -> bool:
@@ -59,7 +59,7 @@ def uninstall() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, AliasFinder)]
     for name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
         del sys.modules[name]
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(variables.COMPAT, None)
 
 
 def _real_ray() -> str:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from trialpod import variables
 from trialpod.compat.ray.actors import ActorClass, ActorHandle, get_actor, method
 from trialpod.compat.ray.exceptions import GetTimeoutError
 from trialpod.compat.ray.objects import ObjectRef, start
@@ -79,9 +80,6 @@ _HARMLESS = [
     "lru_evict",
     "num_redis_shards",
 ]
-_CPUS, _GPUS, _OTHERS = "TRIALPOD_CPUS", "TRIALPOD_GPUS", "TRIALPOD_RESOURCES"
-_OUTPUT = "TRIALPOD_TRIAL_OUTPUT"
-
 _initialized = False
 
 
@@ -131,7 +129,7 @@ def init(
         InvalidInputError: a number is none.
     """
     global _initialized
-    for variable, number in ((_CPUS, num_cpus), (_GPUS, num_gpus)):
+    for variable, number in ((variables.CPUS, num_cpus), (variables.GPUS, num_gpus)):
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
@@ -140,9 +138,9 @@ def init(
     if resources:
         if not all(isinstance(amount, (int, float)) and amount >= 0 for amount in resources.values()):
             raise InvalidInputError(f"ray.init(resources={resources!r}): must be a dict of names to numbers")
-        os.environ[_OTHERS] = ",".join(f"{name}={amount:g}" for name, amount in resources.items())
+        os.environ[variables.RESOURCES] = ",".join(f"{name}={amount:g}" for name, amount in resources.items())
     if log_to_driver is not None:
-        os.environ[_OUTPUT] = "1" if log_to_driver else "0"
+        os.environ[variables.TRIAL_OUTPUT] = "1" if log_to_driver else "0"
     if address not in (None, "local"):
         log.warning("ray.init(address=%r): there is no Ray cluster; trials run where the Tuner's backend runs them",
                     address)  # fmt: skip
@@ -157,7 +155,7 @@ def shutdown(_exiting_interpreter: bool = False) -> None:
     """Note that Ray has been stopped."""
     global _initialized
     _initialized = False
-    os.environ.pop(_OUTPUT, None)
+    os.environ.pop(variables.TRIAL_OUTPUT, None)
 
 
 def is_initialized() -> bool:
@@ -308,8 +306,8 @@ def cancel(object_ref: ObjectRef, *, force: bool = False, recursive: bool = True
 
 def cluster_resources() -> dict[str, float]:
     """Return what this machine has, or what `init` was told."""
-    cpus = os.environ.get(_CPUS)
-    gpus = os.environ.get(_GPUS)
+    cpus = os.environ.get(variables.CPUS)
+    gpus = os.environ.get(variables.GPUS)
     found = {"CPU": float(cpus) if cpus else float(len(os.sched_getaffinity(0)))}
     if gpus or get_gpu_ids():
         found["GPU"] = float(gpus) if gpus else float(len(get_gpu_ids()))

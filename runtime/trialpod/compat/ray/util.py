@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from trialpod import variables
+
 
 def get_node_ip_address() -> str:
     """Return the address of this machine where it is known, else the loopback's."""
-    return os.environ.get("TRIALPOD_NODE_IP") or "127.0.0.1"
+    return os.environ.get(variables.NODE_IP) or "127.0.0.1"
 
 
 def inspect_serializability(

@@ -12,14 +12,12 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from trialpod import variables
 from trialpod.storage.base import storage_error
 from trialpod.storage.checkpoints.manifest import FileEntry
 from trialpod.storage.checkpoints.staging import LocalFile
 from trialpod.storage.file_tree import Tree, unreadable
 from trialpod.storage.layout import PACK_PREFIX
-
-SETTING = "TRIALPOD_PACK_CHECKPOINTS"
-"""Environment variable: "0" keeps one whole object for each file, as Ray Tune does."""
 
 _GAP_BYTES = 64 * 1024
 _SPAN_BYTES = 8 * 1024 * 1024
@@ -41,7 +39,9 @@ class Packing(NamedTuple):
 
 def configured() -> Packing | None:
     """Return the packing that the environment asks for; None is none."""
-    return None if os.environ.get(SETTING, "1").lower() in ("0", "false", "no", "off") else Packing()
+    return (
+        None if os.environ.get(variables.PACK_CHECKPOINTS, "1").lower() in ("0", "false", "no", "off") else Packing()
+    )
 
 
 def is_pack(place: str) -> bool:

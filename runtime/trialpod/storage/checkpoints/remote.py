@@ -42,6 +42,7 @@ from typing import Any
 
 import msgspec
 
+from trialpod import variables
 from trialpod.errors import CheckpointError, StorageError, SupersededError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import (
@@ -73,7 +74,6 @@ from trialpod.storage.layout import (
     CLAIM_FILE,
     EXPERIMENT_KEY,
     MANIFEST_FILE,
-    SCRATCH_VARIABLE,
     checkpoint_index,
     checkpoint_name,
 )
@@ -111,7 +111,7 @@ class RemoteCheckpointStore(CheckpointStore):
         self._storage = storage
         self._experiment = experiment
         self._packing = configured() if isinstance(packing, str) else packing
-        self._scratch = scratch or (Path(folder) if (folder := os.environ.get(SCRATCH_VARIABLE)) else None)
+        self._scratch = scratch or (Path(folder) if (folder := os.environ.get(variables.SCRATCH_DIR)) else None)
         self._wall = wall
         self._objects = CheckpointObjects(storage)
         self._snapshots = Snapshots(self._scratch, self._packing)

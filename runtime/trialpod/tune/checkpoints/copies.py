@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from trialpod import variables
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.storage.base import Storage, storage_error
 from trialpod.storage.checkpoints import open_checkpoints
-from trialpod.storage.layout import SCRATCH_VARIABLE
 
 Key = tuple[str, int, float]
 """URI, attempt and time: what tells a checkpoint from a later one at the same place."""
@@ -56,7 +56,7 @@ class _Copies:
             return path
 
     def _fetch(self, storage: Storage, info: CheckpointInfo) -> str:
-        parent = os.environ.get(SCRATCH_VARIABLE) or None
+        parent = os.environ.get(variables.SCRATCH_DIR) or None
         try:
             if (self._owner, self._parent) != (os.getpid(), parent) or not os.path.isdir(self._folder):
                 self._folder = tempfile.mkdtemp(prefix="trialpod-fetched-", dir=parent)

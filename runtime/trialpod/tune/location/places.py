@@ -10,13 +10,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from trialpod import variables
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.base import Storage
 from trialpod.storage.layout import EXPERIMENT_FILE, TRIALPOD_DIR
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
 
 DEFAULT_STORAGE = "~/trialpod-results"
-WORK_DIR = "TRIALPOD_WORK_DIR"
 """Environment variable: the folder for the directories of experiments that are kept in a storage elsewhere."""
 
 
@@ -55,8 +55,8 @@ class Place:
             raise InvalidInputError(
                 f"{self.directory} holds an experiment of this name that is kept "
                 f"{f'in {kept}' if kept else 'only there'}, not {f'in {self.uri}' if self.uri else 'only there'}; "
-                f"choose another RunConfig(name=...), set the variable {WORK_DIR} to another folder, or move that "
-                "directory away"
+                f"choose another RunConfig(name=...), set {variables.WORK_DIR} to another folder, or move "
+                "that directory away"
             )
 
 
@@ -69,7 +69,7 @@ def resolve(storage: str | os.PathLike[str]) -> Place:
         raise InvalidInputError(str(error)) from error
     if folder is not None:
         return Place(str(folder.absolute()))
-    work = Path(os.environ.get(WORK_DIR) or DEFAULT_STORAGE).expanduser().absolute()
+    work = Path(os.environ.get(variables.WORK_DIR) or DEFAULT_STORAGE).expanduser().absolute()
     return Place(str(work), text.rstrip("/"))
 
 

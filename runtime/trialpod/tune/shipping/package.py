@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trialpod import compat
+from trialpod import variables
 from trialpod.errors import NotPicklableError, TrainableError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack, read_packed, version_mismatch
@@ -77,7 +77,7 @@ def packed_trainable(
         body,
         name=called,
         cloudpickle=cloudpickle.__version__,
-        compat=os.environ.get(compat.VARIABLE, ""),
+        compat=os.environ.get(variables.COMPAT, ""),
         objects=objects.digests if objects is not None else (),
     )
 

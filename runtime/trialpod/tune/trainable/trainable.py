@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from trialpod import variables
 from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
 from trialpod.storage.layout import checkpoint_name
 from trialpod.tune import session as _session
@@ -482,7 +483,7 @@ class Trainable:
                 "experiment_tag": self._info.experiment_tag if self._info else "",
                 "pid": os.getpid(),
                 "hostname": socket.gethostname(),
-                "node_ip": os.environ.get("TRIALPOD_NODE_IP") or "127.0.0.1",
+                "node_ip": os.environ.get(variables.NODE_IP) or "127.0.0.1",
             }
         metrics.update(self._static)
         metrics["config"] = self.config
@@ -542,7 +543,7 @@ class Trainable:
 
     def get_current_ip_pid(self) -> tuple[str, int]:
         """Return the machine's address, where it is known, and this process's number."""
-        return os.environ.get("TRIALPOD_NODE_IP") or "127.0.0.1", os.getpid()
+        return os.environ.get(variables.NODE_IP) or "127.0.0.1", os.getpid()
 
     def is_actor(self) -> bool:
         """Return whether the object belongs to a trial."""

@@ -1,0 +1,57 @@
+"""Every environment variable is named in one module, which the documentation is made from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from trialpod import variables
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).parents[2]
+CODE = [*ROOT.glob("runtime/trialpod/**/*.py"), *ROOT.glob("operator/trialpod_operator/**/*.py")]
+TEXTS = [
+    *CODE,
+    *ROOT.glob("charts/trialpod/**/*.y*ml"),
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("examples/**/*.*"),
+]
+NAME = re.compile(r"\bTRIALPOD_[A-Z_]+[A-Z]\b")
+NO_VARIABLES = {"TRIALPOD_DIR"}
+"""Constants of the code that happen to begin so."""
+OF_TOOLS = {"TRIALPOD_HELM", "TRIALPOD_KUBECTL", "TRIALPOD_PROMTOOL", "TRIALPOD_CLUSTER_STATE", "TRIALPOD_SOURCE_URL"}
+"""Read by `tools`, for those who develop trialpod."""
+KNOWN = {each.name for each in variables.VARIABLES}
+
+
+class TestVariables:
+    def test_page_is_the_committed_one(self) -> None:
+        page = ROOT / "docs" / "environment-variables.md"
+        assert page.read_text() == variables.reference(), "run tools/make_variables"
+
+    def test_constants_have_the_names_of_the_variables(self) -> None:
+        for name in KNOWN:
+            assert getattr(variables, name.removeprefix("TRIALPOD_")) == name
+        assert len(KNOWN) == len(variables.VARIABLES)
+
+    def test_no_other_module_has_a_name_as_a_value(self) -> None:
+        for path in CODE:
+            if path != Path(variables.__file__):
+                values = [
+                    node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
+                ]
+                assert [v for v in values if isinstance(v, str) and NAME.fullmatch(v)] == [], path
+
+    def test_texts_name_no_unknown_variable(self) -> None:
+        unknown = {
+            (str(path.relative_to(ROOT)), name)
+            for path in TEXTS
+            for name in NAME.findall(path.read_text())
+            if name not in KNOWN | NO_VARIABLES | OF_TOOLS
+        }
+        assert unknown == set()
