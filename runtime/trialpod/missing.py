@@ -20,6 +20,8 @@ EXTRAS = {
     "ConfigSpace": "bohb",
     "sklearn": "examples",
     "matplotlib": "plots",
+    "starlette": "ui",
+    "uvicorn": "ui",
 }
 """Module -> the extra that brings it."""
 

@@ -18,7 +18,7 @@ from command_shell import Running, Shell, events_of, read_json_lines, wait_gone
 from trialpod.storage.journal.journal import Journal
 from trialpod_operator.engine.events import AttemptEnded, CheckpointsChanged, ResultsReceived
 from trialpod_operator.experiment.records import decode_record
-from trialpod_operator.local.reading import ReadExperiment
+from trialpod_operator.view.reading import ReadExperiment
 
 pytestmark = [pytest.mark.local, pytest.mark.slow]
 

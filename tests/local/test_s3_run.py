@@ -21,7 +21,7 @@ from trialpod.storage.base import Storage
 from trialpod.storage.s3.endpoints import forget
 from trialpod.tune.result import Result
 from trialpod_operator.commands.checkpoints import listed
-from trialpod_operator.local.reading import read_view
+from trialpod_operator.view.reading import read_view
 
 pytestmark = [pytest.mark.local, pytest.mark.once]
 

@@ -12,7 +12,7 @@ from command_shell import Shell, read_json_lines
 
 from trialpod_operator.engine.choices import Decision
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.local.reading import ReadExperiment
+from trialpod_operator.view.reading import ReadExperiment
 
 pytestmark = [pytest.mark.local, pytest.mark.slow]
 

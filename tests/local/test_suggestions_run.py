@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_shell import Shell
 
-from trialpod_operator.local.reading import ReadExperiment
+from trialpod_operator.view.reading import ReadExperiment
 
 pytestmark = [pytest.mark.local, pytest.mark.once, pytest.mark.slow]
 

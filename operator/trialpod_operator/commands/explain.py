@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trialpod_operator.engine.choices import Decision
     from trialpod_operator.engine.trial import Trial
     from trialpod_operator.kube_client.client import Experiments
-    from trialpod_operator.local.reading import ReadExperiment
+    from trialpod_operator.view.reading import ReadExperiment
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ def newest_experiment() -> str:
     Raises:
         InvalidInputError: there is none.
     """
-    from trialpod_operator.local.reading import is_experiment
+    from trialpod_operator.view.reading import is_experiment
 
     root = Path(target.LOCAL_FOLDER)
     candidates = [Path(), *(sorted(root.iterdir()) if root.is_dir() else [])]
@@ -145,7 +145,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was decided and why."""
-    from trialpod_operator.local.reading import reading
+    from trialpod_operator.view.reading import reading
 
     if options.location is None and target.is_in_cluster(options):
         raise InvalidInputError(

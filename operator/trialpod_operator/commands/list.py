@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def local_facts(root: Path) -> list[Json]:
     """Return what a list says of each experiment in a folder, as data, by name."""
-    from trialpod_operator.local.reading import is_experiment
+    from trialpod_operator.view.reading import is_experiment
 
     below = sorted(root.iterdir()) if root.is_dir() else []
     return [_local_fact(path) for path in [root, *below] if is_experiment(path)]
@@ -38,7 +38,7 @@ def local_facts(root: Path) -> list[Json]:
 
 def _local_fact(path: Path) -> Json:
     from trialpod_operator.display.progress import done
-    from trialpod_operator.local.reading import live_view
+    from trialpod_operator.view.reading import live_view
 
     try:
         view, _ = live_view(str(path), rows=0)

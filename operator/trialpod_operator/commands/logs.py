@@ -79,7 +79,7 @@ def _print_from_cluster(options: argparse.Namespace) -> int:
 
 def local_trial(options: argparse.Namespace) -> tuple[str | None, str]:
     """Return the folder or URI of the experiment and which trial is meant; (None, "") when it is in a cluster."""
-    from trialpod_operator.local.reading import is_experiment
+    from trialpod_operator.view.reading import is_experiment
 
     name = options.name[0]
     if target.is_in_cluster(options):
@@ -109,7 +109,7 @@ def _print_local(location: str, trial: str, options: argparse.Namespace) -> int:
     from trialpod.storage.layout import LOG_FILE
     from trialpod.storage.registry import local_folder, open_storage
     from trialpod_operator.commands.explain import find
-    from trialpod_operator.local.reading import reading
+    from trialpod_operator.view.reading import reading
 
     if options.rank:
         raise InvalidInputError(f"--rank {options.rank}: a trial has one process here; ranks are pods of a cluster")
@@ -199,7 +199,7 @@ def _copy_file(log: Path, offset: int, out: IO[bytes]) -> int:
 
 
 def _is_over(location: str, trial_id: str) -> bool:
-    from trialpod_operator.local.reading import activity, reading
+    from trialpod_operator.view.reading import activity, reading
 
     runs = activity(Path(location)).runs
     with reading(location) as experiment:

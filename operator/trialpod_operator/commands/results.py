@@ -7,9 +7,7 @@ Secret. Where that is not possible, the resources provide what they know: parame
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
-import io
 import json
 import math
 import os
@@ -34,18 +32,17 @@ from trialpod_operator.display.words import (
     one_line,
     plural,
 )
+from trialpod_operator.view.exports import ROW_KEYS, results_csv
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
 
 Json = dict[str, Any]
 
-_ROW_KEYS = ("trial_id", "name", "status", "iteration", "run_time_s", "attempts", "failures", "disruptions")
-
 
 def sort_value(row: TrialRow, key: str) -> Any:
     """Return what a row is sorted by under a key; None when it has no such value."""
-    if key in _ROW_KEYS:
+    if key in ROW_KEYS:
         return getattr(row, key)
     if key in row.last_result:
         return row.last_result[key]
@@ -54,7 +51,7 @@ def sort_value(row: TrialRow, key: str) -> Any:
 
 def sort_keys(rows: Iterable[TrialRow]) -> list[str]:
     """Return the keys that rows can be sorted by."""
-    keys: dict[str, None] = dict.fromkeys(_ROW_KEYS)
+    keys: dict[str, None] = dict.fromkeys(ROW_KEYS)
     for row in rows:
         keys.update(dict.fromkeys(row.last_result))
         keys.update(dict.fromkeys(flatten(row.config)))
@@ -116,24 +113,6 @@ def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | N
     return "\n".join(lines)
 
 
-def results_csv(rows: Sequence[TrialRow]) -> str:
-    """Return rows as CSV: one column per fact, parameter (``config/lr``) and key of the last result."""
-    records = []
-    header: dict[str, None] = {}
-    for row in rows:
-        record: dict[str, Any] = {key: getattr(row, key) for key in _ROW_KEYS}
-        record |= {"error": one_line(row.error), "checkpoint": row.checkpoint, "path": row.path}
-        record |= {f"config/{key}": value for key, value in flatten(row.config).items()}
-        record |= {key: value for key, value in row.last_result.items() if key not in record}
-        header.update(dict.fromkeys(record))
-        records.append(record)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(header) or list(_ROW_KEYS), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue().rstrip("\n")
-
-
 def results_json(view: ExperimentView, rows: Sequence[TrialRow]) -> str:
     """Return the experiment and the rows as one JSON document."""
     listed = [{**trial_data(row), "last_result": row.last_result} for row in rows]
@@ -166,7 +145,7 @@ def apply_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
 
 def view_of_target(options: argparse.Namespace) -> ExperimentView:
     """Return the experiment that is meant, with all its trials."""
-    from trialpod_operator.local.reading import read_view
+    from trialpod_operator.view.reading import read_view
 
     location = target.location(options.directory, options)
     if location is not None:
@@ -179,7 +158,7 @@ def view_with_storage(api: Experiments, item: Json, trials: list[Json]) -> Exper
     """Return an experiment in a cluster with what its storage knows, or else what its resources know."""
     from trialpod_operator.kube_client.storage import opened
     from trialpod_operator.kube_client.view import view_of
-    from trialpod_operator.local.reading import read_view
+    from trialpod_operator.view.reading import read_view
 
     shown = view_of(item, trials, now=time.time(), rows=None)
     if not trials:

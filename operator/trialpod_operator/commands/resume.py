@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _explain_local(location: str) -> int:
     """Say how an experiment on this machine is resumed: by running it again."""
-    from trialpod_operator.local.reading import RUNNING, live_view
+    from trialpod_operator.view.reading import RUNNING, live_view
 
     view, found = live_view(location, rows=0)
     if view.state == RUNNING:

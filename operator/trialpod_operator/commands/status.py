@@ -21,7 +21,7 @@ from trialpod_operator.commands import target
 if TYPE_CHECKING:
     from trialpod_operator.display.view import ExperimentView, TrialRow
     from trialpod_operator.kube_client.client import Experiments
-    from trialpod_operator.local.reading import Activity
+    from trialpod_operator.view.reading import Activity
 
 Json = dict[str, Any]
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _local_status(location: str, options: argparse.Namespace) -> int:
-    from trialpod_operator.local.reading import live_view
+    from trialpod_operator.view.reading import live_view
 
     if options.watch:
         return watch_local(location, json=options.json, verbose=options.verbose)
@@ -107,7 +107,7 @@ def _print_table(view: ExperimentView, shown: Sequence[TrialRow], options: argpa
 
 def local_next_step(view: ExperimentView, location: str, found: Activity) -> str:
     """Return the command to type next."""
-    from trialpod_operator.local.reading import RUNNING
+    from trialpod_operator.view.reading import RUNNING
 
     where = shlex.quote(location)
     if view.state == RUNNING and not found.elsewhere:
@@ -123,7 +123,7 @@ def watch_local(location: str, *, json: bool, verbose: int, sleep: Callable[[flo
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.events import changes
     from trialpod_operator.display.summary import EXIT_FAILED, EXIT_INTERRUPTED, exit_status, summarize
-    from trialpod_operator.local.reading import INTERRUPTED, RUNNING, live_view
+    from trialpod_operator.view.reading import INTERRUPTED, RUNNING, live_view
 
     display = choose_display(sys.stdout, json=json, verbose=verbose)
     rows: dict[str, TrialRow] = {}

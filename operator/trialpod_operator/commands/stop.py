@@ -22,7 +22,7 @@ from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
-    from trialpod_operator.local.reading import Activity
+    from trialpod_operator.view.reading import Activity
 
 Json = dict[str, Any]
 
@@ -106,7 +106,7 @@ def _stop_trial(api: Experiments, name: str, wanted: str) -> int:
 def interrupt_local(location: str, options: argparse.Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
     """Ask the process that runs the experiment on this machine to end."""
     from trialpod.storage.registry import local_folder
-    from trialpod_operator.local.reading import activity, live_view
+    from trialpod_operator.view.reading import activity, live_view
 
     if getattr(options, "trial", None) is not None:
         raise InvalidInputError(
@@ -149,7 +149,7 @@ def _interrupt(pid: int, location: str) -> None:
 
 
 def _standing(state: str, found: Activity) -> str:
-    from trialpod_operator.local.reading import RUNNING
+    from trialpod_operator.view.reading import RUNNING
 
     if found.elsewhere:
         return f"it was last run on the host {found.elsewhere}; stop it there"

@@ -110,7 +110,7 @@ def location(text: str, options: argparse.Namespace) -> str | None:
 
 def experiment_location(text: str, options: argparse.Namespace) -> str | None:
     """As `location`, but a folder that happens to have the name and is no experiment is passed over."""
-    from trialpod_operator.local.reading import is_experiment
+    from trialpod_operator.view.reading import is_experiment
 
     found = location(text, options)
     if found is None or "/" in text or is_experiment(Path(found)):

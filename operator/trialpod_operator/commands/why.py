@@ -21,7 +21,7 @@ from trialpod_operator.commands import target
 if TYPE_CHECKING:
     from trialpod_operator.display.view import ExperimentView
     from trialpod_operator.kube_client.client import Experiments
-    from trialpod_operator.local.reading import Activity
+    from trialpod_operator.view.reading import Activity
 
 MAX_GROUPS = 5
 MAX_NAMES = 5
@@ -294,7 +294,7 @@ def local_next_steps(found: Json, place: str) -> list[str]:
         found: what `local_findings` says.
         place: the experiment, as a command names it.
     """
-    from trialpod_operator.local.reading import INTERRUPTED, RUNNING
+    from trialpod_operator.view.reading import INTERRUPTED, RUNNING
 
     where, state = shlex.quote(place), found["state"]
     steps = []
@@ -319,7 +319,7 @@ def local_next_steps(found: Json, place: str) -> list[str]:
 def local_text(found: Json, place: str) -> str:
     """Return the same for a person; `place` as for `local_next_steps`."""
     from trialpod_operator.display.words import duration, one_line, plural
-    from trialpod_operator.local.reading import RUNNING
+    from trialpod_operator.view.reading import RUNNING
 
     lines = [f"{one_line(found['name'])}: {found['state']}, {found['progress']}, {found['running']} running"]
     if found["message"]:
@@ -357,7 +357,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _explain_local(location: str, options: argparse.Namespace) -> int:
-    from trialpod_operator.local.reading import live_view
+    from trialpod_operator.view.reading import live_view
 
     found = local_findings(*live_view(location, rows=None), time.time())
     print(json.dumps(found, indent=2) if options.json else local_text(found, location))

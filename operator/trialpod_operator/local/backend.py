@@ -133,7 +133,7 @@ class LocalBackend:
 
     def load(self, path: str) -> ExperimentOutcome:
         """Read what is known of the experiment in the directory or at the URI `path`."""
-        from trialpod_operator.local.reading import reading
+        from trialpod_operator.view.reading import reading
 
         folder = local_folder(path)
         read_values_from(str(folder / TRIALPOD_DIR) if folder is not None else f"{path}/{TRIALPOD_DIR}")

@@ -19,7 +19,7 @@ from trialpod.storage.aside import move_aside, move_journal_aside
 from trialpod_operator.display.summary import Remedies
 from trialpod_operator.engine.lifecycle import FAILED
 from trialpod_operator.experiment.definition import Difference, differences, report
-from trialpod_operator.local.reading import reading
+from trialpod_operator.view.reading import reading
 
 RESUME, FRESH, ADD, ERROR = "resume", "fresh", "add", "error"
 

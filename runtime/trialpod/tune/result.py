@@ -234,7 +234,7 @@ class Result:
 
     def described(self, indent: int = 0) -> str:
         """Return its `repr`, in lines that are indented by `indent` spaces."""
-        shown = {name: value for name, value in self.metrics.items() if name not in _AUTOMATIC}
+        shown = {name: value for name, value in self.metrics.items() if name not in AUTOMATIC_METRICS}
         lines = [f"error={str(self.error.args[0] if self.error.args else self.error)!r}"] if self.error else []
         lines += [
             f"metrics={shown!r}",
@@ -279,7 +279,7 @@ _UNINTERESTING = frozenset(
         "checkpoint_dir_name",
     }
 )
-_AUTOMATIC = _UNINTERESTING | {
+AUTOMATIC_METRICS = _UNINTERESTING | {
     "episodes_total",
     "should_checkpoint",
     "timesteps_since_restore",

@@ -31,9 +31,9 @@ ROWS = [
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(module: Any, *arguments: str, view: ExperimentView | None = None) -> int:
         shown = view or experiment(ROWS, state="Succeeded", best=ROWS[1], total=4)
-        reading = types.ModuleType("trialpod_operator.local.reading")
+        reading = types.ModuleType("trialpod_operator.view.reading")
         vars(reading)["read_view"] = lambda path, *, rows: shown
-        monkeypatch.setitem(sys.modules, "trialpod_operator.local.reading", reading)
+        monkeypatch.setitem(sys.modules, "trialpod_operator.view.reading", reading)
         parser = argparse.ArgumentParser()
         module.command.configure(parser)
         status = module.command.run(parser.parse_args(["some/where", *arguments]))

@@ -24,7 +24,7 @@ from trialpod_operator.engine.settings import Settings
 from trialpod_operator.experiment.journaled_engine import JournaledEngine
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.stored import write_stored
-from trialpod_operator.local.reading import reading
+from trialpod_operator.view.reading import reading
 
 CORE = "/api/v1/namespaces/team"
 

@@ -120,6 +120,11 @@ class Journal:
         return self._position
 
     @property
+    def tail(self) -> tuple[int, int] | None:
+        """Number of the last segment and the offset behind its last record; None while there is no segment."""
+        return None if self._current is None else (self._current.number, self._end)
+
+    @property
     def size_since_snapshot(self) -> int:
         """Bytes of the segments since the snapshot: what a restart has to read."""
         return sum(segment.end for segment in self._closed) + self._end

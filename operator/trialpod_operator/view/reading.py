@@ -13,25 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError
-from trialpod.storage.base import KeyMissingError, Storage
-from trialpod.storage.journal.journal import Journal
+from trialpod.storage.base import Storage
+from trialpod.storage.journal.follower import JournalFollower
 from trialpod.storage.layout import JOURNAL_DIR, TRIALPOD_DIR
 from trialpod.storage.lock import LockHolder, is_lock_user, lock_users, read_holder
 from trialpod.storage.registry import local_folder, normalize_uri, open_storage
-from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod_operator.display.engine_view import build_row, build_view
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.display.words import one_line
-from trialpod_operator.engine.choices import Choices
-from trialpod_operator.engine.engine import Engine
-from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import Trial
-from trialpod_operator.experiment.records import RecordedSearch, decode_record, decode_snapshot
+from trialpod_operator.experiment.replica.journal_copy import JournalCopy
 from trialpod_operator.experiment.stored import read_stored
-from trialpod_operator.experiment.trial_files import TrialFiles
-
-READINGS = 5
-"""How often a journal is read whose segments disappear meanwhile: its writer has just replaced them by a snapshot."""
+from trialpod_operator.view.recorded_engine import RecordedEngine
 
 
 class ReadExperiment:
@@ -47,51 +40,31 @@ class ReadExperiment:
     """
 
     def __init__(self, directory: Path, uri: str = "") -> None:
-        stored = _stored(directory)
+        stored = stored_document(directory)
         self.directory = directory
         self.place = uri or str(directory)
         self.name: str = stored.get("name", directory.name)
         # Where it is stored when that is not `directory`.
         # A copy of the bucket at another place has its checkpoints there, whatever was true when it was written.
         self.storage_uri: str = uri or stored.get("storage", "")
-        self.engine = Engine(RecordedSearch(stored.get("total")), FIFOScheduler())
-        self._names: dict[str, str] = {}
-        dirnames: dict[str, str] = {}
-        journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, read_only=True)
-        try:
-            if journal.snapshot is not None:
-                snapshot = decode_snapshot(journal.snapshot)
-                self.engine.restore(bytes(snapshot.engine), by_record=True)
-                dirnames.update(snapshot.dirnames)
-                self._names.update(snapshot.names)
-            for data in journal.records():
-                record = decode_record(data)
-                self.engine.apply(record.event, record.now, record.choices or Choices())
-                for trial_id, (name, dirname) in record.named.items():
-                    self._names[trial_id] = name
-                    dirnames[trial_id] = dirname
-        finally:
-            journal.close()
-        settings = self.engine.state.settings
-        self._trainable_name = settings.trainable_name if settings else ""
-        self._files = TrialFiles(directory, self._trainable_name)
-        self._files.dirnames = {key: value for key, value in dirnames.items() if value}
+        self._recorded = RecordedEngine(self.name, stored.get("total"))
+        self._recorded.apply(JournalFollower(directory / TRIALPOD_DIR / JOURNAL_DIR).poll())
+        self.engine = self._recorded.engine
 
     def path(self, trial: Trial) -> str:
         """Return the directory of a trial, or its URI."""
-        return f"{self.place}/{self._files.path(trial).name}"
+        return f"{self.place}/{self._recorded.dirname(trial)}"
 
     def checkpoint_uri(self, trial: Trial) -> str:
         """Return where the trial's checkpoints are, when that is not its directory; else ""."""
-        return f"{self.storage_uri}/{self._files.path(trial).name}" if self.storage_uri else ""
+        return f"{self.storage_uri}/{self._recorded.dirname(trial)}" if self.storage_uri else ""
 
     def trial_name(self, trial: Trial) -> str:
         """Return the readable name of a trial."""
-        return self._names.get(trial.trial_id) or f"{self._trainable_name}_{trial.trial_id}"
+        return self._recorded.trial_name(trial)
 
     def view(self, rows: int | None, now: float) -> ExperimentView:
         """Return the experiment for display, with at most `rows` trials (None = all)."""
-        settings = self.engine.state.settings or Settings(name=self.name, trainable_name="")
 
         def row(trial: Trial) -> TrialRow:
             return build_row(
@@ -102,7 +75,7 @@ class ReadExperiment:
                 checkpoints=self.checkpoint_uri(trial),
             )
 
-        return build_view(self.engine, settings, path=self.place, now=now, rows=rows, row=row)
+        return build_view(self.engine, self._recorded.settings, path=self.place, now=now, rows=rows, row=row)
 
 
 def read_view(place: str | Path, *, rows: int | None, storage: Storage | None = None) -> ExperimentView:
@@ -137,31 +110,9 @@ def reading(place: str | Path, storage: Storage | None = None) -> Iterator[ReadE
     uri = place.rstrip("/")
     storage = open_storage(uri) if storage is None else storage
     with tempfile.TemporaryDirectory(prefix="trialpod-") as copy:
-        directory = _pulled(Path(copy), storage)
-        if directory is None:
-            raise InvalidInputError(
-                f"there is no experiment at {uri}; give the URI that `trialpod run` was given, followed by the "
-                "experiment's name"
-            )
+        directory = Path(copy)
+        JournalCopy(storage, directory).refresh()
         yield ReadExperiment(directory, uri)
-
-
-def _pulled(folder: Path, storage: Storage) -> Path | None:
-    """Copy a journal from a storage into a folder below `folder`, and return that; None when there is none.
-
-    Its writer may replace segments by a snapshot in the meantime; then it is read again.
-    """
-    from trialpod_operator.experiment.replica.replica import FencedError, Replica
-
-    for number in range(READINGS):
-        directory = folder / str(number)
-        directory.mkdir()
-        try:
-            return directory if Replica(directory, storage).pull(journal_only=True) else None
-        except (KeyMissingError, FencedError):
-            if number == READINGS - 1:
-                raise
-    return None
 
 
 def is_experiment(path: Path) -> bool:
@@ -169,7 +120,12 @@ def is_experiment(path: Path) -> bool:
     return (path / TRIALPOD_DIR).is_dir()
 
 
-def _stored(directory: Path) -> dict[str, Any]:
+def stored_document(directory: Path) -> dict[str, Any]:
+    """Return what is stored of an experiment beside its journal.
+
+    Raises:
+        InvalidInputError: the directory holds none.
+    """
     stored = read_stored(directory)
     if stored is not None:
         return stored

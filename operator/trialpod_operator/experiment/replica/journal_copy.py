@@ -1,0 +1,82 @@
+"""A passing copy of a journal that is in a bucket, kept up to date by fetching only the objects that are new.
+
+The objects of a journal never change, so each is read once. Nothing is written to the bucket.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.base import KeyMissingError, Storage
+from trialpod.storage.layout import EXPERIMENT_KEY, JOURNAL_DIR, TRIALPOD_DIR
+from trialpod.storage.parallel import run_all
+from trialpod_operator.experiment.replica.journal_layout import JOURNAL, Pieces, local_sizes, number_of, piece_key
+
+_PARALLEL = 8
+_TRIES = 4
+
+
+class JournalCopy:
+    """Brings the journal of the experiment at the root of `storage` into a folder.
+
+    Args:
+        storage: the experiment's place.
+        directory: an empty folder of the caller's, for the copy.
+    """
+
+    def __init__(self, storage: Storage, directory: Path) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._folder = directory / TRIALPOD_DIR / JOURNAL_DIR
+
+    def refresh(self) -> None:
+        """Fetch what is new.
+
+        Raises:
+            InvalidInputError: there is no experiment.
+            StorageError: the storage cannot be read.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        document = self._directory / EXPERIMENT_KEY
+        if not document.exists():
+            try:
+                document.write_bytes(self._storage.read(EXPERIMENT_KEY))
+            except KeyMissingError as error:
+                raise InvalidInputError(
+                    f"there is no experiment at {self._storage.uri}; give the URI that `trialpod run` was given, "
+                    "followed by the experiment's name"
+                ) from error
+        for number in range(_TRIES):
+            try:
+                self._fetch(Pieces(self._storage.sizes(JOURNAL)))
+                return
+            except KeyMissingError:  # a snapshot has replaced what was listed
+                if number == _TRIES - 1:
+                    raise
+
+    def _fetch(self, pieces: Pieces) -> None:
+        for name in pieces.snapshots:
+            path = self._folder / name
+            if not path.exists():
+                data = self._storage.read(f"{JOURNAL}/{name}")
+                for old in [old for old in os.listdir(self._folder) if number_of(old) < number_of(name)]:
+                    (self._folder / old).unlink()
+                path.write_bytes(data)
+        here = local_sizes(self._folder)
+        for name in sorted(pieces.segments):
+            size = here.get(name, 0)
+            wanted = sorted(offset for offset in pieces.segments[name] if offset >= size)
+            found: dict[int, bytes] = {}
+
+            def fetch(offset: int, name: str = name, found: dict[int, bytes] = found) -> None:
+                found[offset] = self._storage.read(piece_key(name, offset))
+
+            run_all([partial(fetch, offset) for offset in wanted], _PARALLEL)
+            with open(self._folder / name, "ab") as file:
+                for offset in wanted:
+                    if file.tell() != offset:
+                        return  # the object between is not listed yet
+                    file.write(found[offset])

@@ -1,0 +1,1 @@
+"""The page of an experiment, and the server that serves it."""

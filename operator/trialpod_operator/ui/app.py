@@ -1,0 +1,375 @@
+"""The server's routes: the page, its data as JSON, and changes as they happen (server-sent events).
+
+Invariants:
+
+* Nothing is answered without a session, but for the route that opens one.
+* Only requests to a known Host are answered, and none that another origin's page has sent: no such page can read or
+  write here, by CORS, a forged form, or a name that it makes resolve to this address.
+* Nothing is changed unless actions were asked for; then each needs the session's own token, and the user's rights.
+* Files come from the package's folder, and experiments from a list: no part of a URL is used as a path.
+* Every answer forbids scripts, styles and connections of other origins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trialpod.errors import InvalidInputError, TrialpodError
+from trialpod_operator.ui.access import (
+    ActionDeniedError,
+    Actions,
+    Experiments,
+    Json,
+    NoSuchExperimentError,
+    Sessions,
+    User,
+)
+from trialpod_operator.view.curves import MAX_POINTS
+from trialpod_operator.view.exports import results_csv
+from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
+
+STATIC = Path(__file__).parent / "static"
+COOKIE = "trialpod_session"
+TOKEN_HEADER = "x-trialpod-token"
+REFRESH_S = 1.0
+KEEP_ALIVE_S = 15.0
+MAX_BODY_BYTES = 64 * 1024
+ACTIONS = ("suspend", "resume", "stop-trial", "more-samples")
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'; form-action 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+Authenticate = Callable[[Request], Awaitable[User | None]]
+
+
+class Server:
+    """What the routes share.
+
+    Args:
+        experiments: what is served.
+        sessions: who has shown who they are.
+        hosts: the values of the Host header that are answered.
+        actions: what may be changed; None: nothing.
+        authenticate: finds the user of a request that has no session, where they can show who they are with it.
+    """
+
+    def __init__(
+        self,
+        experiments: Experiments,
+        sessions: Sessions,
+        hosts: frozenset[str],
+        actions: Actions | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        self._experiments = experiments
+        self._sessions = sessions
+        self._hosts = hosts
+        self._actions = actions
+        self._authenticate = authenticate
+        self._refreshed: dict[int, float] = {}
+        self._closing = asyncio.Event()
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        one = "/api/experiments/{id}"
+        routes: list[BaseRoute] = [
+            Route("/", self._page),
+            Route("/api/session", self._session),
+            Route("/api/experiments", self._list),
+            Route(one, self._header),
+            Route(f"{one}/trials", self._trials),
+            Route(f"{one}/trials/{{trial}}", self._trial),
+            Route(f"{one}/curves", self._curves),
+            Route(f"{one}/importance", self._importance),
+            Route(f"{one}/timeline", self._timeline),
+            Route(f"{one}/events", self._events),
+            Route(f"{one}/export.csv", self._csv),
+            Route(f"{one}/actions", self._list_actions),
+            Route(f"{one}/actions/{{action}}", self._act, methods=["POST"]),
+        ]
+        if STATIC.is_dir():
+            routes.append(Mount("/static", StaticFiles(directory=STATIC)))
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(_Guard, server=self), Middleware(GZipMiddleware, compresslevel=1)],
+            exception_handlers={TrialpodError: _refusal, HTTPException: _http_refusal},
+            lifespan=self._lifespan,
+        )
+
+    def stop(self) -> None:
+        """End the streams of events, so that the server can end."""
+        self._closing.set()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        yield
+        self._closing.set()
+        self._experiments.close()
+
+    # -- who asks -----------------------------------------------------------------------------------------------
+
+    async def refusal(self, request: Request) -> Response | None:
+        """Return what a request is answered that goes no further; None: it goes on, its user in its state."""
+        if request.headers.get("host", "") not in self._hosts:
+            return _error(421, "WrongHost", "this address is not served under that name", "open the printed link")
+        origin = request.headers.get("origin")
+        here = {f"{scheme}://{request.headers['host']}" for scheme in ("http", "https")}
+        foreign = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+        navigates = request.method == "GET" and request.url.path == "/"
+        if (origin is not None and origin not in here) or (foreign and not navigates):
+            return _error(403, "OtherOrigin", "a page of another origin may not ask here", "open the printed link")
+        found = self._sessions.find(request.cookies.get(_cookie_name(request), ""))
+        token = request.query_params.get("token", "")
+        if found is None and navigates and token:
+            return self._opened(request, token)
+        if found is None and self._authenticate is not None:
+            user = await self._authenticate(request)
+            if user is not None:
+                found = (user, "")
+        if found is None:
+            return _unauthorized(page=navigates)
+        request.state.user, request.state.token = found
+        return None
+
+    def _opened(self, request: Request, token: str) -> Response:
+        cookie = self._sessions.open(token)
+        if cookie is None:
+            return _unauthorized(page=True)
+        response = RedirectResponse("/", status_code=303)
+        response.set_cookie(_cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+    # -- routes -------------------------------------------------------------------------------------------------
+
+    async def _page(self, request: Request) -> Response:
+        if "token" in request.query_params:
+            return RedirectResponse("/", status_code=303)  # of who has a session already
+        index = STATIC / "index.html"
+        if not index.exists():
+            return PlainTextResponse("the page's files are not installed; its data is under /api/experiments")
+        return FileResponse(index, headers={"cache-control": "no-cache"})
+
+    def _session(self, request: Request) -> Response:
+        body = {"token": request.state.token, "user": request.state.user.name, "actions": self._actions is not None}
+        return _json(body)
+
+    def _list(self, request: Request) -> Response:
+        found = self._experiments.summaries(request.state.user)
+        return _json({"experiments": found, "actions": self._actions is not None})
+
+    def _header(self, request: Request) -> Response:
+        return _json(self._model(request).header())
+
+    def _trials(self, request: Request) -> Response:
+        return _json(self._model(request).trial_rows(request.query_params.get("after", "")))
+
+    def _trial(self, request: Request) -> Response:
+        return _json(self._model(request).trial(request.path_params["trial"]))
+
+    def _curves(self, request: Request) -> Response:
+        query = request.query_params
+        points = query.get("points", str(MAX_POINTS))
+        if not points.isdecimal():
+            raise InvalidInputError(f"points={points}: must be a whole number")
+        return _json(
+            self._model(request).curves(
+                query.get("metric", ""),
+                x=query.get("x", "iteration"),
+                points=int(points[:9]),
+                trials=[each for each in query.get("trials", "").split(",") if each],
+                after=query.get("after", ""),
+            )
+        )
+
+    def _importance(self, request: Request) -> Response:
+        return _json(self._model(request).importance(request.query_params.get("metric", "")))
+
+    def _timeline(self, request: Request) -> Response:
+        return _json(self._model(request).timeline())
+
+    def _csv(self, request: Request) -> Response:
+        model = self._model(request)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", model.place.name)
+        return Response(
+            results_csv(model.rows()) + "\n",
+            media_type="text/csv; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"},
+        )
+
+    def _list_actions(self, request: Request) -> Response:
+        model = self._model(request)
+        if self._actions is None:
+            raise HTTPException(404)
+        return _json(self._actions.listed(request.state.user, model))
+
+    async def _act(self, request: Request) -> Response:
+        action = request.path_params["action"]
+        if self._actions is None or action not in ACTIONS:
+            raise HTTPException(404)
+        token = request.state.token
+        if not token or request.headers.get(TOKEN_HEADER, "") != token:
+            return _error(403, "NoToken", f"the header {TOKEN_HEADER} is missing or wrong", "reload the page")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                return _error(413, "TooLarge", "the body is too large", "send a JSON object")
+        try:
+            arguments = msgspec.json.decode(body or b"{}", type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            return _error(400, "NoJson", f"the body is no JSON object: {error}", "send a JSON object")
+        user, actions = request.state.user, self._actions
+        model = await run_in_threadpool(self._model, request)
+        done = await run_in_threadpool(actions.perform, user, model, action, arguments)
+        return _json({"done": done})
+
+    async def _events(self, request: Request) -> Response:
+        model = await run_in_threadpool(self._model, request)
+        after = request.query_params.get("after") or request.headers.get("last-event-id", "")
+        stream = self._deltas(request, model, after)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def _deltas(self, request: Request, model: ExperimentModel, cursor: str) -> AsyncIterator[bytes]:
+        yield b": connected\n\n"
+        said, stale, header = time.monotonic(), None, b""
+        while not self._closing.is_set() and not await request.is_disconnected():
+            await run_in_threadpool(self._refresh, model)
+            now = time.monotonic()
+            rows = await run_in_threadpool(model.trial_rows, cursor) if model.cursor != cursor else b""
+            found = await run_in_threadpool(model.header)
+            encoded = msgspec.json.encode({key: each for key, each in found.items() if key not in _MOVING})
+            if found["stale_since"] != stale:
+                stale = found["stale_since"]
+                yield b"event: stale\ndata: " + msgspec.json.encode({"since": stale}) + b"\n\n"
+            if rows or encoded != header:
+                header, said = encoded, now
+                delta = msgspec.json.decode(rows, type=_Rows) if rows else _Rows(cursor=model.cursor)
+                cursor = delta.cursor
+                data = msgspec.json.encode({"trials": delta.trials, "cursor": cursor, "header": found})
+                yield b"id: " + cursor.encode() + b"\nevent: delta\ndata: " + data + b"\n\n"
+            elif now - said >= KEEP_ALIVE_S:
+                said = now
+                yield b": nothing new\n\n"
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), REFRESH_S)
+
+    def _model(self, request: Request) -> ExperimentModel:
+        model = self._experiments.model(request.state.user, request.path_params["id"])
+        self._refresh(model)
+        return model
+
+    def _refresh(self, model: ExperimentModel) -> None:
+        """Bring the model up to date, once a second however many ask."""
+        now = time.monotonic()
+        if now - self._refreshed.get(id(model), -REFRESH_S) >= REFRESH_S:
+            self._refreshed[id(model)] = now
+            model.refresh()
+
+
+_MOVING = frozenset({"estimated_end", "elapsed", "budget"})
+"""What of the header changes with time alone: no reason to send it."""
+
+
+class _Rows(msgspec.Struct):
+    cursor: str
+    trials: list[msgspec.Raw] = []
+
+
+class _Guard:
+    """Refuses what `Server.refusal` refuses, and adds the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self._app = app
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *added]
+            await send(message)
+
+        refusal = await self._server.refusal(Request(scope, receive))
+        await (refusal or self._app)(scope, receive, with_headers)
+
+
+def _cookie_name(request: Request) -> str:
+    """Return the cookie's name, of this port: browsers send cookies to all ports of a host."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
+def _json(body: Json | list[Json] | bytes) -> Response:
+    data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return Response(data, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _error(status: int, reason: str, message: str, remedy: str) -> Response:
+    body = msgspec.json.encode({"error": {"reason": reason, "message": message, "remedy": remedy}})
+    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+_SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>trialpod</title>
+<h1>This page needs a link</h1>
+<p>Open the link that <code>trialpod ui</code> has printed. Each link opens one browser's session; after it was used,
+the command prints the next one.</p></html>"""
+
+
+def _unauthorized(*, page: bool) -> Response:
+    if page:
+        return HTMLResponse(_SIGN_IN, 401, headers={"cache-control": "no-store"})
+    return _error(401, "NoSession", "there is no session", "open the link that `trialpod ui` printed")
+
+
+async def _refusal(_request: Request, error: Exception) -> Response:
+    status, reason = 503, "Unavailable"
+    if isinstance(error, (NoSuchExperimentError, NoSuchTrialError)):
+        status, reason = 404, "NotFound"
+    elif isinstance(error, ActionDeniedError):
+        status, reason = 403, "Forbidden"
+    elif isinstance(error, InvalidInputError):
+        status, reason = 400, "BadRequest"
+    message, _, remedy = str(error).partition("; ")
+    return _error(status, reason, message, remedy)
+
+
+async def _http_refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, "NotFound" if error.status_code == 404 else "Refused", str(error.detail), "")

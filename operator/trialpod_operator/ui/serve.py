@@ -1,0 +1,69 @@
+"""Runs the server in the foreground, on loopback, until it is interrupted."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from trialpod.errors import InvalidInputError
+from trialpod_operator.ui.access import Actions, Experiments, Sessions, allowed_hosts
+from trialpod_operator.ui.app import Server
+
+LOOPBACK = "127.0.0.1"
+
+
+def serve(
+    experiments: Experiments, *, port: int = 0, actions: Actions | None = None, announce: Callable[[str], None]
+) -> None:
+    """Serve the page.
+
+    Args:
+        experiments: what is served.
+        port: of 127.0.0.1; 0 chooses a free one.
+        actions: what may be changed; None: nothing.
+        announce: told each link that opens a session.
+
+    Raises:
+        InvalidInputError: the port is taken.
+    """
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidInputError(
+            f"--port {port}: {error.strerror}; choose another one, or leave it out for any free one"
+        ) from error
+    bound = int(listener.getsockname()[1])
+
+    def link(token: str) -> str:
+        return f"http://{LOOPBACK}:{bound}/?token={token}"
+
+    sessions = Sessions(lambda token: announce(link(token)))
+    server = Server(experiments, sessions, allowed_hosts(bound), actions)
+    config = uvicorn.Config(
+        server.app(), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
+    )
+    running = _Uvicorn(config, server, lambda: announce(link(sessions.token)))
+    with listener:
+        running.run(sockets=[listener])
+
+
+class _Uvicorn(uvicorn.Server):
+    """Ends streams of events before it waits for the answers that are on their way."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._page_server = server
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._page_server.stop()
+        await super().shutdown(sockets=sockets)

@@ -1,0 +1,685 @@
+"""The read model of one experiment: what a page, an export or a command shows of it, kept up to date while it grows.
+
+Invariants:
+
+* Nothing of the experiment is changed. It may be running, here or elsewhere.
+* What grows is read once: `refresh` takes in the records that are new in the journal. The files of trials are read
+  only for results that a snapshot has replaced in the journal, each once for each metric that is asked for.
+* Results count once: those of a trial are numbered, in the journal and by the lines of its ``result.json``.
+* Every method may be called from any thread.
+
+Curves of 10,000 trials are read from files in the background of `refresh`, as many as fit into its time; until then
+they are shorter, and the header says how many are missing.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import InvalidInputError, JournalError, TrialpodError
+from trialpod.protocol.readable import real_number
+from trialpod.storage.base import KeyMissingError, StorageUnavailableError
+from trialpod.storage.journal.follower import JournalFollower, Update
+from trialpod.storage.layout import JOURNAL_DIR, LOG_FILE, RESULT_FILE, TRIALPOD_DIR
+from trialpod.tune.result import AUTOMATIC_METRICS
+from trialpod_operator.api.gpus import is_gpu
+from trialpod_operator.display.engine_view import best_trial, build_row, build_view
+from trialpod_operator.display.json_lines import strict
+from trialpod_operator.display.view import ExperimentView, TrialRow
+from trialpod_operator.engine import accounting
+from trialpod_operator.engine.actions import Action, ResultsApplied
+from trialpod_operator.engine.reasons import explain, sentence
+from trialpod_operator.engine.trial import ERROR, Trial
+from trialpod_operator.experiment.records import Record
+from trialpod_operator.view.curves import MAX_POINTS, Curve, encode_points
+from trialpod_operator.view.history import Histories
+from trialpod_operator.view.importance import importance
+from trialpod_operator.view.parameters import Parameters, dotted
+from trialpod_operator.view.place import Place
+from trialpod_operator.view.reading import INTERRUPTED, RUNNING, stored_document
+from trialpod_operator.view.recorded_engine import RecordedEngine
+from trialpod_operator.view.results_file import Point, point_of, read_points
+
+Json = dict[str, Any]
+
+MAX_CURVE_POINTS = 400_000
+"""Maximum number of points of all curves in one answer: about 6 MB. With more trials each gets fewer."""
+
+MIN_CURVE_POINTS = 20
+LOG_TAIL_BYTES = 64 * 1024
+LOG_TAIL_LINES = 200
+UNREADABLE = "Unreadable"
+
+XS = ("iteration", "time", "cost")
+"""What a curve may be drawn over: iterations; seconds that the trial ran; these times its GPUs."""
+
+
+class NoSuchTrialError(InvalidInputError):
+    """The experiment has no trial of that id."""
+
+
+class _Metric:
+    """The curves of one metric, and the trials whose files are still to be read for them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.curves: dict[str, Curve] = {}
+        self.unread: deque[str] = deque()
+        self.waiting: dict[str, list[tuple[int, Point | None]]] = {}  # of those: results that came meanwhile
+        self.read_again: set[str] = set()
+
+    def later(self, trial_id: str) -> None:
+        """Read the trial's file when there is time."""
+        if trial_id not in self.waiting:
+            self.unread.append(trial_id)
+            self.waiting[trial_id] = []
+
+
+class ExperimentModel:
+    """Reads one experiment.
+
+    Args:
+        place: where it is.
+        clock: returns seconds since the epoch.
+        interrupted: tells whether no process runs the experiment although it has work left; asked at each header.
+
+    Attributes:
+        place: where it is.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        clock: Callable[[], float] = time.time,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.place = place
+        self._clock = clock
+        self._interrupted = interrupted
+        self._lock = threading.RLock()
+        self._epoch = f"{time.time_ns():x}"
+        self._version = 0
+        self._stored: Json = {}
+        self._recorded = RecordedEngine(place.name, None)
+        self._follower: JournalFollower | None = None
+        self._histories = Histories()
+        self._parameters = Parameters({})
+        self._metrics: dict[str, _Metric] = {}
+        self._metric_names: dict[str, None] = {}
+        self._rungs: set[float] = set()
+        self._changed: dict[str, int] = {}  # trial -> version of its latest change
+        self._rows: dict[str, msgspec.Raw] = {}
+        self._importance: dict[str, tuple[int, Json]] = {}
+        self._problem: Json | None = None
+        self._stale_since: float | None = None
+        self._refreshed_at: float | None = None
+
+    # -- keeping up ---------------------------------------------------------------------------------------------
+
+    def refresh(self, budget_s: float = 0.5) -> bool:
+        """Take in what is new; return whether curves are still to be read from files.
+
+        What prevents it is in the header from then on, until it succeeds: a damaged journal, a store that refuses.
+
+        Args:
+            budget_s: read files of trials for at most about so long.
+        """
+        with self._lock:
+            try:
+                self._follow()
+            except StorageUnavailableError as error:
+                if self._refreshed_at is None:
+                    self._problem = self._described(error)
+                self._stale_since = self._stale_since or self._refreshed_at or self._clock()
+                return False
+            except TrialpodError as error:
+                known = self._problem
+                if known is None or known["cause"] != str(error):
+                    self._problem = self._described(error)
+                    self._version += 1
+                return False
+            self._problem, self._stale_since, self._refreshed_at = None, None, self._clock()
+            metric = self._recorded.settings.metric
+            if metric is not None:
+                self._metric(metric)
+        return self._read_files(budget_s)
+
+    def load(self) -> None:
+        """Take in everything, for whoever shows it once.
+
+        Raises:
+            TrialpodError: the experiment cannot be read.
+        """
+        with self._lock:
+            self._follow()
+            if self._recorded.settings.metric is not None:
+                self._metric(self._recorded.settings.metric)
+        self._read_files(math.inf)
+
+    def _follow(self) -> None:
+        self.place.refresh()
+        if self._follower is None:
+            self._stored = stored_document(self.place.directory)
+            self._recorded = RecordedEngine(self._stored.get("name", self.place.name), self._stored.get("total"))
+            self._parameters = Parameters(self._stored)
+            self._follower = JournalFollower(self.place.directory / TRIALPOD_DIR / JOURNAL_DIR)
+        update = self._follower.poll()
+        if update.restart:
+            self._recorded.restart(update.snapshot)
+            self._begin()
+            update = Update(records=update.records)
+        if update.records:
+            self._version += 1
+            self._recorded.apply(update, self._observe)
+
+    def _begin(self) -> None:
+        """All that was known of trials may be other than it was."""
+        self._version += 1
+        trials = self._recorded.engine.state.trials
+        self._histories.begin(trials.values())
+        for trial in trials.values():
+            self._touch(trial.trial_id)
+            for each in self._metrics.values():
+                curve = each.curves.get(trial.trial_id)
+                if trial.results > (curve.count if curve is not None else 0):
+                    each.later(trial.trial_id)
+            for decision in trial.decisions if trial.decision_count else ():
+                self._note_rung(decision.reason)
+
+    def _observe(self, record: Record, actions: list[Action]) -> None:
+        if not self._metrics and self._recorded.settings.metric is not None:
+            # From the beginning on, so that the files need not be read for it.
+            self._metric(self._recorded.settings.metric)
+        self._histories.observe(record.event, actions, record.now)
+        about = getattr(record.event, "trial_id", None)
+        if about:
+            self._touch(about)
+        for action in actions:
+            trial = getattr(action, "trial", None)
+            if trial is not None:
+                self._touch(trial.trial_id)
+            if isinstance(action, ResultsApplied):
+                for each in self._metrics.values():
+                    self._add_results(each, action.trial, action.results)
+            elif reason := getattr(action, "reason", None):
+                self._note_rung(reason)
+
+    def _touch(self, trial_id: str) -> None:
+        self._changed[trial_id] = self._version
+        self._rows.pop(trial_id, None)
+
+    def _note_rung(self, reason: Json) -> None:
+        rung = real_number(reason.get("rung"))
+        if rung is not None:
+            self._rungs.add(rung)
+
+    # -- curves -------------------------------------------------------------------------------------------------
+
+    def _metric(self, name: str) -> _Metric:
+        found = self._metrics.get(name)
+        if found is None:
+            found = self._metrics[name] = _Metric(name)
+            for trial in self._recorded.engine.state.trials.values():
+                if trial.results:
+                    found.later(trial.trial_id)
+        return found
+
+    def _add_results(self, metric: _Metric, trial: Trial, results: Sequence[Json]) -> None:
+        first = trial.results - len(results)
+        points = [(first + at, point_of(result, metric.name, first + at)) for at, result in enumerate(results)]
+        waiting = metric.waiting.get(trial.trial_id)
+        if waiting is not None:
+            waiting += points
+        else:
+            self._add_points(metric, trial.trial_id, points)
+
+    def _add_points(self, metric: _Metric, trial_id: str, points: Sequence[tuple[int, Point | None]]) -> None:
+        curve = metric.curves.get(trial_id)
+        if curve is None:
+            curve = metric.curves[trial_id] = Curve()
+        for at, (number, point) in enumerate(points):
+            if number < curve.count:
+                continue  # the file had it
+            if number > curve.count and trial_id not in metric.read_again:
+                # The file was behind the journal when it was read.
+                metric.read_again.add(trial_id)
+                metric.curves[trial_id] = Curve()
+                metric.later(trial_id)
+                metric.waiting[trial_id] += points[at:]
+                return
+            curve.count = number
+            curve.extend((point,))
+        curve.version = self._version
+
+    def _read_files(self, budget_s: float) -> bool:
+        end = time.monotonic() + budget_s
+        while time.monotonic() < end:
+            with self._lock:
+                metric = next((each for each in self._metrics.values() if each.unread), None)
+                if metric is None:
+                    return False
+                self._version += 1
+                for _ in range(min(20, len(metric.unread))):
+                    self._read_file(metric, metric.unread.popleft())
+        return any(each.unread for each in self._metrics.values())
+
+    def _read_file(self, metric: _Metric, trial_id: str) -> None:
+        trial = self._recorded.engine.state.trials.get(trial_id)
+        waiting = metric.waiting.pop(trial_id, [])
+        curve = metric.curves[trial_id] = Curve()
+        if trial is not None:
+            curve.extend(self._stored_points(trial, metric.name)[: trial.results])
+            self._touch(trial_id)
+        curve.version = self._version
+        self._add_points(metric, trial_id, waiting)
+
+    def _stored_points(self, trial: Trial, metric: str) -> list[Point | None]:
+        try:
+            data = self.place.storage.read(f"{self._recorded.dirname(trial)}/{RESULT_FILE}")
+        except (KeyMissingError, StorageUnavailableError):
+            return []
+        return read_points(data, metric)
+
+    # -- what is asked ------------------------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> str:
+        """Names the present state, for `after`."""
+        return f"{self._epoch}.{self._version}"
+
+    def trial_rows(self, after: str = "") -> bytes:
+        """Return the trials that changed after a cursor as JSON: ``{"cursor", "trials", "removed"}``."""
+        with self._lock:
+            since = self._since(after)
+            rows = [
+                self._row(trial)
+                for trial in self._recorded.engine.state.trials.values()
+                if self._changed.get(trial.trial_id, 0) > since
+            ]
+            return msgspec.json.encode({"cursor": self.cursor, "trials": rows, "removed": []})
+
+    def curves(
+        self,
+        metric: str = "",
+        *,
+        x: str = "iteration",
+        points: int = MAX_POINTS,
+        trials: Sequence[str] = (),
+        after: str = "",
+    ) -> bytes:
+        """Return curves as JSON: ``{"cursor", "curves": {trial: {"x", "y", "full"}}}``.
+
+        Args:
+            metric: which; "" is the experiment's.
+            x: one of `XS`.
+            points: at most so many of each trial, and fewer where there are many trials.
+            trials: these, with all their points.
+            after: only those that changed after this cursor.
+
+        Raises:
+            InvalidInputError: `x` is another one, or the experiment has no metric and none is given.
+        """
+        if x not in XS:
+            raise InvalidInputError(f"x={x}: must be one of {', '.join(XS)}")
+        with self._lock:
+            name = metric or self._recorded.settings.metric
+            if name is None:
+                raise InvalidInputError("the experiment has no metric: name one with metric=NAME")
+            found = self._metric(name)
+        if found.unread:
+            self._read_files(0.2)
+        with self._lock:
+            cost = self._cost_rate()
+            if trials:
+                shown = {each: self._full_curve(self._trial(each), found, x, cost) for each in trials}
+            else:
+                since = self._since(after)
+                some = [(key, curve) for key, curve in found.curves.items() if curve.version > since and len(curve)]
+                limit = max(MIN_CURVE_POINTS, min(points, MAX_CURVE_POINTS // max(1, len(found.curves))))
+                shown = {key: curve.encoded(x, limit, cost) for key, curve in some}
+            return msgspec.json.encode({"cursor": self.cursor, "curves": shown})
+
+    def _full_curve(self, trial: Trial, metric: _Metric, x: str, cost: float) -> msgspec.Raw:
+        stored = self._stored_points(trial, metric.name)[: trial.results]
+        curve = metric.curves.get(trial.trial_id)
+        if len(stored) < trial.results and curve is not None:  # the file is behind, or gone
+            xs, times, values = curve.points()
+            last = max((point[0] for point in stored if point is not None), default=-math.inf)
+            stored += [point for point in zip(xs, times, values, strict=True) if point[0] > last]
+        known = [point for point in stored if point is not None]
+        shown = [point[0] if x == "iteration" else point[1] * (cost if x == "cost" else 1.0) for point in known]
+        return encode_points(shown, [point[2] for point in known], full=True)
+
+    def view(self, rows: int | None = 0) -> ExperimentView:
+        """Return the experiment as commands show it, with at most so many trials (None = all)."""
+        with self._lock:
+            recorded = self._recorded
+            return build_view(
+                recorded.engine,
+                recorded.settings,
+                path=self.place.uri,
+                now=self._clock(),
+                rows=rows,
+                row=self.trial_row,
+            )
+
+    def trial_row(self, trial: Trial) -> TrialRow:
+        """Return a trial as commands show it."""
+        recorded = self._recorded
+        dirname = recorded.dirname(trial)
+        elsewhere = self._stored.get("storage") or ""
+        return build_row(
+            trial,
+            path=f"{self.place.uri}/{dirname}",
+            name=recorded.trial_name(trial),
+            now=self._clock(),
+            checkpoints=f"{elsewhere}/{dirname}" if elsewhere else "",
+        )
+
+    def summary(self) -> Json:
+        """Return what a list of experiments shows of it."""
+        with self._lock:
+            state = self._recorded.engine.state
+            settings = self._recorded.settings
+            best = best_trial(self._recorded.engine)
+            created = next(iter(state.trials.values()), None)
+            shown = state.flags.state
+            if self._problem is not None and not state.trials:
+                shown = UNREADABLE
+            elif shown == RUNNING and self._interrupted():
+                shown = INTERRUPTED
+            return {
+                "id": self.place.name,
+                "name": settings.name,
+                "namespace": self._stored.get("namespace") or None,
+                "state": shown,
+                "reason": str((state.flags.stopping or {}).get("source", "")),
+                "trials": len(state.trials),
+                "counts": {status: count for status, count in state.counts.items() if count},
+                "best": None if best is None else {"trial": best.trial_id, "value": strict(best.value)},
+                "metric": settings.metric,
+                "mode": settings.mode,
+                "started": None if created is None else created.created_at,
+                "updated": state.clock.now or None,
+            }
+
+    def header(self) -> Json:
+        """Return everything about the experiment as a whole."""
+        with self._lock:
+            for trial in self._recorded.engine.state.trials.values():
+                self._row(trial)
+            view = self.view()
+            best = best_trial(self._recorded.engine)
+            summary = self.summary()
+            settings = self._recorded.settings
+            remaining = sum(len(each.unread) for each in self._metrics.values())
+            return summary | {
+                "sentence": self._sentence(view, summary["state"]),
+                "best": None
+                if best is None
+                else {
+                    "trial": best.trial_id,
+                    "value": strict(best.value),
+                    "iteration": best.value_iteration,
+                    "config": strict(best.shown_config),
+                },
+                "budget": self._budget(view),
+                "estimated_end": self._clock() + view.eta_s if view.eta_s is not None else None,
+                "elapsed": view.elapsed_s,
+                "total": view.total,
+                "failures": [{"error": error, "trials": count} for error, count in view.failures.items()],
+                "resources": view.resources,
+                "cost_unit": "GPU-seconds" if self._has_gpus() else "trial-seconds",
+                "parameters": strict(self._parameters.described()),
+                "metrics": sorted(self._metric_names),
+                "metric": settings.metric,
+                "mode": settings.mode,
+                "rungs": sorted(self._rungs),
+                "scheduler": self._algorithm("scheduler"),
+                "search": self._algorithm("search"),
+                "version": self.cursor,
+                "loading": remaining,
+                "place": self.place.uri,
+                "stale_since": self._stale_since,
+                "damaged": None
+                if self._problem is None
+                else {key: self._problem[key] for key in ("message", "remedy")},
+            }
+
+    def trial(self, trial_id: str) -> bytes:
+        """Return everything about one trial as JSON.
+
+        Raises:
+            NoSuchTrialError: there is none of that id.
+        """
+        with self._lock:
+            trial = self._trial(trial_id)
+            where = f"{self.place.uri}/{self._recorded.dirname(trial)}"
+            elsewhere = self._stored.get("storage") or ""
+            kept = f"{elsewhere}/{self._recorded.dirname(trial)}" if elsewhere else where
+            in_pods = bool(self._stored.get("namespace"))
+            attempts = [
+                {
+                    "number": each.number,
+                    "pod": (each.reused_pod or each.hostname or None) if in_pods else None,
+                    "node": each.node or None if in_pods else each.hostname or None,
+                    "pid": each.pid or None,
+                    "started": each.started,
+                    "ended": each.ended,
+                    "exit": f"{each.exit}: {each.error}" if each.error else each.exit,
+                    "resumed_from": each.resumed_from,
+                }
+                for each in self._histories.attempts(trial)
+            ]
+            answer = {
+                "row": self._row(trial),
+                "name": self._recorded.trial_name(trial),
+                "path": where,
+                "config": strict(trial.shown_config),
+                "last_result": strict(trial.shown_result),
+                "traceback": trial.traceback,
+                "attempts": attempts,
+                "decisions": [
+                    {
+                        "time": each.time,
+                        "iteration": each.iteration,
+                        "attempt": each.attempt,
+                        "decision": each.kind,
+                        "explanation": sentence(each),
+                    }
+                    for each in trial.decisions
+                ],
+                "checkpoints": [
+                    {
+                        "iteration": each.iteration,
+                        "size": each.size,
+                        "committed": each.time,
+                        "path": f"{kept}/{each.name}",
+                    }
+                    for each in trial.checkpoints
+                ],
+            }
+            dirname = self._recorded.dirname(trial)
+        logs = {"where": f"{where}/{LOG_FILE}", "tail": self._log_tail(f"{dirname}/{LOG_FILE}")}
+        return msgspec.json.encode(answer | {"logs": logs})
+
+    def importance(self, metric: str = "") -> Json:
+        """Return how much each parameter matters for a metric; "" is the experiment's."""
+        with self._lock:
+            settings = self._recorded.settings
+            name = metric or settings.metric
+            if name is None:
+                return {"unavailable": "the experiment has no metric"}
+            ended = sum(trial.ended for trial in self._recorded.engine.state.trials.values())
+            known = self._importance.get(name)
+            if known is not None and known[0] == ended:
+                return known[1]
+            rows = []
+            for trial in self._recorded.engine.state.trials.values():
+                value = trial.value if name == settings.metric else real_number(trial.shown_result.get(name))
+                if value is not None:
+                    rows.append((dict(dotted(trial.shown_config)), float(value)))
+        found = importance(rows, settings.mode)
+        self._importance[name] = (ended, found)
+        return found
+
+    def timeline(self) -> Json:
+        """Return when trials waited, ran and paused, and who took over whose state."""
+        with self._lock:
+            trials = self._recorded.engine.state.trials.values()
+            spans = [span for trial in trials for span in self._histories.spans(trial)]
+            clones = [
+                {"time": each.time, "from": each.source, "to": each.trial_id} for each in self._histories.clones
+            ]
+        return {"spans": spans, "clones": clones}
+
+    def rows(self) -> list[TrialRow]:
+        """Return all trials as commands show them."""
+        with self._lock:
+            return [self.trial_row(trial) for trial in self._recorded.engine.state.trials.values()]
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _since(self, after: str) -> int:
+        epoch, _, version = after.partition(".")
+        return int(version) if epoch == self._epoch and version.isdecimal() else -1
+
+    def _trial(self, trial_id: str) -> Trial:
+        found = self._recorded.engine.state.trials.get(trial_id)
+        if found is None:
+            raise NoSuchTrialError(f"there is no trial {trial_id!r} in {self.place.uri}")
+        return found
+
+    def _row(self, trial: Trial) -> msgspec.Raw:
+        known = self._rows.get(trial.trial_id)
+        if known is None:
+            known = self._rows[trial.trial_id] = msgspec.Raw(msgspec.json.encode(self._row_data(trial)))
+            self._changed.setdefault(trial.trial_id, self._version)
+        return known
+
+    def _row_data(self, trial: Trial) -> Json:
+        config = list(dotted(trial.shown_config))
+        self._parameters.observe(config)
+        metrics: Json = {}
+        for name, value in trial.shown_result.items():
+            number = None if name in AUTOMATIC_METRICS or isinstance(value, bool) else real_number(value)
+            if number is not None:
+                metrics[name] = strict(number)
+                self._metric_names.setdefault(name)
+        settings = self._recorded.settings
+        primary = self._metrics.get(settings.metric or "")
+        curve = primary.curves.get(trial.trial_id) if primary is not None else None
+        best = curve.best(settings.mode) if curve is not None else None
+        attempts = self._histories.attempts(trial)
+        started = next((each.started for each in attempts if each.started is not None), None)
+        reason = trial.stop_reason
+        parent = None
+        if trial.decision_count:
+            exploits = (each.reason.get("source_trial") for each in trial.decisions if each.kind == "exploit")
+            parent = next((str(source) for source in reversed(list(exploits)) if source), None)
+        return {
+            "id": trial.trial_id,
+            "number": trial.index,
+            "state": trial.status,
+            "reason": trial.error or explain(reason),
+            "stopped_by": str(reason.get("source")) if reason else None,
+            "config": {name: strict(value) for name, value in config},
+            "metrics": metrics,
+            "best": strict(best if best is not None else trial.value),
+            "iteration": trial.iteration,
+            "started": started,
+            "ended": trial.ended_at or None,
+            "attempts": trial.attempt,
+            "restarts": trial.failures + trial.disruptions,
+            "cost": round(trial.run_time_s * self._cost_rate(), 3),
+            "parent": parent,
+            "error": trial.error if trial.status == ERROR else None,
+        }
+
+    def _has_gpus(self) -> bool:
+        return any(is_gpu(name) for name in accounting.resource_names(self._recorded.engine.state))
+
+    def _cost_rate(self) -> float:
+        """Return the GPUs of a trial on average, 1 where no trial has any."""
+        spent = accounting.used(self._recorded.engine.state, self._recorded.engine.state.clock.now)
+        gpus, trials = sum(amount for name, amount in spent.items() if is_gpu(name)), spent.get(accounting.TRIAL, 0.0)
+        return round(gpus / trials, 4) if gpus and trials else 1.0
+
+    def _budget(self, view: ExperimentView) -> list[Json]:
+        state, settings, now = self._recorded.engine.state, self._recorded.settings, self._clock()
+        now = max(state.clock.now, now) if view.state == RUNNING and not self._interrupted() else state.clock.now
+        ended = sum(trial.ended for trial in state.trials.values())
+        found: list[Json] = [
+            {"name": "trials", "used": ended, "limit": view.total, "unit": "trials"},
+            {"name": "time", "used": view.elapsed_s, "limit": settings.time_budget_s, "unit": "s"},
+            {
+                "name": "trial hours",
+                "used": accounting.hours_used(state, "trial", now),
+                "limit": settings.max_trial_hours,
+                "unit": "h",
+            },
+        ]
+        if settings.max_gpu_hours is not None or self._has_gpus():
+            used = accounting.hours_used(state, "GPU", now)
+            found.append({"name": "GPU hours", "used": used, "limit": settings.max_gpu_hours, "unit": "h"})
+        return found
+
+    def _sentence(self, view: ExperimentView, state: str) -> str:
+        from trialpod_operator.display.progress import standing, trials
+
+        if self._problem is not None:
+            return str(self._problem["message"])
+        if state == INTERRUPTED:
+            return "no process runs it, and it has work left; run it again to continue"
+        parts = [trials(view), *(words for _, words in standing(view))]
+        waiting = view.counts.get("PENDING", 0)
+        if state == RUNNING and waiting:
+            parts.append(f"{waiting:,} waiting")
+        text = ", ".join(parts)
+        return f"{view.message}; {text}" if view.message else text
+
+    def _algorithm(self, kind: str) -> str | None:
+        manifest, definition = self._stored.get("manifest"), self._stored.get("definition")
+        if isinstance(manifest, dict):
+            found = (manifest.get("spec") or {}).get("scheduler" if kind == "scheduler" else "algorithm") or {}
+            return str(found.get("name") or "") or None if isinstance(found, dict) else None
+        if isinstance(definition, dict):
+            text = definition.get("scheduler" if kind == "scheduler" else "search_alg")
+            return None if text is None else str(text).partition("(")[0]
+        return None
+
+    def _log_tail(self, key: str) -> str | None:
+        storage = self.place.storage
+        try:
+            folder, _, _ = key.rpartition("/")
+            size = storage.sizes(folder).get(key)
+            if size is None:
+                return None
+            data = storage.read_range(key, max(0, size - LOG_TAIL_BYTES), LOG_TAIL_BYTES)
+        except TrialpodError:
+            return None
+        lines = data.decode(errors="replace").splitlines()
+        return "\n".join((lines if size <= LOG_TAIL_BYTES else lines[1:])[-LOG_TAIL_LINES:])
+
+    def _described(self, error: TrialpodError) -> Json:
+        """Return what `trialpod fsck` would say."""
+        command = f"trialpod fsck {self.place.uri}"
+        messages = [str(error)]
+        if isinstance(error, (JournalError, InvalidInputError)):
+            from trialpod_operator.experiment.fsck.examine import examine
+
+            try:
+                found = examine(self.place.storage)
+                errors = [each for each in found.findings if each.severity == "error"]
+                messages = list(dict.fromkeys(each.what for each in errors)) or messages
+            except TrialpodError as another:
+                messages = [str(another)]
+        return {"cause": str(error), "message": "; ".join(messages[:5]), "remedy": f"{command} examines all of it"}

@@ -1,0 +1,60 @@
+"""Where an experiment is that is read: a folder of this machine, or a bucket with a passing copy of its journal."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from trialpod.storage.base import Storage
+from trialpod.storage.registry import local_folder, normalize_uri, open_storage
+from trialpod_operator.experiment.replica.journal_copy import JournalCopy
+
+
+class Place:
+    """One experiment's place.
+
+    Args:
+        uri: a folder's path or a storage's URI.
+        storage: that of the URI, when it is open already; None opens it with this process's keys.
+        name: of the experiment; None is the last part of the URI.
+
+    Attributes:
+        uri: as given, normalized.
+        name: one path segment that names the experiment.
+        directory: where its journal can be read; of a bucket's, after `refresh`.
+        storage: all of it.
+
+    Raises:
+        InvalidInputError: the URI names no place.
+        StorageError: the storage cannot be opened.
+    """
+
+    def __init__(self, uri: str | Path, storage: Storage | None = None, name: str | None = None) -> None:
+        self.uri = normalize_uri(str(uri)).rstrip("/") or "/"
+        folder = local_folder(self.uri) if storage is None else None
+        self._copy: JournalCopy | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        if folder is not None:
+            self.directory, self.storage = folder, open_storage(str(folder))
+            self.name = name or folder.resolve().name
+            return
+        self.storage = open_storage(self.uri) if storage is None else storage
+        self.name = name or self.uri.partition("?")[0].rpartition("/")[2]
+        self._scratch = tempfile.TemporaryDirectory(prefix="trialpod-")
+        self.directory = Path(self._scratch.name)
+        self._copy = JournalCopy(self.storage, self.directory)
+
+    def refresh(self) -> None:
+        """Bring the copy of the journal up to date.
+
+        Raises:
+            InvalidInputError: there is no experiment.
+            StorageError: the storage cannot be read.
+        """
+        if self._copy is not None:
+            self._copy.refresh()
+
+    def close(self) -> None:
+        """Remove the copy."""
+        if self._scratch is not None:
+            self._scratch.cleanup()

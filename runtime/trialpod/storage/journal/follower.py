@@ -1,0 +1,115 @@
+"""Reads a journal that somebody else appends to, and each time only what is new.
+
+Invariants: nothing is changed; each record is returned once, in order, unless `Update.restart` says that the state is
+to be made from the beginning; a torn record at the end is left for the next call.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trialpod.storage.base import storage_error
+from trialpod.storage.journal.format import FRAME, SEGMENT_HEADER_BYTES, read_segment_header, scan
+from trialpod.storage.journal.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is new in a journal.
+
+    Attributes:
+        restart: forget everything: `snapshot`, or nothing, is the state before `records`.
+        snapshot: the state to begin with; None where the journal has none.
+        records: what comes after it, or after the last update.
+    """
+
+    restart: bool = False
+    snapshot: bytes | None = None
+    records: list[bytes] = field(default_factory=list)
+
+
+class JournalFollower:
+    """Follows the journal in a folder.
+
+    Args:
+        directory: the journal's folder; it may not exist yet.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._tail: tuple[int, int] | None = None
+        self._position = -1  # of the last record that was returned; -1 before the first update
+
+    def poll(self) -> Update:
+        """Return what was written since the last call.
+
+        Raises:
+            JournalError: the journal is damaged, or of another version.
+            StorageError: it cannot be read.
+        """
+        if self._tail is None:
+            return self._reopen()
+        records: list[bytes] = []
+        number, offset = self._tail
+        position = self._position
+        while True:
+            path = self._path(number)
+            # Looked at before the segment is read: then what was read is all of it.
+            closed = self._path(number + 1).exists()
+            try:
+                data = _read_from(path, offset)
+            except FileNotFoundError:
+                return self._reopen()  # a snapshot has replaced it
+            start = 0
+            if offset == 0:
+                if len(data) < SEGMENT_HEADER_BYTES or not any(data):
+                    break  # it is being made
+                first, start = read_segment_header(data, os.fspath(path))
+                if first != position + 1:
+                    return self._reopen()
+            position, end = scan(data, start, position, os.fspath(path), last=not closed)
+            records += _frames(data, start, end)
+            offset += end
+            if not closed:
+                break
+            number, offset = number + 1, 0
+        self._tail, self._position = (number, offset), position
+        return Update(records=records)
+
+    def _reopen(self) -> Update:
+        journal = Journal.open(self._directory, read_only=True)
+        try:
+            records = list(journal.records())
+            snapshot, position = journal.snapshot, journal.position
+        finally:
+            journal.close()
+        covered, known = position - len(records), self._position
+        self._tail, self._position = journal.tail, position
+        if covered <= known <= position:
+            return Update(records=records[known - covered :])
+        return Update(restart=True, snapshot=snapshot, records=records)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number:08d}.log"
+
+
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error(error, "cannot read", path) from error
+
+
+def _frames(data: bytes, at: int, end: int) -> list[bytes]:
+    records = []
+    while at < end:
+        length = FRAME.unpack_from(data, at)[0]
+        at += FRAME.size + length
+        records.append(data[at - length : at])
+    return records

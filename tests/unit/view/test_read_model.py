@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_experiment import SampleExperiment
+
+from trialpod.errors import InvalidInputError
+from trialpod.storage.registry import open_storage
+from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
+from trialpod_operator.view.place import Place
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> SampleExperiment:
+    return SampleExperiment(tmp_path / "e", [1, 2, 3])
+
+
+def model_of(sample: SampleExperiment) -> ExperimentModel:
+    model = ExperimentModel(Place(sample.folder), clock=lambda: sample.now)
+    while model.refresh():
+        pass
+    return model
+
+
+def rows(model: ExperimentModel, after: str = "") -> dict[str, Any]:
+    return {row["id"]: row for row in json.loads(model.trial_rows(after))["trials"]}
+
+
+def curve(model: ExperimentModel, trial: str, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(model.curves(**options))["curves"]
+    return found.get(trial, {})
+
+
+class TestTrials:
+    def test_show_config_metrics_and_best(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.start(first)
+        sample.report(first, 1.0, 5.0, 2.0, loss=0.25)
+        row = rows(model_of(sample))[first]
+        assert row["state"] == "RUNNING"
+        assert row["config"] == {"x": 1}
+        assert row["metrics"] == {"score": 2.0, "loss": 0.25}
+        assert (row["best"], row["iteration"]) == (5.0, 3)
+
+    def test_only_changed_ones_come_after_a_cursor(self, sample: SampleExperiment) -> None:
+        first, second, _ = sample.trials
+        model = model_of(sample)
+        cursor = model.cursor
+        sample.report(second, 1.0)
+        model.refresh()
+        assert list(rows(model, cursor)) == [second]
+        assert rows(model, model.cursor) == {}
+        assert first in rows(model, "another.7")
+
+    def test_say_why_they_ended(self, sample: SampleExperiment) -> None:
+        first, second, _ = sample.trials
+        sample.end(first, "failed", error="ValueError: no")
+        sample.end(first, "failed", attempt=2, error="ValueError: no")
+        sample.report(second, float("nan"))
+        found = rows(model_of(sample))
+        assert (found[first]["state"], found[first]["reason"]) == ("ERROR", "ValueError: no")
+        assert found[first]["restarts"] == 2
+        assert found[second]["metrics"]["score"] == "NaN"
+
+    def test_unknown_one_is_refused(self, sample: SampleExperiment) -> None:
+        with pytest.raises(NoSuchTrialError, match="no trial 'nope'"):
+            model_of(sample).trial("nope")
+
+
+class TestGrowth:
+    def test_curves_grow_without_reading_files_again(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.report(first, 1.0, 2.0)
+        sample.snapshot()
+        sample.report(first, 3.0)
+        model = model_of(sample)
+        assert curve(model, first)["y"] == [1, 2, 3]
+        for path in sample.folder.glob("train_*"):
+            shutil.rmtree(path)
+        sample.report(first, 4.0)
+        model.refresh()
+        assert curve(model, first) == {"x": [1, 2, 3, 4], "y": [1, 2, 3, 4], "full": True}
+
+    def test_results_count_once_across_snapshots(self, sample: SampleExperiment) -> None:
+        first, second, _ = sample.trials
+        model = model_of(sample)
+        for step in range(5):
+            sample.report(first, float(step))
+            sample.report(second, -float(step))
+            if step % 2:
+                sample.snapshot()
+            if step != 2:
+                model.refresh()
+        assert curve(model, first)["y"] == curve(model_of(sample), first)["y"] == [0, 1, 2, 3, 4]
+        assert curve(model, second)["y"] == [0, -1, -2, -3, -4]
+
+    def test_a_file_behind_the_journal_is_read_again(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.report(first, 1.0, loss=7.0)
+        sample.snapshot()
+        model = model_of(sample)
+        sample.report(first, 2.0, loss=6.0)  # not in the file yet
+        model.refresh()
+        assert curve(model, first, metric="loss")["y"] == [7]
+        sample.host.flush()
+        sample.report(first, 3.0, loss=5.0)
+        while model.refresh():
+            pass
+        sample.host.flush()
+        assert curve(model, first, metric="loss")["y"] == [7, 6, 5]
+
+    def test_an_experiment_may_begin_later(self, tmp_path: Path) -> None:
+        model = ExperimentModel(Place(tmp_path / "later"))
+        model.refresh()
+        assert "there is no experiment at" in model.header()["damaged"]["message"]
+        assert model.summary()["state"] == "Unreadable"
+        sample = SampleExperiment(tmp_path / "later", [1])
+        model.refresh()
+        assert model.header()["damaged"] is None
+        assert list(rows(model)) == sample.trials
+
+
+class TestCurves:
+    def test_long_ones_keep_extremes_and_ends(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        scores = [float(n % 10) for n in range(1000)]
+        scores[421], scores[700] = 99.0, -99.0
+        for at in range(0, 1000, 10):
+            sample.report(first, *scores[at : at + 10])
+        model = model_of(sample)
+        found = curve(model, first)
+        assert len(found["x"]) <= 200
+        assert not found["full"]
+        assert {99, -99} <= set(found["y"])
+        assert (found["x"][0], found["x"][-1]) == (1, 1000)
+        assert found["x"] == sorted(found["x"])
+        assert len(curve(model, first, points=50)["x"]) <= 50
+        sample.host.flush()
+        whole = curve(model, first, trials=[first])
+        assert whole["y"] == scores
+        assert rows(model)[first]["best"] == 99.0
+
+    def test_over_time_and_cost(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.report(first, 1.0, 2.0)
+        model = model_of(sample)
+        assert curve(model, first, x="time")["x"] == [0.5, 1]
+        assert curve(model, first, x="cost")["x"] == [0.5, 1]  # no GPU: a trial counts as one
+        with pytest.raises(InvalidInputError, match="one of iteration, time, cost"):
+            model.curves(x="moon")
+
+    def test_nan_is_kept_where_nothing_else_is(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.report(first, float("nan"), float("inf"), 1.0)
+        assert curve(model_of(sample), first)["y"] == ["NaN", "Infinity", 1]
+
+    def test_many_trials_share_the_points(self, tmp_path: Path) -> None:
+        sample = SampleExperiment(tmp_path / "e", [1])
+        sample.report(sample.trials[0], *map(float, range(300)))
+        model = model_of(sample)
+        assert len(curve(model, sample.trials[0], points=1)["x"]) <= 20
+
+
+class TestHistory:
+    def test_attempts_tell_host_exit_and_start(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        sample.start(first)
+        sample.report(first, 1.0)
+        sample.commit(first, 1)
+        sample.end(first, "preempted", error="SIGTERM")
+        sample.start(first, 2, "node-b")
+        found = json.loads(model_of(sample).trial(first))
+        one, two = found["attempts"]
+        assert (one["node"], one["exit"], one["resumed_from"]) == ("node-a", "preempted: SIGTERM", None)
+        assert (two["node"], two["ended"], two["resumed_from"]) == ("node-b", None, 1)
+        assert [each["decision"] for each in found["decisions"]] == ["disruption"]
+        assert found["checkpoints"][0]["size"] == 7
+
+    @pytest.mark.parametrize("with_snapshot", [False, True])
+    def test_timeline_shows_waits_and_preemptions(self, sample: SampleExperiment, with_snapshot: bool) -> None:
+        first = sample.trials[0]
+        sample.start(first)
+        sample.end(first, "preempted")
+        sample.start(first, 2)
+        if with_snapshot:
+            sample.snapshot()
+        spans = [span for span in model_of(sample).timeline()["spans"] if span["trial"] == first]
+        kinds = [span["kind"] for span in spans]
+        assert kinds[-2:] == ["preempted", "running"]
+        assert kinds[0] == "waiting"
+        assert spans[-1]["end"] is None
+        assert all(one["end"] == two["start"] for one, two in pairwise(spans))
+
+
+class TestHeader:
+    def test_tells_state_budget_best_and_parameters(self, sample: SampleExperiment) -> None:
+        first, second, third = sample.trials
+        sample.start(first)
+        sample.report(first, 3.0)
+        sample.report(second, 4.0)
+        sample.end(second)
+        header = model_of(sample).header()
+        assert (header["state"], header["trials"]) == ("Running", 3)
+        assert header["sentence"].startswith("1/3 trials, 2 running")
+        assert header["best"]["trial"] == second
+        assert header["best"]["config"] == {"x": 2}
+        assert header["budget"][0] == {"name": "trials", "used": 1, "limit": 3, "unit": "trials"}
+        (x,) = header["parameters"]
+        assert (x["name"], x["kind"], x["low"], x["high"]) == ("x", "int", 1, 3)
+        assert header["metrics"] == ["score"]
+        assert third in rows(model_of(sample))
+
+    def test_importance_names_the_parameter(self, tmp_path: Path) -> None:
+        sample = SampleExperiment(tmp_path / "e", list(range(12)))
+        while running := [each for each in sample.host.engine.state.trials.values() if each.running]:
+            for trial in running:
+                sample.report(trial.trial_id, float(trial.config["x"]))
+                sample.end(trial.trial_id)
+        found = model_of(sample).importance()
+        assert [each["name"] for each in found["importance"]] == ["x"]
+        assert found["trials_used"] == 12
+
+    def test_importance_says_why_there_is_none(self, sample: SampleExperiment) -> None:
+        assert "it needs 4" in model_of(sample).importance()["unavailable"]
+
+
+class TestDamage:
+    def test_a_damaged_journal_is_told_as_fsck_does(self, sample: SampleExperiment) -> None:
+        for score in range(5):
+            sample.report(sample.trials[0], float(score))
+        sample.close()
+        (segment,) = (sample.folder / ".trialpod/journal").glob("*.log")
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        segment.write_bytes(bytes(data))
+        damaged = model_of(sample).header()["damaged"]
+        said = [finding.what for finding in examine(open_storage(str(sample.folder))).findings]
+        assert damaged["message"] in said
+        assert damaged["remedy"].startswith(f"trialpod fsck {sample.folder}")
+
+    def test_what_was_known_stays(self, sample: SampleExperiment) -> None:
+        sample.report(sample.trials[0], 1.0)
+        model = model_of(sample)
+        (segment,) = (sample.folder / ".trialpod/journal").glob("*.log")
+        with open(segment, "ab") as file:
+            file.write(segment.read_bytes()[-200:] * 3)
+        model.refresh()
+        assert len(rows(model)) == 3
