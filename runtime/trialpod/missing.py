@@ -22,6 +22,9 @@ EXTRAS = {
     "matplotlib": "plots",
     "starlette": "ui",
     "uvicorn": "ui",
+    "optuna_dashboard": "ui-optuna",
+    "a2wsgi": "ui-optuna",
+    "pyarrow": "parquet",
 }
 """Module -> the extra that brings it."""
 

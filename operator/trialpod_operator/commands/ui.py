@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     parser.add_argument("--open", action="store_true", help="open the link in the browser")
+    parser.add_argument("--optuna", action="store_true", help="show optuna-dashboard in place of trialpod's own page")
     target.add_cluster_options(parser, rule=True)
 
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         if options.open:
             webbrowser.open(link)
 
-    serve(LocalExperiments(location), port=options.port, announce=announce)
+    serve(LocalExperiments(location), port=options.port, optuna=options.optuna, announce=announce)
     print("ended", file=sys.stderr)
     return 0
 

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import (
     FileResponse,
-    HTMLResponse,
     PlainTextResponse,
     RedirectResponse,
     Response,
@@ -37,7 +36,6 @@ from starlette.responses import (
 )
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.ui.access import (
@@ -47,32 +45,18 @@ from trialpod_operator.ui.access import (
     Json,
     NoSuchExperimentError,
     Sessions,
-    User,
 )
+from trialpod_operator.ui.gate import POLICY, STRICT_HEADERS, Authenticate, Gate, error
 from trialpod_operator.view.curves import MAX_POINTS
 from trialpod_operator.view.exports import results_csv
 from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
 
 STATIC = Path(__file__).parent / "static"
-COOKIE = "trialpod_session"
 TOKEN_HEADER = "x-trialpod-token"
 REFRESH_S = 1.0
 KEEP_ALIVE_S = 15.0
 MAX_BODY_BYTES = 64 * 1024
 ACTIONS = ("suspend", "resume", "stop-trial", "more-samples")
-
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'; form-action 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "x-frame-options": "DENY",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-Authenticate = Callable[[Request], Awaitable[User | None]]
 
 
 class Server:
@@ -124,7 +108,16 @@ class Server:
             routes.append(Mount("/static", StaticFiles(directory=STATIC)))
         return Starlette(
             routes=routes,
-            middleware=[Middleware(_Guard, server=self), Middleware(GZipMiddleware, compresslevel=1)],
+            middleware=[
+                Middleware(
+                    Gate,
+                    sessions=self._sessions,
+                    hosts=self._hosts,
+                    authenticate=self._authenticate,
+                    headers={"content-security-policy": POLICY, **STRICT_HEADERS},
+                ),
+                Middleware(GZipMiddleware, compresslevel=1),
+            ],
             exception_handlers={TrialpodError: _refusal, HTTPException: _http_refusal},
             lifespan=self._lifespan,
         )
@@ -138,39 +131,6 @@ class Server:
         yield
         self._closing.set()
         self._experiments.close()
-
-    # -- who asks -----------------------------------------------------------------------------------------------
-
-    async def refusal(self, request: Request) -> Response | None:
-        """Return what a request is answered that goes no further; None: it goes on, its user in its state."""
-        if request.headers.get("host", "") not in self._hosts:
-            return _error(421, "WrongHost", "this address is not served under that name", "open the printed link")
-        origin = request.headers.get("origin")
-        here = {f"{scheme}://{request.headers['host']}" for scheme in ("http", "https")}
-        foreign = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-        navigates = request.method == "GET" and request.url.path == "/"
-        if (origin is not None and origin not in here) or (foreign and not navigates):
-            return _error(403, "OtherOrigin", "a page of another origin may not ask here", "open the printed link")
-        found = self._sessions.find(request.cookies.get(_cookie_name(request), ""))
-        token = request.query_params.get("token", "")
-        if found is None and navigates and token:
-            return self._opened(request, token)
-        if found is None and self._authenticate is not None:
-            user = await self._authenticate(request)
-            if user is not None:
-                found = (user, "")
-        if found is None:
-            return _unauthorized(page=navigates)
-        request.state.user, request.state.token = found
-        return None
-
-    def _opened(self, request: Request, token: str) -> Response:
-        cookie = self._sessions.open(token)
-        if cookie is None:
-            return _unauthorized(page=True)
-        response = RedirectResponse("/", status_code=303)
-        response.set_cookie(_cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
-        return response
 
     # -- routes -------------------------------------------------------------------------------------------------
 
@@ -241,16 +201,16 @@ class Server:
             raise HTTPException(404)
         token = request.state.token
         if not token or request.headers.get(TOKEN_HEADER, "") != token:
-            return _error(403, "NoToken", f"the header {TOKEN_HEADER} is missing or wrong", "reload the page")
+            return error(403, "NoToken", f"the header {TOKEN_HEADER} is missing or wrong", "reload the page")
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > MAX_BODY_BYTES:
-                return _error(413, "TooLarge", "the body is too large", "send a JSON object")
+                return error(413, "TooLarge", "the body is too large", "send a JSON object")
         try:
             arguments = msgspec.json.decode(body or b"{}", type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            return _error(400, "NoJson", f"the body is no JSON object: {error}", "send a JSON object")
+        except msgspec.DecodeError as problem:
+            return error(400, "NoJson", f"the body is no JSON object: {problem}", "send a JSON object")
         user, actions = request.state.user, self._actions
         model = await run_in_threadpool(self._model, request)
         done = await run_in_threadpool(actions.perform, user, model, action, arguments)
@@ -308,68 +268,24 @@ class _Rows(msgspec.Struct):
     trials: list[msgspec.Raw] = []
 
 
-class _Guard:
-    """Refuses what `Server.refusal` refuses, and adds the headers of every answer."""
-
-    def __init__(self, app: ASGIApp, server: Server) -> None:
-        self._app = app
-        self._server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def with_headers(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *added]
-            await send(message)
-
-        refusal = await self._server.refusal(Request(scope, receive))
-        await (refusal or self._app)(scope, receive, with_headers)
-
-
-def _cookie_name(request: Request) -> str:
-    """Return the cookie's name, of this port: browsers send cookies to all ports of a host."""
-    port = request.headers.get("host", "").rpartition(":")[2]
-    return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
-
-
 def _json(body: Json | list[Json] | bytes) -> Response:
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return Response(data, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _error(status: int, reason: str, message: str, remedy: str) -> Response:
-    body = msgspec.json.encode({"error": {"reason": reason, "message": message, "remedy": remedy}})
-    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-_SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>trialpod</title>
-<h1>This page needs a link</h1>
-<p>Open the link that <code>trialpod ui</code> has printed. Each link opens one browser's session; after it was used,
-the command prints the next one.</p></html>"""
-
-
-def _unauthorized(*, page: bool) -> Response:
-    if page:
-        return HTMLResponse(_SIGN_IN, 401, headers={"cache-control": "no-store"})
-    return _error(401, "NoSession", "there is no session", "open the link that `trialpod ui` printed")
-
-
-async def _refusal(_request: Request, error: Exception) -> Response:
+async def _refusal(_request: Request, failure: Exception) -> Response:
     status, reason = 503, "Unavailable"
-    if isinstance(error, (NoSuchExperimentError, NoSuchTrialError)):
+    if isinstance(failure, (NoSuchExperimentError, NoSuchTrialError)):
         status, reason = 404, "NotFound"
-    elif isinstance(error, ActionDeniedError):
+    elif isinstance(failure, ActionDeniedError):
         status, reason = 403, "Forbidden"
-    elif isinstance(error, InvalidInputError):
+    elif isinstance(failure, InvalidInputError):
         status, reason = 400, "BadRequest"
-    message, _, remedy = str(error).partition("; ")
-    return _error(status, reason, message, remedy)
+    message, _, remedy = str(failure).partition("; ")
+    return error(status, reason, message, remedy)
 
 
-async def _http_refusal(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(error.status_code, "NotFound" if error.status_code == 404 else "Refused", str(error.detail), "")
+async def _http_refusal(_request: Request, failure: Exception) -> Response:
+    assert isinstance(failure, HTTPException)
+    reason = "NotFound" if failure.status_code == 404 else "Refused"
+    return error(failure.status_code, reason, str(failure.detail), "")

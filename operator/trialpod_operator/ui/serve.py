@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from trialpod.errors import InvalidInputError
 from trialpod_operator.ui.access import Actions, Experiments, Sessions, allowed_hosts
@@ -15,7 +16,12 @@ LOOPBACK = "127.0.0.1"
 
 
 def serve(
-    experiments: Experiments, *, port: int = 0, actions: Actions | None = None, announce: Callable[[str], None]
+    experiments: Experiments,
+    *,
+    port: int = 0,
+    actions: Actions | None = None,
+    optuna: bool = False,
+    announce: Callable[[str], None],
 ) -> None:
     """Serve the page.
 
@@ -23,6 +29,7 @@ def serve(
         experiments: what is served.
         port: of 127.0.0.1; 0 chooses a free one.
         actions: what may be changed; None: nothing.
+        optuna: serve optuna-dashboard in place of the page.
         announce: told each link that opens a session.
 
     Raises:
@@ -44,8 +51,13 @@ def serve(
 
     sessions = Sessions(lambda token: announce(link(token)))
     server = Server(experiments, sessions, allowed_hosts(bound), actions)
+    app: ASGIApp = server.app()
+    if optuna:
+        from trialpod_operator.ui.optuna_dashboard import dashboard_app
+
+        app = dashboard_app(experiments, sessions, allowed_hosts(bound))
     config = uvicorn.Config(
-        server.app(), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
     )
     running = _Uvicorn(config, server, lambda: announce(link(sessions.token)))
     with listener:

@@ -70,6 +70,16 @@ class Curve:
 
     def extend(self, points: Iterable[tuple[float, float, float] | None]) -> None:
         """Take in results, oldest first; None is one without the metric."""
+        points = list(points)
+        if len(points) > MAX_POINTS and not self._numbers:
+            known = [(self.count + at, point) for at, point in enumerate(points) if point is not None]
+            self.count += len(points)
+            self._numbers = array("q", [number for number, _ in known])
+            self._xs = array("d", [point[0] for _, point in known])
+            self.times = array("d", [point[1] for _, point in known])
+            self._values = array("d", [point[2] for _, point in known])
+            self._compress()
+            return
         for point in points:
             if point is None:
                 self.skip()
@@ -110,8 +120,6 @@ class Curve:
 
     def _compress(self) -> None:
         kept = self._reduced(MAX_POINTS)
-        while len(kept) > MAX_POINTS:
-            kept = self._reduced(MAX_POINTS)
         self._numbers = array("q", [self._numbers[at] for at in kept])
         self._xs = array("d", [self._xs[at] for at in kept])
         self.times = array("d", [self.times[at] for at in kept])

@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trialpod.protocol.readable import real_number
-
 MIN_TRIALS = 4
 MAX_TRIALS = 1000
 """Maximum number of trials that are evaluated, spread over all of them; more would take seconds."""
@@ -30,12 +28,14 @@ def importance(rows: Sequence[tuple[Mapping[str, Any], float]], mode: str) -> di
         import optuna
     except ModuleNotFoundError:
         return {"unavailable": "it needs the package optuna: pip install 'trialpod[optuna]'"}
+    from trialpod_operator.view.optuna_space import plain
+
     usable = [(config, value) for config, value in rows if math.isfinite(value)]
     if len(usable) < MIN_TRIALS:
         return {"unavailable": f"{len(usable)} trials have a value of the metric; it needs {MIN_TRIALS}"}
     step = max(1, math.ceil(len(usable) / MAX_TRIALS))
     usable = usable[::step]
-    spaces = distributions([config for config, _ in usable], varying=True)
+    spaces = _varying([config for config, _ in usable])
     if not spaces:
         return {"unavailable": "no parameter differs between the trials"}
     verbosity = optuna.logging.get_verbosity()
@@ -45,7 +45,7 @@ def importance(rows: Sequence[tuple[Mapping[str, Any], float]], mode: str) -> di
             warnings.simplefilter("ignore")
             study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
             for config, value in usable:
-                params = {name: _plain(config[name]) for name in spaces}
+                params = {name: plain(config[name]) for name in spaces}
                 trial = optuna.trial.create_trial(params=params, distributions=spaces, value=float(value))
                 study.add_trial(trial)
             found = optuna.importance.get_param_importances(
@@ -63,37 +63,10 @@ def importance(rows: Sequence[tuple[Mapping[str, Any], float]], mode: str) -> di
     }
 
 
-def distributions(configs: Sequence[Mapping[str, Any]], *, varying: bool) -> dict[str, Any]:
-    """Return Optuna's distributions that hold the values of these configs, of the parameters that all of them have.
+def _varying(configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the distributions of the parameters that every trial has and that are not the same in all."""
+    from trialpod_operator.view.optuna_space import distributions
 
-    Args:
-        configs: flat maps.
-        varying: leave out the parameters that do not differ.
-    """
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    names = [name for name in configs[0] if all(name in config for config in configs)] if configs else []
-    found: dict[str, Any] = {}
-    for name in names:
-        values = [_plain(config[name]) for config in configs]
-        different = list(dict.fromkeys((type(value), value) for value in values))
-        if varying and len(different) < 2:
-            continue
-        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            found[name] = IntDistribution(min(values), max(values))
-        elif all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-            if not all(map(math.isfinite, values)):
-                continue
-            low, high = float(min(values)), float(max(values))
-            found[name] = FloatDistribution(low, high, log=low > 0 and high / low > 100)
-        else:
-            found[name] = CategoricalDistribution(list(dict.fromkeys(values)))
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as Optuna stores it: None, a bool, a number or a text."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    number = real_number(value)
-    return number if number is not None else str(value)
+    shared = [name for name in configs[0] if all(name in config for config in configs)]
+    found = distributions([{name: config[name] for name in shared} for config in configs], [])
+    return {name: each for name, each in found.items() if not each.single()}

@@ -35,6 +35,7 @@ from trialpod_operator.display.json_lines import strict
 from trialpod_operator.display.view import ExperimentView, TrialRow
 from trialpod_operator.engine import accounting
 from trialpod_operator.engine.actions import Action, ResultsApplied
+from trialpod_operator.engine.choices import is_early_stop
 from trialpod_operator.engine.reasons import explain, sentence
 from trialpod_operator.engine.trial import ERROR, Trial
 from trialpod_operator.experiment.records import Record
@@ -278,6 +279,9 @@ class ExperimentModel:
         if trial is not None:
             curve.extend(self._stored_points(trial, metric.name)[: trial.results])
             self._touch(trial_id)
+            # Encoded now, in the background, and not when the page asks for all.
+            curve.encoded("iteration", self._point_limit(), 1.0)
+            self._row(trial)
         curve.version = self._version
         self._add_points(metric, trial_id, waiting)
 
@@ -343,9 +347,15 @@ class ExperimentModel:
             else:
                 since = self._since(after)
                 some = [(key, curve) for key, curve in found.curves.items() if curve.version > since and len(curve)]
-                limit = max(MIN_CURVE_POINTS, min(points, MAX_CURVE_POINTS // max(1, len(found.curves))))
-                shown = {key: curve.encoded(x, limit, cost) for key, curve in some}
+                limit = min(points, self._point_limit())
+                rate = cost if x == "cost" else 1.0
+                shown = {key: curve.encoded(x, limit, rate) for key, curve in some}
             return msgspec.json.encode({"cursor": self.cursor, "curves": shown})
+
+    def _point_limit(self) -> int:
+        """Return how many points each curve has in an answer with all."""
+        trials = len(self._recorded.engine.state.trials)
+        return max(MIN_CURVE_POINTS, min(MAX_POINTS, MAX_CURVE_POINTS // max(1, trials)))
 
     def _full_curve(self, trial: Trial, metric: _Metric, x: str, cost: float) -> msgspec.Raw:
         stored = self._stored_points(trial, metric.name)[: trial.results]
@@ -546,6 +556,29 @@ class ExperimentModel:
         with self._lock:
             return [self.trial_row(trial) for trial in self._recorded.engine.state.trials.values()]
 
+    def facts(self, points: int) -> list[tuple[Json, list[tuple[float, float]]]]:
+        """Return the rows of all trials as data, each with at most so many points of its curve: iteration, value."""
+        with self._lock:
+            metric = self._recorded.settings.metric
+            curves = self._metric(metric).curves if metric is not None else {}
+            found = []
+            for trial in self._recorded.engine.state.trials.values():
+                row: Json = msgspec.json.decode(self._row(trial)) | {
+                    "value": trial.value,
+                    "created": trial.created_at,
+                }
+                curve = curves.get(trial.trial_id)
+                xs, _, values = curve.points(points) if curve is not None else ([], [], [])
+                found.append((row, list(zip(xs, values, strict=True))))
+            return found
+
+    def parameters(self) -> list[Json]:
+        """Return the parameters as the header describes them."""
+        with self._lock:
+            for trial in self._recorded.engine.state.trials.values():
+                self._row(trial)
+            return self._parameters.described()
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _since(self, after: str) -> int:
@@ -602,6 +635,7 @@ class ExperimentModel:
             "cost": round(trial.run_time_s * self._cost_rate(), 3),
             "parent": parent,
             "error": trial.error if trial.status == ERROR else None,
+            "pruned": trial.stopped and is_early_stop(reason) and reason.get("source") == "scheduler",
         }
 
     def _has_gpus(self) -> bool:

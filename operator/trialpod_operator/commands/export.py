@@ -1,0 +1,77 @@
+"""`trialpod export DIR|URI|NAME`: an experiment in the forms that other tools read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trialpod.cli.command import Command
+from trialpod.errors import InvalidInputError
+from trialpod_operator.commands import target
+from trialpod_operator.display.words import plural
+
+if TYPE_CHECKING:
+    from trialpod_operator.view.place import Place
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    target.add_directory_argument(parser)
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--csv", metavar="FILE", nargs="?", const="-", help="one line per trial (default: to stdout)")
+    form.add_argument("--parquet", metavar="FILE", help="the same as Parquet")
+    form.add_argument(
+        "--optuna-journal", metavar="FILE", help="a study for Optuna, optuna-dashboard and its editor extensions"
+    )
+    parser.add_argument("--force", action="store_true", help="replace FILE")
+    target.add_cluster_options(parser, rule=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file."""
+    from trialpod_operator.view.place import Place
+
+    for name in (options.csv, options.parquet, options.optuna_journal):
+        if name not in (None, "-"):
+            _refuse_file(Path(name), options.force)
+    location = target.location(options.directory, options)
+    if location is not None:
+        return _export(Place(location), options)
+    with target.stored_experiment(options.directory, options) as (_, _, uri, storage):
+        return _export(Place(uri, storage), options)
+
+
+def _refuse_file(file: Path, force: bool) -> None:
+    if file.exists() and not force:
+        raise InvalidInputError(f"{file} exists; --force replaces it")
+    if not file.parent.is_dir():
+        raise InvalidInputError(f"{file.parent} is no folder; create it, or choose another place")
+
+
+def _export(place: Place, options: argparse.Namespace) -> int:
+    from trialpod_operator.view import exports
+    from trialpod_operator.view.model import ExperimentModel
+
+    model = ExperimentModel(place)
+    try:
+        model.load()
+        rows = model.rows()
+        if options.csv == "-":
+            print(exports.results_csv(rows))
+            return 0
+        if options.csv is not None:
+            exports.write_csv(rows, Path(options.csv))
+        elif options.parquet is not None:
+            exports.write_parquet(rows, Path(options.parquet))
+        else:
+            exports.write_optuna_journal(model, Path(options.optuna_journal))
+    finally:
+        place.close()
+    written = options.csv or options.parquet or options.optuna_journal
+    print(f"{written}: {plural(len(rows), 'trial')}", file=sys.stderr)
+    return 0
+
+
+command = Command("export", "write an experiment as CSV, Parquet or a study of Optuna", configure, run)
