@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import webbrowser
+from typing import TYPE_CHECKING
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.commands import target
+
+if TYPE_CHECKING:
+    from trialpod_operator.ui.access import Actions, Experiments
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,24 +22,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "location",
         nargs="?",
         metavar="DIR|URI|NAME",
-        help=f"an experiment, or a folder of experiments (default: ./{target.LOCAL_FOLDER})",
+        help=f"an experiment, or a folder of them (default: ./{target.LOCAL_FOLDER}, or with -n a namespace)",
     )
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     parser.add_argument("--open", action="store_true", help="open the link in the browser")
     parser.add_argument("--optuna", action="store_true", help="show optuna-dashboard in place of trialpod's own page")
+    parser.add_argument(
+        "--actions", action="store_true", help="let the page suspend, resume, stop trials and add samples, as you may"
+    )
     target.add_cluster_options(parser, rule=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
     from trialpod_operator.ui.local_experiments import LocalExperiments
-    from trialpod_operator.ui.serve import serve
 
     if not 0 <= options.port < 65536:
         raise InvalidInputError(f"--port {options.port}: must be 0 to 65535")
-    location = target.location(options.location or target.LOCAL_FOLDER, options)
-    if location is None:
-        raise InvalidInputError(f"{options.location} does not exist, here or in ./{target.LOCAL_FOLDER}")
+    in_cluster = target.is_in_cluster(options)
+    default = None if in_cluster else target.LOCAL_FOLDER
+    asked = options.location or default
+    location = target.location(asked, options) if asked is not None else None
+    if location is not None:
+        from trialpod_operator.ui.actions import LocalActions
+
+        return _serve(LocalExperiments(location), LocalActions(), options)
+    return _serve_cluster(options)
+
+
+def _serve_cluster(options: argparse.Namespace) -> int:
+    from trialpod_operator.kube_client.ui_experiments import DeskActions, DeskExperiments
+
+    with contextlib.ExitStack() as stack:
+        name = options.location or ""
+        if name:
+            api, _ = stack.enter_context(target.experiment(name, options))
+        else:
+            api = stack.enter_context(target.connect(options))
+        actions = DeskActions(api, target.cluster_flags(options, api.namespace))
+        return _serve(DeskExperiments(api, name), actions, options)
+
+
+def _serve(experiments: Experiments, actions: Actions, options: argparse.Namespace) -> int:
+    from trialpod_operator.ui.serve import serve
+
     first = True
 
     def announce(link: str) -> None:
@@ -47,7 +78,13 @@ def run(options: argparse.Namespace) -> int:
         if options.open:
             webbrowser.open(link)
 
-    serve(LocalExperiments(location), port=options.port, optuna=options.optuna, announce=announce)
+    serve(
+        experiments,
+        port=options.port,
+        actions=actions if options.actions else None,
+        optuna=options.optuna,
+        announce=announce,
+    )
     print("ended", file=sys.stderr)
     return 0
 

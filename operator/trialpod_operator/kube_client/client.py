@@ -233,6 +233,20 @@ class Experiments:
         """Tell a TuneTrial to stop."""
         return self._patch(names.TRIALS, trial, {"spec": {"stop": True}})
 
+    def may(self, verb: str, resource: str) -> bool:
+        """Return whether the user may do something to all of a kind in the namespace; False where nobody says."""
+        attributes = {"namespace": self.namespace, "verb": verb, "group": names.GROUP, "resource": resource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        try:
+            found = self.client.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+        except ApiError:
+            return False
+        return bool((found.get("status") or {}).get("allowed"))
+
     def delete(self, name: str, *, uid: str = "") -> None:
         """Delete an experiment, with its trials and pods; `uid`: only if it is still that one."""
         body: Json = {"propagationPolicy": "Background", **({"preconditions": {"uid": uid}} if uid else {})}

@@ -90,6 +90,7 @@ class ExperimentModel:
         place: where it is.
         clock: returns seconds since the epoch.
         interrupted: tells whether no process runs the experiment although it has work left; asked at each header.
+        standing: where a cluster's resources know it better, returns "state", "reason" and "sentence".
 
     Attributes:
         place: where it is.
@@ -101,10 +102,12 @@ class ExperimentModel:
         *,
         clock: Callable[[], float] = time.time,
         interrupted: Callable[[], bool] = lambda: False,
+        standing: Callable[[], Json] | None = None,
     ) -> None:
         self.place = place
         self._clock = clock
         self._interrupted = interrupted
+        self._standing = standing
         self._lock = threading.RLock()
         self._epoch = f"{time.time_ns():x}"
         self._version = 0
@@ -406,7 +409,7 @@ class ExperimentModel:
                 shown = UNREADABLE
             elif shown == RUNNING and self._interrupted():
                 shown = INTERRUPTED
-            return {
+            found = {
                 "id": self.place.name,
                 "name": settings.name,
                 "namespace": self._stored.get("namespace") or None,
@@ -420,6 +423,9 @@ class ExperimentModel:
                 "started": None if created is None else created.created_at,
                 "updated": state.clock.now or None,
             }
+            if self._standing is not None:
+                found |= {key: each for key, each in self._standing().items() if key != "sentence"}
+            return found
 
     def header(self) -> Json:
         """Return everything about the experiment as a whole."""
@@ -463,6 +469,12 @@ class ExperimentModel:
                 if self._problem is None
                 else {key: self._problem[key] for key in ("message", "remedy")},
             }
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples the experiment takes; -1 = no limit."""
+        with self._lock:
+            return self._recorded.settings.num_samples
 
     def trial(self, trial_id: str) -> bytes:
         """Return everything about one trial as JSON.
@@ -671,6 +683,8 @@ class ExperimentModel:
 
         if self._problem is not None:
             return str(self._problem["message"])
+        if self._standing is not None and (told := self._standing().get("sentence")):
+            return str(told)
         if state == INTERRUPTED:
             return "no process runs it, and it has work left; run it again to continue"
         parts = [trials(view), *(words for _, words in standing(view))]

@@ -31,7 +31,7 @@ class Place:
 
     def __init__(self, uri: str | Path, storage: Storage | None = None, name: str | None = None) -> None:
         self.uri = normalize_uri(str(uri)).rstrip("/") or "/"
-        folder = local_folder(self.uri) if storage is None else None
+        folder = local_folder(self.uri)
         self._copy: JournalCopy | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         if folder is not None:

@@ -1,0 +1,111 @@
+"""An experiment in a bucket, as the process that runs it copies it there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from memory_storage import MemoryStorage
+from sample_experiment import SampleExperiment
+
+from trialpod.storage.base import StorageDeniedError, StorageUnavailableError
+from trialpod_operator.experiment.replica.replica import Replica
+from trialpod_operator.view.model import ExperimentModel
+from trialpod_operator.view.place import Place
+
+
+class Copied:
+    """A running experiment and its copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = MemoryStorage()
+        self.sample = SampleExperiment(folder / "e", [1, 2])
+        self.replica = Replica(folder / "e", self.storage)
+        self.models: list[ExperimentModel] = []
+        self.copy()
+
+    def copy(self) -> None:
+        self.sample.host.flush()
+        for trial in self.sample.host.engine.state.trials.values():
+            self.replica.trial_ended(self.sample.host.files.path(trial).name)
+        self.replica.copy()
+
+    def model(self) -> ExperimentModel:
+        self.models.append(ExperimentModel(Place("s3://bucket/e", self.storage), clock=lambda: 5000.0))
+        return self.models[-1]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Copied]:
+    found = Copied(tmp_path)
+    yield found
+    for model in found.models:
+        model.place.close()
+
+
+def values(model: ExperimentModel, trial: str) -> list[float]:
+    while model.refresh():
+        pass
+    found: list[float] = json.loads(model.curves())["curves"][trial]["y"]
+    return found
+
+
+class TestBucket:
+    def test_only_new_objects_are_read(self, copied: Copied) -> None:
+        first = copied.sample.trials[0]
+        copied.sample.report(first, 1.0)
+        copied.copy()
+        model = copied.model()
+        assert values(model, first) == [1]
+        copied.sample.report(first, 2.0)
+        copied.copy()
+        copied.storage.calls.clear()
+        assert values(model, first) == [1, 2]
+        read = [key for name, key in copied.storage.calls if name == "read"]
+        assert len(read) == 1
+        assert read[0].startswith(".trialpod/journal/00000001.log/")
+
+    def test_a_snapshot_is_followed(self, copied: Copied) -> None:
+        first = copied.sample.trials[0]
+        copied.sample.report(first, 1.0)
+        copied.copy()
+        model = copied.model()
+        assert values(model, first) == [1]
+        copied.sample.report(first, 2.0)
+        copied.sample.snapshot()
+        copied.sample.report(first, 3.0)
+        copied.copy()
+        assert values(model, first) == values(copied.model(), first) == [1, 2, 3]
+
+    def test_an_outage_makes_it_stale_and_passes(self, copied: Copied) -> None:
+        first = copied.sample.trials[0]
+        copied.sample.report(first, 1.0)
+        copied.copy()
+        model = copied.model()
+        assert values(model, first) == [1]
+
+        def away(_name: str, _key: str) -> None:
+            raise StorageUnavailableError("the store does not answer")
+
+        copied.storage.before = away
+        model.refresh()
+        header = model.header()
+        assert header["stale_since"] == 5000.0
+        assert header["damaged"] is None
+        copied.storage.before = lambda _name, _key: None
+        model.refresh()
+        assert model.header()["stale_since"] is None
+
+    def test_a_bucket_that_refuses_is_told(self, copied: Copied) -> None:
+        def refuse(_name: str, _key: str) -> None:
+            raise StorageDeniedError("s3://bucket/e: access denied (403); the keys may not list the bucket")
+
+        copied.storage.before = refuse
+        model = copied.model()
+        model.refresh()
+        header = model.header()
+        assert header["state"] == "Unreadable"
+        assert "access denied (403)" in header["damaged"]["message"]
+        assert header["damaged"]["remedy"].startswith("trialpod fsck s3://bucket/e")
