@@ -31,6 +31,9 @@ from trialpod_operator.experiment.stored import write_stored
 from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.place import Place
 
+SHAPES = 50
+"""Different curves; making each trial's own would take longer than reading all."""
+
 
 def make(folder: Path, trials: int, results: int) -> None:
     """Make an experiment whose results are in a snapshot and in the files of its trials."""
@@ -48,7 +51,8 @@ def make(folder: Path, trials: int, results: int) -> None:
     host.apply(events.SettingsObserved(settings=plan.settings))
     state = host.engine.state
     rng = random.Random(1)
-    for trial in list(state.trials.values()):
+    curves = [_curve(rng, results) for _ in range(SHAPES)]
+    for number, trial in enumerate(list(state.trials.values())):
         trial_id = trial.trial_id
         host.apply(events.AttemptStarted(trial_id=trial_id, attempt=1, hostname="node", resources={"cpu": 1.0}))
         raw = [msgspec.Raw(msgspec.msgpack.encode(_result(results, 0.5)))]
@@ -56,16 +60,21 @@ def make(folder: Path, trials: int, results: int) -> None:
         end = AttemptEnd(cause="completed")
         host.apply(events.AttemptEnded(trial_id=trial_id, attempt=1, end=end))
         trial.results = trial.iteration = results
-        floor, pace = rng.random(), rng.random() * 0.02
-        lines = [
-            msgspec.json.encode(
-                _result(n, floor + math.exp(-pace * n) + rng.gauss(0, 0.02)) | {"trial_id": trial_id, "pid": 4242}
-            )
-            for n in range(1, results + 1)
-        ]
-        (host.files.path(trial) / RESULT_FILE).write_bytes(b"\n".join([*lines, b""]))
+        (host.files.path(trial) / RESULT_FILE).write_bytes(curves[number % SHAPES])
     host.write_snapshot()
     host.close()
+
+
+def _curve(rng: random.Random, results: int) -> bytes:
+    """Return the content of a ``result.json``: a noisy decay."""
+    floor, pace = rng.random(), rng.random() * 0.02
+    lines = [
+        msgspec.json.encode(
+            _result(n, floor + math.exp(-pace * n) + rng.gauss(0, 0.02)) | {"trial_id": "0a1b2_00000", "pid": 4242}
+        )
+        for n in range(1, results + 1)
+    ]
+    return b"\n".join([*lines, b""])
 
 
 def _result(number: int, loss: float) -> dict[str, Any]:

@@ -119,9 +119,13 @@ def standing_of(item: Mapping[str, Any]) -> Json:
     """Return state, reason and the sentence that a TuneExperiment's conditions have for them."""
     state = state_of(item)
     kinds = ("Failed", "Succeeded", "Stalled", "Suspended", "Ready")
-    told = next((found for kind in kinds if (found := condition(item, kind)).get("status") == "True"), {})
-    told = told or condition(item, "Ready")
-    return {"state": state, "reason": str(told.get("reason") or ""), "sentence": str(told.get("message") or "")}
+    condition_shown = next((found for kind in kinds if (found := condition(item, kind)).get("status") == "True"), {})
+    condition_shown = condition_shown or condition(item, "Ready")
+    return {
+        "state": state,
+        "reason": str(condition_shown.get("reason") or ""),
+        "sentence": str(condition_shown.get("message") or ""),
+    }
 
 
 def _number(text: Any) -> Any:

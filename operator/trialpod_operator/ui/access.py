@@ -1,6 +1,6 @@
 """Who may see and do what. The server asks; one machine and a cluster answer differently.
 
-On one machine whoever has the printed link is the user: it has a token that opens one session, whose cookie the
+On one machine the user is the person with the printed link: it has a token that opens one session, whose cookie the
 browser then sends. In a cluster the user is whom the API server takes their token for.
 """
 
@@ -58,7 +58,7 @@ class Experiments(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 

@@ -72,7 +72,7 @@ class Gate:
         await (refusal or self._app)(scope, receive, with_headers)
 
     async def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that goes no further; None: it goes on, its user in its state."""
+        """Return the answer to a request that is refused; None: it is passed on, its user in its state."""
         if request.headers.get("host", "") not in self._hosts:
             return error(421, "WrongHost", "this address is not served under that name", "open the printed link")
         origin = request.headers.get("origin")

@@ -131,7 +131,7 @@ class ExperimentStorage(BaseStorage):
     # -- what would change something ----------------------------------------------------------------------------
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """Refuse, as for a name that is taken: so whoever loads a study that is there gets it."""
+        """Refuse, as for a name that is taken: `create_study(load_if_exists=True)` then loads it."""
         if study_name is not None and study_name in [study.study_name for study in self.get_all_studies()]:
             raise DuplicatedStudyError
         self._refuse()

@@ -134,7 +134,7 @@ class ExperimentModel:
         What prevents it is in the header from then on, until it succeeds: a damaged journal, a store that refuses.
 
         Args:
-            budget_s: read files of trials for at most about so long.
+            budget_s: maximum time for reading files of trials, in seconds, roughly.
         """
         with self._lock:
             try:
@@ -157,7 +157,7 @@ class ExperimentModel:
         return self._read_files(budget_s)
 
     def load(self) -> None:
-        """Take in everything, for whoever shows it once.
+        """Take in everything, for a caller that shows it once.
 
         Raises:
             TrialpodError: the experiment cannot be read.

@@ -27,7 +27,7 @@ class TestFollowing:
         assert seen == [b"0", b"1", b"2", b"3", b"4", b"5"]
         assert follower.poll().records == []
 
-    def test_goes_on_behind_a_snapshot_without_a_restart(self, folder: Path) -> None:
+    def test_continues_behind_a_snapshot_without_a_restart(self, folder: Path) -> None:
         journal = Journal.open(folder)
         journal.append(b"a")
         follower = JournalFollower(folder)
