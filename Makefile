@@ -11,7 +11,7 @@ STAMP := .installed
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test announced test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
-	format lock bench bench-scale chaos-cluster docs site release sbom soak chaos minio clean
+	format lock bench bench-scale chaos-cluster docs site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (in
 
 bench-scale: $(VENV)/$(STAMP) ## Measure the operator with 1,000 running trials on fake nodes: SCALE=0.1 for fewer (root, Go)
 	$(BIN)/python benchmarks/scale --scale $(or $(SCALE),1) $(BENCH_ARGS)
+
+bench-quality: $(VENV)/$(STAMP) ## Measure what tuners find for their GPU time, beside the peers' own code: QUICK=1 in two minutes
+	$(BIN)/python benchmarks/quality $(if $(QUICK),--quick,--full) $(BENCH_ARGS)
 
 cluster: $(VENV)/$(STAMP) ## Run a real two-node Kubernetes cluster with this tree's image (root; first time 10 to 20 minutes)
 	@tools/cluster/up
