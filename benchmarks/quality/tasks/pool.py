@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,6 +36,7 @@ class PoolTask(Task):
         self.steps = len(curves[0].values)
         self._curves = curves
         self._points = np.array([self._unit(config) for config in configs])
+        self.contents = hashlib.sha256(repr([self._points.tolist(), list(curves)]).encode()).hexdigest()
 
     def curve(self, config: Config) -> Curve:
         """Return the curve of the nearest training."""

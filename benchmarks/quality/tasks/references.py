@@ -1,6 +1,6 @@
 """Keeps the reference values of tasks in a file: finding them takes seconds for a task, and they never change.
 
-They are found again when the source of the task's module has changed.
+They are found again when the source of the task's module or its stored data has changed.
 """
 
 from __future__ import annotations
@@ -34,4 +34,5 @@ def load_reference(task: Task, folder: Path) -> None:
 def _version(task: Task) -> str:
     digest = hashlib.sha256(inspect.getsource(task_module).encode())
     digest.update(Path(inspect.getfile(type(task))).read_bytes())
+    digest.update(task.contents.encode())
     return digest.hexdigest()[:10]

@@ -68,6 +68,8 @@ class Task(ABC):
     first_rung: int = 1
     data: str = ""
     """What the task is made of, when other tasks are made of the same: they fall on the same side of the split."""
+    contents: str = ""
+    """Changes when the stored data of the task changes."""
 
     @abstractmethod
     def curve(self, config: Config) -> Curve:
