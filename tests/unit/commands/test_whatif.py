@@ -1,0 +1,154 @@
+"""`trialpod whatif`: recorded curves under another scheduler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from trialpod.cli.main import main
+from trialpod.protocol.messages import AttemptEnd, TrainableRef
+from trialpod.tune.schedulers.fifo import FIFOScheduler
+from trialpod.tune.search.basic_variant import BasicVariantGenerator
+from trialpod.tune.search.sample import grid_search
+from trialpod_operator.engine import events
+from trialpod_operator.engine.settings import Settings
+from trialpod_operator.experiment.journaled_engine import JournaledEngine
+from trialpod_operator.experiment.plan import ExperimentPlan
+from trialpod_operator.experiment.stored import write_stored
+from trialpod_operator.experiment.trial_files import TrialFiles
+
+LENGTH = 9
+CURVES = {
+    "steady": lambda step: step / 10,
+    "better": lambda step: step / 5,
+    "worst": lambda step: 0.01,
+    "late": lambda step: 0.02 if step < LENGTH else 50.0,
+}
+"""Scores of the trials in order of their creation; the one that is best in the end begins badly."""
+
+
+def record(folder: Path, *, stopped: frozenset[int] = frozenset(), length: int = LENGTH) -> list[str]:
+    """Write an experiment that ran each trial for nine steps of 10 s, one after the other; return the trials' ids."""
+    search = BasicVariantGenerator(seed=1)
+    search.configure({"x": grid_search(list(range(len(CURVES))))}, 1)
+    plan = ExperimentPlan(
+        settings=Settings(name="e", trainable_name="train", metric="score", max_concurrent=1),
+        search=search,
+        scheduler=FIFOScheduler(),
+        stopper=None,
+        trainable=TrainableRef(entrypoint="m:train"),
+    )
+    write_stored(folder, {"name": "e", "total": len(CURVES)})
+    host = JournaledEngine(plan, folder, lambda: 1000.0, lambda action: None)
+    host.apply(events.SettingsObserved(settings=plan.settings))
+    for number, score in enumerate(CURVES.values()):
+        trial = list(host.engine.state.trials.values())[number]
+        rows: list[dict[str, Any]] = [
+            {"score": score(step), "training_iteration": step, "time_total_s": 10.0 * step}
+            for step in range(1, length + 1)
+        ]
+        raws = [msgspec.Raw(msgspec.msgpack.encode(row)) for row in rows]
+        host.apply(events.ResultsReceived(trial_id=trial.trial_id, attempt=1, first=1, results=raws))
+        if number in stopped:
+            host.apply(events.StopRequested(trial_id=trial.trial_id))
+        end = AttemptEnd(cause="stopped" if number in stopped else "completed")
+        host.apply(events.AttemptEnded(trial_id=trial.trial_id, attempt=1, end=end))
+        directory = TrialFiles(folder, "train").path(trial)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    host.close()
+    return list(host.engine.state.trials)
+
+
+def whatif(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["whatif", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+ASHA = ("--scheduler", "asha", "--set", "reduction_factor=3", "--set", "grace_period=1")
+
+
+class TestSaved:
+    def test_training_that_is_not_done_is_saved(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        record(tmp_path)
+        found = whatif(capsys, str(tmp_path), *ASHA)
+        # The third and the fourth trial are below the cutoff at the first rung.
+        assert (found["recorded_s"], found["spent_s"], found["saved_s"]) == (360.0, 200.0, 160.0)
+        assert (found["stopped"], found["beyond"], found["trials"]) == (2, 0, 4)
+
+    def test_fifo_changes_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        record(tmp_path)
+        found = whatif(capsys, str(tmp_path), "--scheduler", "fifo")
+        assert (found["saved_s"], found["stopped"]) == (0.0, 0)
+        assert not any(trial["lost"] for trial in found["best"])
+
+    def test_paused_trials_that_never_resume_are_saved(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record(tmp_path)
+        found = whatif(capsys, str(tmp_path), "--scheduler", "asha_promotion", "--set", "reduction_factor=3")
+        assert 0 < found["spent_s"] < 360.0
+        assert found["stopped"] >= 2
+
+    def test_max_t_is_the_highest_iteration_unless_set(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record(tmp_path)
+        assert whatif(capsys, str(tmp_path), *ASHA)["parameters"]["max_t"] == LENGTH
+        assert whatif(capsys, str(tmp_path), *ASHA, "--set", "max_t=3")["spent_s"] == 80.0
+
+
+class TestWinners:
+    def test_a_late_winner_is_lost(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ids = record(tmp_path)
+        found = whatif(capsys, str(tmp_path), *ASHA)
+        assert found["best"][0] == {
+            "trial_id": ids[3], "value": 50.0, "results": 9, "would_report": 1, "lost": True,
+        }  # fmt: skip
+        assert found["best"][1]["lost"] is False
+        assert found["best_left"] == {"trial_id": ids[1], "value": 1.8}
+
+    def test_people_read_which_and_what_is_left(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ids = record(tmp_path)
+        assert main(["whatif", str(tmp_path), *ASHA]) == 0
+        text = capsys.readouterr().out
+        assert f"train_{ids[3]} (score=50): LOST after 1 of 9 results" in text
+        assert f"best that is left  train_{ids[1]} (score=1.8)" in text
+        assert "44% less; 2 trials would end earlier" in text
+
+    def test_what_lies_beyond_the_record_is_not_counted(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record(tmp_path, stopped=frozenset({2}))
+        found = whatif(capsys, str(tmp_path), "--scheduler", "fifo")
+        assert (found["beyond"], found["saved_s"]) == (1, 0.0)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--scheduler", "nope"), "nope"),
+            (("--scheduler", "asha", "--set", "max_t"), "write NAME=VALUE"),
+            (("--scheduler", "asha", "--set", "reduction_factor=0.5"), "reduction_factor"),
+            (("--scheduler", "asha", "--places", "0"), "--places must be 1 or more"),
+        ],
+    )
+    def test_what_cannot_be_used_is_named(
+        self, arguments: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record(tmp_path)
+        assert main(["whatif", str(tmp_path), *arguments]) != 0
+        assert words in capsys.readouterr().err
+
+    def test_an_experiment_without_results_says_so(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        record(tmp_path)
+        for file in tmp_path.glob("*/result.json"):
+            file.unlink()
+        assert main(["whatif", str(tmp_path), *ASHA]) != 0
+        assert "no trial has reported a result yet" in capsys.readouterr().err
