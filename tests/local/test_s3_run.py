@@ -392,7 +392,12 @@ told(state=state, repr=repr(best.checkpoint), path=best.path, local=best.local_p
     again = work.python("script.py", timeout_s=30)
     assert again.returncode == 0, again.stderr  # it continues, and has nothing left to do
     work.env["TRIALPOD_IF_EXISTS"] = "fresh"
-    assert "what is kept in a bucket cannot be moved aside" in work.python("script.py", timeout_s=30).stderr
+    fresh = work.python("script.py")
+    assert fresh.returncode == 0, fresh.stderr
+    assert f"the results that were in {uri}/exp are in {uri}/exp.1 now" in fresh.stderr
+    for name in ("exp", "exp.1"):
+        complete(server.storage(f"{uri}/{name}"), 2)
+        work.assert_whole(f"{uri}/{name}")
     del work.env["TRIALPOD_IF_EXISTS"]
 
     work.env["TRIALPOD_WORK_DIR"] = str(work.folder / "elsewhere")

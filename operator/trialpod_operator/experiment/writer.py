@@ -22,14 +22,13 @@ import msgspec
 
 from trialpod.errors import ExperimentLockedError, StorageError
 from trialpod.storage.base import KeyExistsError, KeyMissingError, Storage
-from trialpod.storage.layout import TRIALPOD_DIR
+from trialpod.storage.layout import WRITER_KEY
 
 logger = logging.getLogger(__name__)
 
 BEAT_S = 3.0
 LEASE_S = 15.0
 POLL_S = 1.0
-_KEY = f"{TRIALPOD_DIR}/writer.json"
 
 
 class Writer(msgspec.Struct):
@@ -92,11 +91,11 @@ class WriterClaim:
             found = self._read()
             if found is None:
                 with contextlib.suppress(KeyExistsError):
-                    self._storage.write_new(_KEY, data)
+                    self._storage.write_new(WRITER_KEY, data)
                     return
                 continue
             if self._has_ended(found, on_wait):
-                self._storage.write(_KEY, data)
+                self._storage.write(WRITER_KEY, data)
                 return
 
     def keep(self) -> None:
@@ -119,9 +118,9 @@ class WriterClaim:
                 return  # the storage does not answer now, and would hold up the end of this process
         try:
             if self._is_me(self._read()):
-                self._storage.delete(_KEY)
+                self._storage.delete(WRITER_KEY)
         except StorageError as error:
-            logger.info("%s/%s stays: %s", self._storage.uri, _KEY, error)
+            logger.info("%s/%s stays: %s", self._storage.uri, WRITER_KEY, error)
 
     def beat(self) -> bool:
         """Count up; return False when somebody else has become the writer.
@@ -132,7 +131,7 @@ class WriterClaim:
         if not self._is_me(self._read()):
             return False
         self._me.count += 1
-        self._storage.write(_KEY, msgspec.json.encode(self._me))
+        self._storage.write(WRITER_KEY, msgspec.json.encode(self._me))
         return True
 
     def _beat(self) -> None:
@@ -174,12 +173,13 @@ class WriterClaim:
 
     def _read(self) -> Writer | None:
         try:
-            return msgspec.json.decode(self._storage.read(_KEY), type=Writer)
+            return msgspec.json.decode(self._storage.read(WRITER_KEY), type=Writer)
         except KeyMissingError:
             return None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageError(
-                f"{self._storage.uri}/{_KEY} cannot be read ({error}); if no process runs this experiment, remove it"
+                f"{self._storage.uri}/{WRITER_KEY} cannot be read ({error}); if no process runs this experiment, "
+                "remove it"
             ) from error
 
     def _is_me(self, found: Writer | None) -> bool:

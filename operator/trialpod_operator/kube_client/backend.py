@@ -22,7 +22,7 @@ from trialpod import variables
 from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import ParamsEncoder
 from trialpod.storage.base import Storage
-from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR
+from trialpod.storage.layout import EXPERIMENT_FILE, EXPERIMENT_KEY, TRIALPOD_DIR, WRITER_KEY
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.registry import open_storage, scheme_of, storage_class
 from trialpod.storage.s3 import routes
@@ -51,7 +51,6 @@ Json = dict[str, Any]
 UPLOAD_TIMEOUT_S, UPLOAD_POLL_INTERVAL_S = 60.0, 0.25
 """Maximum time to wait for the last files, which follow the end of an experiment."""
 
-_WRITER = f"{TRIALPOD_DIR}/writer.json"
 _TUNER_FILE = "tuner.pkl"
 _BUDGET = ("numSamples", "maxConcurrentTrials", "timeBudget", "failurePolicy")
 
@@ -374,7 +373,7 @@ class KubernetesBackend:
         """Return when the operator has let go of the experiment: then the last files have been copied."""
         storage = open_storage(uri)
         deadline = self._clock() + UPLOAD_TIMEOUT_S
-        while storage.exists(_WRITER) and self._clock() < deadline:
+        while storage.exists(WRITER_KEY) and self._clock() < deadline:
             self._sleep(UPLOAD_POLL_INTERVAL_S)
 
 

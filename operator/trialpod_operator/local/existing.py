@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from trialpod.errors import InvalidInputError, TrialpodError
-from trialpod.storage.aside import move_aside, move_journal_aside
+from trialpod.storage.aside import move_aside, move_aside_in_storage, move_journal_aside
+from trialpod.storage.base import Storage
+from trialpod.storage.layout import TRIALPOD_DIR
 from trialpod_operator.display.summary import Remedies
 from trialpod_operator.engine.lifecycle import FAILED
 from trialpod_operator.experiment.definition import Difference, differences, report
+from trialpod_operator.experiment.stored import read_stored, write_stored
+from trialpod_operator.experiment.writer import WriterClaim
 from trialpod_operator.view.reading import reading
 
 RESUME, FRESH, ADD, ERROR = "resume", "fresh", "add", "error"
@@ -49,14 +53,14 @@ class Existing:
         directory: where it is.
         stored: its ``experiment.json``.
         ways: what its user can do.
-        in_bucket: it is kept in a bucket, where nothing can be renamed.
+        storage: the bucket that it is kept in; None where the directory is all.
         tell: takes one sentence about what was done.
     """
 
     directory: Path
     stored: Mapping[str, Any]
     ways: Remedies
-    in_bucket: bool = False
+    storage: Storage | None = None
     tell: Callable[[str], None] = notify
 
     def settle(self, document: Mapping[str, Any], if_exists: str = RESUME) -> bool:
@@ -82,7 +86,7 @@ class Existing:
         found = differences(self.stored, document)
         if not found:
             return True
-        if not self.in_bucket:
+        if self.storage is None:
             if self._has_no_result():
                 self._move(aside=False)
                 return False
@@ -94,27 +98,38 @@ class Existing:
 
     def refuse(self, found: list[Difference]) -> None:
         """Raise an error that names the differences and both ways out."""
-        over = (
-            f"  start over:  {self.ways.fresh}   (moves these results to {self.directory.name}.1 or the like)\n"
-            if not self.in_bucket
-            else ""
-        )
+        over = f"  start over:  {self.ways.fresh}   (moves these results to {self.directory.name}.1 or the like)\n"
+        place = self.directory if self.storage is None else self.storage.uri
         raise ExperimentChangedError(
-            f"{self.directory} holds results of another experiment of this name:\n{report(found)}\n"
+            f"{place} holds results of another experiment of this name:\n{report(found)}\n"
             f"The budget ({self.ways.budget}), stop, checkpoint rules and the Trainable's code may change; this may "
             f"not. Choose one:\n  keep both:   {self.ways.new_name}\n{over}".rstrip(),
             found,
         )
 
     def _move(self, *, aside: bool) -> None:
-        if self.in_bucket:
-            raise InvalidInputError(
-                f"{self.directory}: what is kept in a bucket cannot be moved aside; choose {self.ways.new_name}"
-            )
-        if aside:
+        if self.storage is not None:
+            self._move_in_storage(self.storage)
+        elif aside:
             self.tell(f"the results that were in {self.directory} are in {move_aside(self.directory)} now")
         else:
             move_journal_aside(self.directory)
+
+    def _move_in_storage(self, storage: Storage) -> None:
+        """Move what is in the bucket, and the working copy of it on this machine, which belongs to it."""
+        claim = WriterClaim(storage)
+        claim.acquire(self.tell)
+        self.tell(f"moving the results in {storage.uri} aside; the server copies them")
+        claim.keep()
+        try:
+            uri = move_aside_in_storage(storage)
+        finally:
+            claim.release()
+        if (self.directory / TRIALPOD_DIR).is_dir():
+            working_copy = move_aside(self.directory)
+            if (stored := read_stored(working_copy)) is not None:
+                write_stored(working_copy, {**stored, "storage": uri})
+        self.tell(f"the results that were in {storage.uri} are in {uri} now")
 
     def _has_no_result(self) -> bool:
         try:

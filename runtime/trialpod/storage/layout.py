@@ -14,6 +14,8 @@ EXPERIMENT_KEY = f"{TRIALPOD_DIR}/{EXPERIMENT_FILE}"
 """Where it is: in a cluster the first object in a place, and the last."""
 
 LOCK_FILE = "lock"
+WRITER_KEY = f"{TRIALPOD_DIR}/writer.json"
+"""Which process writes an experiment into its storage."""
 JOURNAL_DIR = "journal"
 TRAINABLE_FILE = "trainable.pkl"
 CALLBACKS_FILE = "callbacks.pkl"

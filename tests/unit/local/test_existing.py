@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_storage import MemoryStorage
 
 from trialpod import tune
-from trialpod.errors import ExperimentLockedError, InvalidInputError
+from trialpod.errors import ExperimentLockedError, InvalidInputError, StorageError
 from trialpod.protocol.messages import TrainableRef
 from trialpod.storage.aside import move_aside, move_journal_aside
 from trialpod.storage.lock import ExperimentLock
@@ -131,6 +132,41 @@ class TestExisting:
         assert not (tmp_path / "exp").exists()
         assert self.told == [f"the results that were in {tmp_path / 'exp'} are in {tmp_path / 'exp.2'} now"]
 
+    def test_fresh_moves_aside_in_a_bucket(self, tmp_path: Path) -> None:
+        kept = {
+            "exp/.trialpod/experiment.json": b'{"version": 1, "storage": "memory://exp"}',
+            "exp/t/log.txt": b"log",
+        }
+        values = {**kept, "exp.1/t/log.txt": b"of another one"}
+        directory = self.experiment(tmp_path).directory
+        existing = Existing(directory, {}, Remedies(), MemoryStorage(values, "exp/"), self.told.append)
+        assert not existing.settle({}, "fresh")
+        assert sorted(values) == ["exp.1/t/log.txt", "exp.2/.trialpod/experiment.json", "exp.2/t/log.txt"]
+        assert json.loads(values["exp.2/.trialpod/experiment.json"])["storage"] == "memory://exp.2"
+        assert self.told[-1] == "the results that were in memory://exp are in memory://exp.2 now"
+        assert (tmp_path / "exp.1").is_dir()
+        assert not directory.exists()
+
+    def test_failed_copy_in_a_bucket_removes_nothing(self, tmp_path: Path) -> None:
+        kept = {"exp/.trialpod/experiment.json": b'{"version": 1}', "exp/t/a": b"a", "exp/t/b": b"b"}
+        values = dict(kept)
+        storage = MemoryStorage(values, "exp/")
+        parent = storage.parent
+
+        def failing() -> MemoryStorage:
+            def fail(name: str, key: str) -> None:
+                if (name, key) == ("copy", "exp/t/b"):
+                    raise StorageError("too large")
+
+            found = parent()
+            found.before = fail
+            return found
+
+        storage.parent = failing  # type: ignore[method-assign]
+        with pytest.raises(StorageError, match="too large"):
+            Existing(tmp_path / "exp", {}, Remedies(), storage, self.told.append).settle({}, "fresh")
+        assert values == kept
+
     def test_add_keeps_trials(self, tmp_path: Path) -> None:
         existing = self.experiment(tmp_path)
         (tmp_path / "exp" / "train_1").mkdir()
@@ -140,12 +176,10 @@ class TestExisting:
     def test_error_and_bucket_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="holds an experiment already"):
             self.experiment(tmp_path).settle({}, "error")
-        bucket = Existing(tmp_path / "exp", {"definition": describe(request())}, Remedies(), in_bucket=True)
-        with pytest.raises(InvalidInputError, match="cannot be moved aside"):
-            bucket.settle({}, "fresh")
-        with pytest.raises(ExperimentChangedError) as caught:
+        storage = MemoryStorage(prefix="exp/")
+        bucket = Existing(tmp_path / "exp", {"definition": describe(request())}, Remedies(), storage)
+        with pytest.raises(ExperimentChangedError, match="start over") as caught:
             bucket.settle({"definition": describe(request(metric="other"))})
-        assert "start over" not in str(caught.value)
         assert [each.field for each in caught.value.differences] == ["metric"]
 
     def test_nothing_is_moved_while_it_runs(self, tmp_path: Path) -> None:
