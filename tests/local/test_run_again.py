@@ -274,6 +274,26 @@ class TestMisspeltMetric:
         assert (best.returncode, "with heigth=" in best.stdout) == (0, True)
 
 
+class TestRetry:
+    def test_retries_what_failed_from_any_folder(self, shell: Shell) -> None:
+        shell.write(
+            "train.py", TRAIN.replace("heigth", "score") + "    if config['x'] > 1:\n        raise OSError(3)\n"
+        )
+        shell.manifest(metric="score", mode="max", searchSpace={"x": {"grid_search": [0, 2, 3]}})
+        assert shell.run("run", "experiment.yaml").returncode == 1
+        failed = sorted(t["trial_id"] for t in shell.results()["trials"] if t["status"] == "ERROR")
+        assert "has not failed (TERMINATED)" in shell.run("retry", "exp", "0").stderr
+        edit(shell, ("> 1", "> 2"), name="train.py")
+        one = shell.run("retry", "exp", failed[0])
+        assert (one.returncode, "trialpod run --retry-trial" in one.stderr) == (1, True), one.stderr
+        assert sum(t["status"] == "ERROR" for t in shell.results()["trials"]) == 1
+        edit(shell, ("> 2", "> 3"), name="train.py")
+        elsewhere = shell.run("-v", "retry", str(shell.folder / "trialpod-results/exp"), "--from-scratch")
+        assert elsewhere.returncode == 0, elsewhere.stderr
+        assert "no trial of" in shell.run("retry", "exp").stderr
+        shell.assert_whole()
+
+
 class TestNanAfterGoodValues:
     def test_best_is_the_same_everywhere(self, shell: Shell) -> None:
         shell.write(

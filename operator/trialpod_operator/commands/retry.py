@@ -1,17 +1,32 @@
-"""`trialpod retry`: try failed trials of an experiment in a cluster again."""
+"""`trialpod retry`: try failed trials of an experiment again.
+
+In a cluster it annotates the experiment. On this machine it becomes the command that ran the experiment last, in the
+folder where that was typed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
-from typing import Any
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 from trialpod_operator.cluster import names
 from trialpod_operator.commands import target
 
+if TYPE_CHECKING:
+    from trialpod.storage.lock import LockHolder
+    from trialpod_operator.view.reading import ReadExperiment
+
 Json = dict[str, Any]
+
+_OWN_OPTIONS = ("--retry-failed", "--from-scratch", "--fresh")
+_OWN_VALUES = ("--retry-trial",)
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
     location = target.experiment_location(options.name, options)
     if location is not None:
-        raise InvalidInputError(
-            f"{location} is an experiment on this machine; to try its failed trials again, run it again: "
-            "trialpod run FILE --retry-failed (FILE: its manifest or script)"
-        )
+        _retry_here(location, options)
     with target.connect_for(options.name, options) as api:
         item = api.get(options.name)
         flags = target.cluster_flags(options, api.namespace)
@@ -77,4 +89,95 @@ def _is_failed(item: Json) -> bool:
     return is_true(item, "Failed")
 
 
-command = Command("retry", "try failed trials of an experiment in a cluster again", _configure, run, cluster=True)
+# -- of an experiment on this machine --
+
+
+def _retry_here(location: str, options: argparse.Namespace) -> NoReturn:
+    """Become the command that ran the experiment last, with what is to be retried; never returns."""
+    from trialpod.storage.registry import local_folder
+    from trialpod_operator.view.reading import activity, reading
+
+    folder = local_folder(location)
+    if folder is None:
+        raise InvalidInputError(
+            f"{location} is in a bucket; to try its failed trials again, run its manifest or script with "
+            "--retry-failed, or name its folder on the machine that ran it"
+        )
+    with reading(location) as experiment:
+        ids = _failed_here(experiment, options.trial)
+    found = activity(folder)
+    if found.runs:
+        raise InvalidInputError(
+            f"{location} is running ({found.command}); what has failed can be retried when that has ended"
+        )
+    arguments = retry_arguments(found.holder, folder, ids, from_scratch=options.from_scratch)
+    assert found.holder is not None
+    print(f"in {found.holder.folder}: trialpod {shlex.join(arguments)}", file=sys.stderr, flush=True)
+    own = os.path.abspath(sys.argv[0])
+    try:
+        os.chdir(found.holder.folder)
+    except OSError as error:
+        raise InvalidInputError(
+            f"the folder {found.holder.folder}, in which it was run, cannot be entered: {error.strerror}; run its "
+            "manifest or script with --retry-failed"
+        ) from error
+    os.execv(sys.executable, [sys.executable, own, *arguments])
+
+
+def retry_arguments(holder: LockHolder | None, folder: Path, ids: list[str], *, from_scratch: bool) -> list[str]:
+    """Return the arguments of `trialpod` that run an experiment as before and retry what failed.
+
+    Args:
+        holder: who ran it last.
+        folder: the experiment's directory.
+        ids: of the trials to retry; empty = all that have failed.
+        from_scratch: not from their newest checkpoints.
+
+    Raises:
+        InvalidInputError: it was not run by `trialpod run`, or not here.
+    """
+    remedy = "run its manifest or script with --retry-failed"
+    if holder is None or not holder.arguments or not holder.directory:
+        raise InvalidInputError(f"nobody knows how {folder} was run; {remedy}")
+    if Path(holder.directory) != Path(os.path.abspath(folder)):
+        raise InvalidInputError(f"{folder} was {holder.directory} when it was run, and was moved since; {remedy}")
+    words = holder.arguments
+    at = next((i for i, word in enumerate(words) if os.path.basename(word) == "trialpod"), None)
+    rest = words[at + 1 :] if at is not None else []
+    if "run" not in rest:
+        place = shlex.join(words)
+        raise InvalidInputError(
+            f"{folder} was run by `{place}`, which has no option for it; in Python: "
+            f"Tuner.restore({str(folder)!r}, trainable, resume_errored=True).fit(), or trialpod run SCRIPT "
+            "--retry-failed from the first run on"
+        )
+    end = rest.index("--") if "--" in rest else len(rest)
+    if "-" in rest[:end]:
+        raise InvalidInputError(f"the manifest of {folder} came from standard input; {remedy}")
+    kept: list[str] = []
+    skip = False
+    for word in rest[:end]:
+        if not skip and word not in _OWN_OPTIONS and word not in _OWN_VALUES:
+            kept.append(word)
+        skip = not skip and word in _OWN_VALUES
+    ours = [option for each in ids for option in ("--retry-trial", each)] or ["--retry-failed"]
+    kept[kept.index("run") + 1 : kept.index("run") + 1] = [*ours, *(["--from-scratch"] if from_scratch else [])]
+    return [*kept, *rest[end:]]
+
+
+def _failed_here(experiment: ReadExperiment, wanted: list[str]) -> list[str]:
+    from trialpod_operator.commands.explain import find
+
+    found = [find(experiment, each) for each in wanted]
+    for trial in found:
+        if trial.status != "ERROR":
+            raise InvalidInputError(
+                f"the trial {trial.trial_id} has not failed ({trial.status}); nothing was changed"
+            )
+    state = experiment.engine.state
+    if not found and not any(t.status == "ERROR" or t.may_be_retried for t in state.trials.values()):
+        raise InvalidInputError(f"no trial of {experiment.place} has failed; nothing was changed")
+    return [trial.trial_id for trial in found]
+
+
+command = Command("retry", "try failed trials of an experiment again", _configure, run)

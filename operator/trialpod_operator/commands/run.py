@@ -36,6 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         "s3://bucket/prefix")  # fmt: skip
     parser.add_argument("--max-concurrent", type=_positive, metavar="N", help="at most N trials at once")
     parser.add_argument("--retry-failed", action="store_true", help="try the failed trials of an earlier run again")
+    parser.add_argument("--retry-trial", action="append", default=[], metavar="ID",
+                        help="try this failed trial again; may be given more than once")  # fmt: skip
+    parser.add_argument("--from-scratch", action="store_true",
+                        help="with --retry-failed or --retry-trial: not from their newest checkpoints")  # fmt: skip
     parser.add_argument("--fresh", action="store_true",
                         help="start over: results of that name are moved aside, to NAME.1 or the like")  # fmt: skip
     parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
@@ -49,8 +53,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the experiment; return the exit status."""
-    if args.fresh and args.retry_failed:
-        raise InvalidInputError("--fresh starts over, so there is nothing for --retry-failed; give one of them")
+    retries = args.retry_failed or args.retry_trial
+    if args.fresh and retries:
+        option = "--retry-failed" if args.retry_failed else "--retry-trial"
+        raise InvalidInputError(f"--fresh starts over, so there is nothing for {option}; give one of them")
+    if args.from_scratch and not retries:
+        raise InvalidInputError(
+            "--from-scratch is about failed trials: give --retry-failed too; --fresh starts the experiment over"
+        )
     if args.module or args.file.endswith(".py"):
         return _run_script(args)
     if args.args:
@@ -89,7 +99,8 @@ def _run_manifest(args: argparse.Namespace) -> int:
     options = RunOptions(
         cpus=args.cpus,
         gpus=args.gpus,
-        retry_errors="resume" if args.retry_failed else "",
+        retry_errors=_retried(args),
+        retry_trials=args.retry_trial,
         retry_failed=True,
         if_exists="fresh" if args.fresh else "resume",
         ways=command_ways(command, "numSamples, the time budgets, maxConcurrentTrials, failurePolicy"),
@@ -132,7 +143,8 @@ def _run_script(args: argparse.Namespace) -> int:
         cpus=args.cpus,
         gpus=args.gpus,
         follow=FollowedTrials(args.follow) if args.follow else None,
-        retry_errors="resume" if args.retry_failed else "",
+        retry_errors=_retried(args),
+        retry_trials=args.retry_trial,
     )
     backend.script_run = state
     failed = (run_module if args.module else run_file)(args.file, args.args)
@@ -209,6 +221,13 @@ def _locations(args: argparse.Namespace, experiment: TuneExperiment) -> tuple[Pa
 
 def _verbosity(args: argparse.Namespace) -> int:
     return -1 if args.quiet else int(getattr(args, "verbose", 0) or 0)
+
+
+def _retried(args: argparse.Namespace) -> str:
+    """Return how failed trials are retried, as `RunOptions` has it."""
+    if not (args.retry_failed or args.retry_trial):
+        return ""
+    return "scratch" if args.from_scratch else "resume"
 
 
 def _positive(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -51,6 +51,7 @@ class ScriptRun:
     gpus: int | None = None
     follow: FollowedTrials | None = None
     retry_errors: str = ""
+    retry_trials: Sequence[str] = ()
     statuses: list[int] = field(default_factory=list)
 
 
@@ -89,6 +90,7 @@ class LocalBackend:
             cpus=script.cpus,
             gpus=script.gpus,
             retry_errors=retry,
+            retry_trials=script.retry_trials,
             drop_unfinished=request.resume and not request.resume_unfinished,
             retry_failed=request.retry_failed,
             ways=_ways(script),
@@ -122,13 +124,14 @@ class LocalBackend:
         script = script_run or ScriptRun()
         directory = Path(request.directory)
         stored = read_stored(directory)
-        if stored is None and request.storage_uri:
-            stored = stored_in(open_storage(request.storage_uri))
+        storage = open_storage(request.storage_uri) if request.storage_uri else None
+        if stored is None and storage is not None:
+            stored = stored_in(storage)
         if stored is None:
             return True
         if request.resources_fn is None:
             Slots(Machine.detect(cpus=script.cpus, gpus=script.gpus), vocabulary=SCRIPT).check(request.resources)
-        existing = Existing(directory, stored, _ways(script), in_bucket=bool(request.storage_uri))
+        existing = Existing(directory, stored, _ways(script), storage)
         return existing.settle({"definition": describe(request)}, if_exists)
 
     def load(self, path: str) -> ExperimentOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from trialpod_operator.display.summary import Remedies
 from trialpod_operator.experiment.definition import differences
 from trialpod_operator.experiment.plan import ExperimentPlan, RemoteStorage
 from trialpod_operator.experiment.replica.replica import Replica
-from trialpod_operator.experiment.stored import read_stored, write_stored
+from trialpod_operator.experiment.stored import read_stored, stored_in, write_stored
 from trialpod_operator.experiment.writer import WriterClaim
-from trialpod_operator.local.existing import RESUME, Existing, notify
+from trialpod_operator.local.existing import FRESH, RESUME, Existing, notify
 from trialpod_operator.local.fork_server import ForkServer
 from trialpod_operator.local.slots import Machine, Slots
 from trialpod_operator.local.trial_output import OutputFollower
@@ -47,7 +47,8 @@ class RunOptions:
     """How to run, beside what to run.
 
     `cpus` and `gpus` replace what the machine has. `retry_errors` queues failed trials of an earlier run again
-    ("scratch" = without their checkpoints); `drop_unfinished` stops those that an earlier run left unfinished.
+    ("scratch" = without their checkpoints), of `retry_trials` only where there are any; `drop_unfinished` stops those
+    that an earlier run left unfinished.
     `retry_failed` queues the failed trials of an experiment again that failed as a whole. `callbacks` are the
     script's. `if_exists` says what becomes of results that are there already, `ways` what the user can do about them.
     `follow` says of which trials, by id and name, the display is shown what they print; None: of none. `wait` is told
@@ -57,6 +58,7 @@ class RunOptions:
     cpus: float | None = None
     gpus: int | None = None
     retry_errors: str = ""
+    retry_trials: Sequence[str] = ()
     drop_unfinished: bool = False
     retry_failed: bool = False
     if_exists: str = RESUME
@@ -97,7 +99,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
         if replica is not None and replica.pull():
             plan, stored = _checked_plan(make_plan, directory, slots)
             if stored is not None and (found := differences(stored, plan.document)):
-                Existing(directory, stored, options.ways, in_bucket=True).refuse(found)
+                Existing(directory, stored, options.ways, storage).refuse(found)
         # No process of an earlier run is left that could still read them.
         sweep_trainables(directory / TRIALPOD_DIR, plan.trainable)
         environment = {**os.environ, **slots.thread_env(plan.resources), **plan.environment}
@@ -114,6 +116,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
                 slots,
                 display,
                 retry_errors=options.retry_errors,
+                retry_trials=options.retry_trials,
                 drop_unfinished=options.drop_unfinished,
                 retry_failed=options.retry_failed,
                 ways=options.ways,
@@ -140,9 +143,12 @@ def _opened(remote: RemoteStorage) -> Storage:
 def _settled_plan(make_plan: MakePlan, directory: Path, slots: Slots, options: RunOptions) -> ExperimentPlan:
     """Make the plan, and decide what becomes of results that are there already."""
     plan, stored = _checked_plan(make_plan, directory, slots)
+    storage = _opened(plan.remote) if plan.remote is not None else None
+    if stored is None and storage is not None and options.if_exists == FRESH:
+        stored = stored_in(storage)  # of an experiment that another machine began
     if stored is None:
         return plan
-    existing = Existing(directory, stored, options.ways, bool(stored.get("storage")), options.wait)
+    existing = Existing(directory, stored, options.ways, storage, options.wait)
     if existing.settle(plan.document, options.if_exists):
         return plan
     return _checked_plan(make_plan, directory, slots)[0]

@@ -18,7 +18,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +93,7 @@ class LocalShell(Shell):
         display: shows what happens.
         clock: seconds since the epoch.
         retry_errors: queue failed trials of an earlier run again; "scratch" = without their checkpoints.
+        retry_trials: their ids; empty = all that have failed.
         drop_unfinished: stop the trials that an earlier run left unfinished instead of continuing them.
         retry_failed: queue the failed trials again if the experiment failed as a whole.
         ways: what the user can do about results that are there already.
@@ -111,6 +112,7 @@ class LocalShell(Shell):
         display: Display,
         clock: Callable[[], float] = time.time,
         retry_errors: str = "",
+        retry_trials: Sequence[str] = (),
         drop_unfinished: bool = False,
         retry_failed: bool = False,
         ways: Remedies | None = None,
@@ -126,6 +128,7 @@ class LocalShell(Shell):
         self._display = display
         self._clock = clock
         self._retry_errors = retry_errors
+        self._retry_trials = list(retry_trials)
         self._drop_unfinished = drop_unfinished
         self._retry_failed = retry_failed
         self._ways = ways or Remedies()
@@ -398,7 +401,8 @@ class LocalShell(Shell):
             self.apply(SuspendRequested())
         self.apply(SettingsObserved(settings=self._plan.settings))
         if self._retry_errors:
-            self.apply(RetryRequested(from_scratch=self._retry_errors == "scratch", cut_short=True))
+            scratch, chosen = self._retry_errors == "scratch", self._retry_trials
+            self.apply(RetryRequested(from_scratch=scratch, cut_short=not chosen, trial_ids=chosen))
         elif had_failed and self._retry_failed:
             self._display.event(events.Event("retried", message="the run before failed: its failed trials run again"))
             unmeasured = before is not None and before.metric is not None and not flags.measured

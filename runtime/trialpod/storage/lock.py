@@ -32,16 +32,30 @@ from trialpod.storage.layout import LOCK_FILE, TRIALPOD_DIR
 
 _POLL_S = 0.05
 _MAX_COMMAND = 200  # characters, on one line: it is part of a message
+_MAX_ARGUMENTS = 16_384  # characters
 _HELD = (errno.EAGAIN, errno.EACCES)
 
 
 class LockHolder(msgspec.Struct):
-    """Who took the lock."""
+    """Who took the lock.
+
+    Attributes:
+        pid: its process.
+        host: its machine.
+        started: when the lock was taken, seconds since the epoch.
+        command: its command line, shortened, for messages.
+        arguments: the whole command line; empty when it is very long.
+        folder: where it was started.
+        directory: the directory that it locked, as an absolute path: it may have been moved since.
+    """
 
     pid: int
     host: str
-    started: float  # when the lock was taken, seconds since the epoch
+    started: float
     command: str
+    arguments: list[str] = []
+    folder: str = ""
+    directory: str = ""
 
 
 class ExperimentLock:
@@ -138,8 +152,11 @@ class ExperimentLock:
 
     def _write_holder(self, fd: int) -> None:
         command = " ".join(" ".join(sys.orig_argv).split())[:_MAX_COMMAND]
-        holder = LockHolder(os.getpid(), socket.gethostname(), time.time(), command)
-        data = msgspec.json.encode(holder) + b"\n"
+        arguments = list(sys.orig_argv) if sum(map(len, sys.orig_argv)) <= _MAX_ARGUMENTS else []
+        place = os.path.abspath(self._directory)
+        now = time.time()
+        holder = LockHolder(os.getpid(), socket.gethostname(), now, command, arguments, _current_folder(), place)
+        data = _encoded(holder)
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, data, 0)
@@ -170,6 +187,22 @@ class ExperimentLock:
                 f"process {holder.pid} ({holder.command}) ended, but processes that it started still run: {children}"
             )
         return text
+
+
+def _encoded(holder: LockHolder) -> bytes:
+    """Encode it; a command line that is no Unicode is left out."""
+    try:
+        return msgspec.json.encode(holder) + b"\n"
+    except UnicodeEncodeError:
+        plain = holder.command.encode(errors="replace").decode()
+        return msgspec.json.encode(LockHolder(holder.pid, holder.host, holder.started, plain)) + b"\n"
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def read_holder(directory: Path) -> LockHolder | None:
