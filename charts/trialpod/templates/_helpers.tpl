@@ -151,3 +151,12 @@ tools/make_rights makes the tables of the documentation from both. */}}
   - port: 53
     protocol: TCP
 {{- end }}
+
+{{/* What the groups of rbac.leaseReaders may do in the operator's namespace. */}}
+{{- define "trialpod.leaseReaderRules" -}}
+# `trialpod why` and `status` say whether an operator is at work
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [trialpod-operator]
+  verbs: [get]
+{{- end }}
