@@ -155,6 +155,11 @@ _STORAGE = [
         ".uri",
     ),
     Rule(
+        "!self.uri.startsWith('s3://') || self.uri.matches('^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]([/?]|$)')",
+        "a bucket's name has 3 to 63 lower-case letters, digits, '.' and '-'",
+        ".uri",
+    ),
+    Rule(
         "!has(self.endpoint) || self.endpoint.matches('^https?://[^\\\\s/]+(/\\\\S*)?$')",
         "endpoint must be a URL such as http://minio:9000",
         ".endpoint",

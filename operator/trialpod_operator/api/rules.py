@@ -346,6 +346,11 @@ class _Rules:
             return
         if found.is_shared and not _names_a_place(uri):
             self._report(("storage", "uri"), f'"{uri}" names no bucket; write {found.example}')
+        else:
+            try:
+                found.check_uri(uri)
+            except InvalidInputError as error:
+                self._report(("storage", "uri"), str(error))
         if not found.has_options:
             for name in ("endpoint", "credentialsSecret", "scopedCredentials", "createBucket"):
                 given = self._document.value["spec"]["storage"][name] if self._has("storage", name) else None

@@ -88,6 +88,15 @@ class Storage(Protocol):
         return uri
 
     @classmethod
+    def check_uri(cls, uri: str) -> None:
+        """Refuse a URI that can name no place, without asking any server.
+
+        Raises:
+            InvalidInputError: it says what is wrong.
+        """
+        return
+
+    @classmethod
     def folder_of(cls, uri: str) -> Path | None:
         """Return the folder of this machine that `uri` names; None for a remote storage."""
         return None

@@ -26,7 +26,7 @@ VALID: dict[str, Any] = {
         "stoppers": [{"name": "maximum_iteration", "parameters": {"max_iter": 5}}],
         "checkpoint": {"frequency": 1},
         "failurePolicy": {"maxFailures": 1},
-        "storage": {"uri": "s3://b/p"},
+        "storage": {"uri": "s3://bucket/p"},
         "resources": {"cpu": 1},
         "template": {"spec": {"containers": [{"name": "trial"}]}},
     },

@@ -100,6 +100,11 @@ class S3Storage(Storage):
         """Return the URI without its query, and remember the server that it names."""
         return plain(uri)
 
+    @classmethod
+    def check_uri(cls, uri: str) -> None:
+        """Refuse what no server takes as the name of a bucket."""
+        parse_uri(uri.partition("?")[0])
+
     def __repr__(self) -> str:
         return f"S3Storage({self.uri!r})"
 
