@@ -173,7 +173,7 @@ RAY_CHDIR_TO_TRIAL_DIR = "RAY_CHDIR_TO_TRIAL_DIR"
 def reference() -> str:
     """Return the page docs/environment-variables.md."""
     lines = [
-        "<!-- Written by tools/make_variables from runtime/trialpod/variables.py; changes here are lost. -->",
+        "<!-- Written by tools/make_references from runtime/trialpod/variables.py; changes here are lost. -->",
         "# Environment variables",
         "",
         "A value that cannot be used is refused with the name of the variable. Options override variables.",

@@ -1,4 +1,4 @@
-"""Every command of docs/operations.md, word by word, one after the other.
+"""Every command of the pages for operators, word by word, one after the other.
 
 Only the registry of the examples is replaced by what the test cluster has. It removes all experiments of the cluster.
 """
@@ -16,7 +16,8 @@ from experiments import Experiment, manifest
 from operator_release import NAMESPACE, RELEASE, Operator
 
 pytestmark = pytest.mark.timeout(500)
-DOC = (ROOT / "docs/operations.md").read_text()
+PAGES = ("install", "upgrades", "availability", "backup", "operations")
+DOC = "\n".join((ROOT / f"docs/{name}.md").read_text() for name in PAGES)
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", DOC, re.DOTALL | re.MULTILINE)
 HERE = {
     "registry.example/trialpod:0.1.0": "docker.io/trialpod/trialpod:test",

@@ -1,4 +1,4 @@
-"""What docs/trainables.md shows does run, word by word."""
+"""What the pages about Trainables, callbacks and notebooks show does run, word by word."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from command_shell import Shell
 
 pytestmark = pytest.mark.local
 
-PAGE = Path(__file__).parents[2] / "docs" / "trainables.md"
-FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', PAGE.read_text(), re.DOTALL | re.MULTILINE))
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "".join((DOCS / f"{name}.md").read_text() for name in ("trainables", "callbacks", "notebooks"))
+FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', TEXT, re.DOTALL | re.MULTILINE))
 MLFLOW = """
 import json, os
 
@@ -44,6 +45,11 @@ class TestTrainables:
         assert done.returncode == 0, done.stdout + done.stderr
         found = json.loads(shell.run("results", f"trialpod-results/{name}", "--json").stdout)
         assert [(trial["iteration"], bool(trial["checkpoint"])) for trial in found["trials"]] == [(10, True)] * 4
+
+    def test_notebook_cell_runs_and_continues(self, shell: Shell) -> None:
+        first, again = (shell.python("notebook.py") for _ in range(2))
+        assert (first.returncode, again.returncode) == (0, 0), again.stderr
+        assert "nothing to run: all 6 trials are done" in again.stdout
 
     def test_callbacks_hear_of_everything(self, shell: Shell) -> None:
         done = shell.python("callbacks.py")

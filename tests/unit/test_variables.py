@@ -32,7 +32,7 @@ KNOWN = {each.name for each in variables.VARIABLES}
 class TestVariables:
     def test_page_is_the_committed_one(self) -> None:
         page = ROOT / "docs" / "environment-variables.md"
-        assert page.read_text() == variables.reference(), "run tools/make_variables"
+        assert page.read_text() == variables.reference(), "run tools/make_references"
 
     def test_constants_have_the_names_of_the_variables(self) -> None:
         for name in KNOWN:
