@@ -1,0 +1,36 @@
+/** The states of trials: a word, a shape and a colour each, so that none of them is told by colour alone. */
+
+import { h, s } from "./dom.js";
+
+export const STATES = {
+  RUNNING: { label: "Running", shape: "M4 2.500 13 8 4 13.500z", color: "--running" },
+  PENDING: { label: "Pending", shape: null, color: "--pending" },
+  PAUSED: { label: "Paused", shape: "M4 3h3v10H4zM9 3h3v10H9z", color: "--paused" },
+  TERMINATED: { label: "Terminated", shape: "M8 2.500a5.500 5.500 0 1 0 0 11 5.500 5.500 0 1 0 0-11z", color: "--terminated" },
+  STOPPED: { label: "Stopped early", shape: "M3 3h10v10H3z", color: "--stopped" },
+  ERROR: { label: "Error", shape: "M8 2 14.500 13.500h-13z", color: "--error" },
+};
+
+/** Returns the state that the page shows: a trial that a scheduler ended before its end is "stopped early". */
+export function stateOf(row) {
+  return row.state === "TERMINATED" && row.stopped_by ? "STOPPED" : row.state;
+}
+
+export function icon(state) {
+  const { shape } = STATES[state] ?? STATES.PENDING;
+  return s("svg", { viewBox: "0 0 16 16", width: "11", height: "11", class: `icon state-${state}`, "aria-hidden": "true" },
+    shape ? s("path", { d: shape }) : s("circle", { cx: "8", cy: "8", r: "4.600", fill: "none", stroke: "currentColor", "stroke-width": "2.200" }));
+}
+
+export function chip(state) {
+  return h("span", { class: "state" }, icon(state), STATES[state]?.label ?? state);
+}
+
+/** Returns the class of an experiment's state, for its colour. */
+export function toneOf(state) {
+  const word = String(state).toLowerCase();
+  if (/fail|error|damaged|degraded/.test(word)) return "bad";
+  if (/succe|complete/.test(word)) return "good";
+  if (/run/.test(word)) return "live";
+  return "calm";
+}
