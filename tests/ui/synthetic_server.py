@@ -113,7 +113,9 @@ class Invented:
         counts: dict[str, int] = {}
         for row in self.rows:
             counts[row["state"]] = counts.get(row["state"], 0) + 1
-        best = max((row for row in self.rows if isinstance(row["best"], float)), key=lambda row: row["best"], default=None)
+        best = max(
+            (row for row in self.rows if isinstance(row["best"], float)), key=lambda row: row["best"], default=None
+        )
         return {
             "id": self.name, "name": NASTY if self.nasty else self.name, "namespace": None,
             "state": "Running" if self.running else "Succeeded", "reason": NASTY if self.nasty else "Running",
@@ -188,8 +190,14 @@ class Invented:
                           {"trial": row["id"], "kind": "preempted", "start": cut, "end": cut + 2, "attempt": 1}]  # fmt: skip
                 start = cut + 2
             end = end or self.rows[-1]["started"] + 30
-            spans.append({"trial": row["id"], "kind": "running", "start": start, "end": end, "attempt": row["attempts"]})
-        clones = [{"time": row["started"] + 20, "from": row["parent"], "to": row["id"]} for row in self.rows if row["parent"]]
+            spans.append(
+                {"trial": row["id"], "kind": "running", "start": start, "end": end, "attempt": row["attempts"]}
+            )
+        clones = [
+            {"time": row["started"] + 20, "from": row["parent"], "to": row["id"]}
+            for row in self.rows
+            if row["parent"]
+        ]
         return {"spans": spans, "clones": clones}
 
 
@@ -236,7 +244,9 @@ class Handler(BaseHTTPRequestHandler):
         if parts == ["experiments"]:
             every = [each.summary() for each in self.server.experiments.values()]
             return self._json({"experiments": every, "actions": self.server.actions})
-        experiment = self.server.experiments.get(parts[1]) if parts[:1] == ["experiments"] and len(parts) > 1 else None
+        experiment = (
+            self.server.experiments.get(parts[1]) if parts[:1] == ["experiments"] and len(parts) > 1 else None
+        )
         if experiment is None:
             error = {"reason": "NotFound", "message": "There is no such experiment.", "remedy": "trialpod list"}
             return self._json({"error": error}, 404)
@@ -261,7 +271,14 @@ class Handler(BaseHTTPRequestHandler):
                 {"name": "stop-trial", "command": f"trialpod stop {experiment.name} TRIAL", "allowed": False,
                  "why_not": "You may not change TuneExperiments."},
             ]  # fmt: skip
-        names = [("lr", 0.61), ("optimizer", 0.17), ("dropout", 0.12), ("layers", 0.06), ("momentum", 0.03), ("batch_size", 0.01)]
+        names = [
+            ("lr", 0.61),
+            ("optimizer", 0.17),
+            ("dropout", 0.12),
+            ("layers", 0.06),
+            ("momentum", 0.03),
+            ("batch_size", 0.01),
+        ]
         importance = [{"name": name, "value": value} for name, value in names]
         return {"method": "fANOVA", "importance": importance, "trials_used": experiment.n}
 
