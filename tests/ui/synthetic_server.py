@@ -1,4 +1,4 @@
-"""A server of the page's interface with invented experiments: sizes and values that no real run brings about in seconds.
+"""A server of the page's interface with invented experiments: what no real run brings about in seconds.
 
 It serves the real static files under the Content-Security-Policy of the real server. Run it by itself to look at the
 page: ``python tests/ui/synthetic_server.py``.
@@ -45,9 +45,13 @@ class Invented:
         pick = self.random
         optimizer = pick.choice(["adam", "sgd", NASTY if self.nasty else "lamb"])
         config: Json = {
-            "lr": 10 ** pick.uniform(-5, -1), "optimizer": optimizer, "layers": pick.randint(1, 6),
-            "dropout": round(pick.uniform(0, 0.6), 3), "batch_size": pick.choice([16, 32, 64, 128]), "seed": number % 3,
-        }  # fmt: skip
+            "lr": 10 ** pick.uniform(-5, -1),
+            "optimizer": optimizer,
+            "layers": pick.randint(1, 6),
+            "dropout": round(pick.uniform(0, 0.6), 3),
+            "batch_size": pick.choice([16, 32, 64, 128]),
+            "seed": number % 3,
+        }
         if optimizer == "sgd":
             config["momentum"] = round(pick.uniform(0.5, 0.99), 3)
         trial = f"trial_{number:05d}"
@@ -64,11 +68,18 @@ class Invented:
         self.epochs[trial] = epochs
         started = T0 + number * (1.5 if self.n > 500 else 14) + pick.random() * 5
         row = {
-            "id": trial, "number": number, "state": state, "reason": reason, "config": config,
-            "started": started, "ended": None if state == "RUNNING" else started + 3 + epochs * 2.2,
-            "attempts": 2 if number % 13 == 5 else 1, "restarts": 1 if number % 13 == 5 else 0,
-            "cost": 3 + epochs * 2.2, "parent": f"trial_{number - 4:05d}" if self.pbt and number % 5 == 4 else None,
-        }  # fmt: skip
+            "id": trial,
+            "number": number,
+            "state": state,
+            "reason": reason,
+            "config": config,
+            "started": started,
+            "ended": None if state == "RUNNING" else started + 3 + epochs * 2.2,
+            "attempts": 2 if number % 13 == 5 else 1,
+            "restarts": 1 if number % 13 == 5 else 0,
+            "cost": 3 + epochs * 2.2,
+            "parent": f"trial_{number - 4:05d}" if self.pbt and number % 5 == 4 else None,
+        }
         if stopped:
             row["stopped_by"] = stopped
         return row | self._measured(row, epochs)
@@ -101,13 +112,27 @@ class Invented:
     def parameters(self) -> list[Json]:
         return [
             {"name": "lr", "kind": "float", "log": True, "low": 1e-5, "high": 0.1, "choices": None},
-            {"name": "optimizer", "kind": "categorical", "log": False, "low": None, "high": None, "choices": ["adam", "sgd"]},
+            {
+                "name": "optimizer",
+                "kind": "categorical",
+                "log": False,
+                "low": None,
+                "high": None,
+                "choices": ["adam", "sgd"],
+            },
             {"name": "layers", "kind": "int", "log": False, "low": 1, "high": 6, "choices": None},
             {"name": "dropout", "kind": "float", "log": False, "low": 0, "high": 0.6, "choices": None},
-            {"name": "batch_size", "kind": "categorical", "log": False, "low": None, "high": None, "choices": [16, 32, 64, 128]},
+            {
+                "name": "batch_size",
+                "kind": "categorical",
+                "log": False,
+                "low": None,
+                "high": None,
+                "choices": [16, 32, 64, 128],
+            },
             {"name": "seed", "kind": "int", "log": False, "low": 0, "high": 2, "choices": None},
             {"name": "momentum", "kind": "float", "log": False, "low": 0.5, "high": 0.99, "choices": None},
-        ]  # fmt: skip
+        ]
 
     def summary(self) -> Json:
         counts: dict[str, int] = {}
@@ -117,11 +142,19 @@ class Invented:
             (row for row in self.rows if isinstance(row["best"], float)), key=lambda row: row["best"], default=None
         )
         return {
-            "id": self.name, "name": NASTY if self.nasty else self.name, "namespace": None,
-            "state": "Running" if self.running else "Succeeded", "reason": NASTY if self.nasty else "Running",
-            "trials": self.n, "counts": counts, "metric": "accuracy", "mode": "max",
-            "best": best and {"trial": best["id"], "value": best["best"]}, "started": T0, "updated": time.time(),
-        }  # fmt: skip
+            "id": self.name,
+            "name": NASTY if self.nasty else self.name,
+            "namespace": None,
+            "state": "Running" if self.running else "Succeeded",
+            "reason": NASTY if self.nasty else "Running",
+            "trials": self.n,
+            "counts": counts,
+            "metric": "accuracy",
+            "mode": "max",
+            "best": best and {"trial": best["id"], "value": best["best"]},
+            "started": T0,
+            "updated": time.time(),
+        }
 
     def header(self) -> Json:
         summary = self.summary()
@@ -134,11 +167,16 @@ class Invented:
                 {"name": "time", "used": 5400, "limit": 14400, "unit": "s"},
                 {"name": "GPU hours", "used": 11.25, "limit": None, "unit": "h"},
             ],
-            "estimated_end": time.time() + 1900 if self.running else None, "parameters": self.parameters,
-            "metrics": ["accuracy", "loss"], "rungs": [] if self.pbt else RUNGS,
-            "scheduler": "pbt" if self.pbt else "asha", "search": "random", "version": self.cursor,
-            "stale_since": None, "damaged": None,
-        }  # fmt: skip
+            "estimated_end": time.time() + 1900 if self.running else None,
+            "parameters": self.parameters,
+            "metrics": ["accuracy", "loss"],
+            "rungs": [] if self.pbt else RUNGS,
+            "scheduler": "pbt" if self.pbt else "asha",
+            "search": "random",
+            "version": self.cursor,
+            "stale_since": None,
+            "damaged": None,
+        }
 
     def trials(self, after: int) -> Json:
         rows = [row for row in self.rows if self.versions[row["id"]] > after]
@@ -163,21 +201,44 @@ class Invented:
     def trial(self, name: str) -> Json:
         row = next(row for row in self.rows if row["id"] == name)
         attempts = [
-            {"number": number + 1, "pod": f"{name}-{number}", "node": "node-a", "started": row["started"] + number,
-             "ended": row["ended"], "exit": "preempted: its node was drained" if number < row["attempts"] - 1 else row["reason"],
-             "resumed_from": 3 if number else None}
+            {
+                "number": number + 1,
+                "pod": f"{name}-{number}",
+                "node": "node-a",
+                "started": row["started"] + number,
+                "ended": row["ended"],
+                "exit": "preempted: its node was drained" if number < row["attempts"] - 1 else row["reason"],
+                "resumed_from": 3 if number else None,
+            }
             for number in range(row["attempts"])
-        ]  # fmt: skip
+        ]
         return {
-            "row": row, "config": row["config"], "attempts": attempts,
+            "row": row,
+            "config": row["config"],
+            "attempts": attempts,
             "decisions": [
-                {"time": row["started"] + 4 * rung, "iteration": rung, "decision": "continue" if rung < row["iteration"] else "stop",
-                 "explanation": f"At rung {rung} its accuracy was {0.5 + rung / 90:.3f}; the best third begins at 0.61."}
-                for rung in RUNGS if rung <= row["iteration"]
+                {
+                    "time": row["started"] + 4 * rung,
+                    "iteration": rung,
+                    "decision": "continue" if rung < row["iteration"] else "stop",
+                    "explanation": f"At rung {rung} its accuracy was {0.5 + rung / 90:.3f}; 0.61 passes.",
+                }
+                for rung in RUNGS
+                if rung <= row["iteration"]
             ],
-            "checkpoints": [{"iteration": row["iteration"], "size": 18_400_000, "committed": row["started"] + 9, "path": f"{name}/checkpoint_000000"}],
-            "logs": {"where": f"trialpod logs {self.name} {name}", "tail": NASTY if self.nasty else "epoch 1 loss 0.81\nepoch 2 loss 0.44\n"},
-        }  # fmt: skip
+            "checkpoints": [
+                {
+                    "iteration": row["iteration"],
+                    "size": 18_400_000,
+                    "committed": row["started"] + 9,
+                    "path": f"{name}/checkpoint_000000",
+                }
+            ],
+            "logs": {
+                "where": f"trialpod logs {self.name} {name}",
+                "tail": NASTY if self.nasty else "epoch 1 loss 0.81\nepoch 2 loss 0.44\n",
+            },
+        }
 
     def timeline(self) -> Json:
         spans = []
@@ -186,8 +247,10 @@ class Invented:
             spans.append({"trial": row["id"], "kind": "waiting", "start": start - 6, "end": start, "attempt": 1})
             if row["attempts"] > 1 and end:
                 cut = start + (end - start) / 3
-                spans += [{"trial": row["id"], "kind": "running", "start": start, "end": cut, "attempt": 1},
-                          {"trial": row["id"], "kind": "preempted", "start": cut, "end": cut + 2, "attempt": 1}]  # fmt: skip
+                spans += [
+                    {"trial": row["id"], "kind": "running", "start": start, "end": cut, "attempt": 1},
+                    {"trial": row["id"], "kind": "preempted", "start": cut, "end": cut + 2, "attempt": 1},
+                ]
                 start = cut + 2
             end = end or self.rows[-1]["started"] + 30
             spans.append(
@@ -228,7 +291,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         pass
 
     def do_GET(self) -> None:
@@ -267,10 +330,19 @@ class Handler(BaseHTTPRequestHandler):
             return experiment.timeline()
         if parts == ["actions"]:
             return [
-                {"name": "suspend", "command": f"trialpod suspend {experiment.name}", "allowed": True, "why_not": None},
-                {"name": "stop-trial", "command": f"trialpod stop {experiment.name} TRIAL", "allowed": False,
-                 "why_not": "You may not change TuneExperiments."},
-            ]  # fmt: skip
+                {
+                    "name": "suspend",
+                    "command": f"trialpod suspend {experiment.name}",
+                    "allowed": True,
+                    "why_not": None,
+                },
+                {
+                    "name": "stop-trial",
+                    "command": f"trialpod stop {experiment.name} TRIAL",
+                    "allowed": False,
+                    "why_not": "You may not change TuneExperiments.",
+                },
+            ]
         names = [
             ("lr", 0.61),
             ("optimizer", 0.17),
@@ -297,7 +369,9 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         while self.server.online:
             with experiment.changed:
-                experiment.changed.wait_for(lambda: experiment.cursor > after or not self.server.online, timeout=1)
+                experiment.changed.wait_for(
+                    lambda seen=after: experiment.cursor > seen or not self.server.online, timeout=1
+                )
                 if experiment.cursor <= after:
                     continue
                 data = experiment.trials(after) | {"header": experiment.header()}
@@ -321,9 +395,11 @@ def main() -> None:
     """Serve some experiments until Ctrl-C."""
     many = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
     experiments = [
-        Invented("digits", 60), Invented("large", many), Invented("population", 20, running=0, pbt=True),
+        Invented("digits", 60),
+        Invented("large", many),
+        Invented("population", 20, running=0, pbt=True),
         Invented("markup", 40, nasty=True),
-    ]  # fmt: skip
+    ]
     server = Server(experiments, int(sys.argv[1]) if len(sys.argv) > 1 else 8123, actions=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.url, flush=True)

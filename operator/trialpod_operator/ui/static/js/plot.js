@@ -38,7 +38,7 @@ export class Plot {
     this.u?.destroy();
     const { options } = this;
     const axis = (side, more) => ({
-      side, font: FONT, stroke: color("--ink-soft"), grid: { stroke: color("--grid"), width: 1, filter: (side === 2 ? options.xLog : options.yLog) ? tens : undefined }, ticks: { show: false },
+      side, font: FONT, stroke: color("--ink-soft"), grid: { stroke: color("--grid"), width: 1, filter: (side === 2 ? options.xLog : options.yLog) ? tens : every }, ticks: { show: false },
       gap: 6, ...more,
     });
     const range = (name) => (u, min, max) => {
@@ -178,6 +178,8 @@ export class Plot {
     this.u.destroy();
   }
 }
+
+const every = (u, ticks) => ticks;
 
 /** Leaves only the powers of ten of a logarithmic axis, so that its grid stays calm. */
 function tens(u, ticks) {
