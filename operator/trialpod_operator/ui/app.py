@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -54,6 +55,9 @@ from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
 STATIC = Path(__file__).parent / "static"
 TOKEN_HEADER = "x-trialpod-token"
 REFRESH_S = 1.0
+READ_S = 0.1
+"""An answer reads files of trials for so many seconds at most; a thread reads the others."""
+
 KEEP_ALIVE_S = 15.0
 MAX_BODY_BYTES = 64 * 1024
 ACTIONS = ("suspend", "resume", "stop-trial", "more-samples")
@@ -84,6 +88,7 @@ class Server:
         self._actions = actions
         self._authenticate = authenticate
         self._refreshed: dict[int, float] = {}
+        self._loading: set[int] = set()  # models whose files a thread reads
         self._closing = asyncio.Event()
 
     def app(self) -> Starlette:
@@ -256,7 +261,17 @@ class Server:
         now = time.monotonic()
         if now - self._refreshed.get(id(model), -REFRESH_S) >= REFRESH_S:
             self._refreshed[id(model)] = now
-            model.refresh()
+            if model.refresh(READ_S) and id(model) not in self._loading:
+                self._loading.add(id(model))
+                threading.Thread(target=self._load, args=(model,), name="trialpod-ui-load", daemon=True).start()
+
+    def _load(self, model: ExperimentModel) -> None:
+        """Read the files of trials beside the answers, until there are none left."""
+        try:
+            while not self._closing.is_set() and model.refresh(REFRESH_S):
+                pass
+        finally:
+            self._loading.discard(id(model))
 
 
 _MOVING = frozenset({"estimated_end", "elapsed", "budget"})

@@ -273,6 +273,7 @@ class ExperimentModel:
                 self._version += 1
                 for _ in range(min(20, len(metric.unread))):
                     self._read_file(metric, metric.unread.popleft())
+            time.sleep(0.001)  # others get the lock
         return any(each.unread for each in self._metrics.values())
 
     def _read_file(self, metric: _Metric, trial_id: str) -> None:

@@ -38,7 +38,8 @@ class Place:
             self.directory, self.storage = folder, open_storage(str(folder))
             self.name = name or folder.resolve().name
             return
-        self.storage = open_storage(self.uri) if storage is None else storage
+        # What the storage refuses is told when it is read: on the page, not by a command that ends.
+        self.storage = open_storage(self.uri, check=False) if storage is None else storage
         self.name = name or self.uri.partition("?")[0].rpartition("/")[2]
         self._scratch = tempfile.TemporaryDirectory(prefix="trialpod-")
         self.directory = Path(self._scratch.name)
