@@ -111,14 +111,22 @@ def spec_fields() -> tuple[str, ...]:
 
 _TRAINABLE = [
     Rule(
-        "[has(self.entrypoint), has(self.source), has(self.configMapRef), has(self.pickle)].exists_one(given, given)",
-        "give exactly one of entrypoint, source, configMapRef and pickle",
+        "[has(self.entrypoint), has(self.source), has(self.configMapRef), has(self.pickle), has(self.command)]"
+        ".exists_one(given, given)",
+        "give exactly one of entrypoint, source, configMapRef, pickle and command",
     ),
     Rule(
         "!has(self.attribute) || has(self.source)",
         "attribute goes only with source; an entrypoint names it after its colon",
         ".attribute",
     ),
+    Rule(
+        "!has(self.command) || self.command.size() > 0", "command is empty; its first item is the program", ".command"
+    ),
+]
+_TRAINABLE += [
+    Rule(f"!has(self.{name}) || has(self.command)", f"{name} goes only with command", f".{name}")
+    for name in ("env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod")
 ]
 
 _SPEC = [

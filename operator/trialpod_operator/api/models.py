@@ -166,8 +166,77 @@ class Pickle(Model, frozen=True, kw_only=True):
     name: Annotated[Text, Meta(description="What it is called there: trials' folders begin with it.")] | None = None
 
 
+class CommandMetrics(Model, frozen=True, kw_only=True):
+    """Where the results of a command come from."""
+
+    format: Annotated[
+        Literal["auto", "text", "json", "csv", "none"],
+        Meta(
+            description="What lines of the output, or of `file`, look like: name=value and name: value (text), JSON "
+            "objects (json), either (auto), rows below a header (csv; files only). none = the output is not read."
+        ),
+    ] = "auto"
+    pattern: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=1024,
+                description="A regular expression of Python for lines of the output, with a named group for each "
+                "metric, or the groups name and value.",
+            ),
+        ]
+        | None
+    ) = None
+    names: Annotated[
+        list[Text],
+        Meta(
+            max_length=256,
+            description="With it, only lines with one of these names, spec.metric or one of spec.stop count. "
+            "Default: every number with a name.",
+        ),
+    ] = []
+    step: (
+        Annotated[
+            Text, Meta(description="The value that is the iteration, such as epoch. Default: results are counted.")
+        ]
+        | None
+    ) = None
+    file: (
+        Annotated[Text, Meta(description="A file of JSON lines, CSV (.csv) or text that the command appends to.")]
+        | None
+    ) = None
+    tensorboard: Annotated[Text, Meta(description="A folder with TensorBoard event files.")] | None = None
+    mlflow: Annotated[Text, Meta(description="The folder of an MLflow file store, such as mlruns.")] | None = None
+    prometheus: Annotated[Text, Meta(description="URL of metrics in Prometheus' text format.")] | None = None
+    interval_seconds: Annotated[int, Meta(ge=1, le=MAX_INT, description="How often `prometheus` is read.")] = 5
+
+
+class CommandCheckpoints(Model, frozen=True, kw_only=True):
+    """When what a command keeps in the folder TRIALPOD_CHECKPOINT_DIR becomes a checkpoint."""
+
+    ready_file: (
+        Annotated[
+            Text,
+            Meta(description="A file in that folder; each time it is written, the folder is a whole checkpoint."),
+        ]
+        | None
+    ) = None
+    settle_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=86400,
+            description="Without readyFile: the folder is a checkpoint once nothing in it has changed for so long.",
+        ),
+    ] = 2
+
+
+Argument = Annotated[str, Meta(max_length=32768)]
+
+
 class TrainableSpec(Model, frozen=True, kw_only=True):
-    """What every trial runs: exactly one of entrypoint, source, configMapRef and pickle."""
+    """What every trial runs: exactly one of entrypoint, source, configMapRef, pickle and command."""
 
     entrypoint: (
         Annotated[Entrypoint, Meta(description='A function or class in the image, as "module:name".')] | None
@@ -184,6 +253,73 @@ class TrainableSpec(Model, frozen=True, kw_only=True):
         Annotated[ConfigMapRef, Meta(description="A Python file in a ConfigMap.", extra={"cluster": True})] | None
     ) = None
     pickle: Annotated[Pickle, Meta(description="A pickled Trainable; written by clients, not by hand.")] | None = None
+    command: (
+        Annotated[
+            list[Argument],
+            Meta(
+                max_length=1024,
+                description="A program of any language and its arguments. {lr} is the parameter lr, {optimizer.lr} a "
+                "nested one, {dropout=0.1} one with a default, {args} all others as --name=value, {params.json} and "
+                "{params.yaml} the path of a file with all; a doubled brace is a brace. No shell reads it.",
+            ),
+        ]
+        | None
+    ) = None
+    env: Annotated[
+        dict[str, Argument],
+        Meta(max_length=256, description="With command: environment variables, templates as its arguments."),
+    ] = {}
+    resume_args: Annotated[
+        list[Argument],
+        Meta(max_length=256, description="With command: arguments that follow when it starts from a checkpoint."),
+    ] = []
+    parameters_file: (
+        Annotated[
+            Text,
+            Meta(description="With command: a file to write the parameters to, JSON or (.yaml) YAML; a template."),
+        ]
+        | None
+    ) = None
+    parameter_env_prefix: (
+        Annotated[
+            Text,
+            Meta(description="With command: each parameter is the environment variable PREFIX + NAME too, as HP_LR."),
+        ]
+        | None
+    ) = None
+    working_dir: (
+        Annotated[
+            Text,
+            Meta(
+                description="With command: where it runs; a template. Default: that of the image, on one machine the "
+                "manifest's folder."
+            ),
+        ]
+        | None
+    ) = None
+    grace_period: (
+        Annotated[
+            Duration,
+            Meta(
+                description="With command: from SIGTERM to SIGKILL when a decision ends it, such as 2m. Default: 30s."
+            ),
+        ]
+        | None
+    ) = None
+    at_horizon: Annotated[
+        Literal["continue", "freeze"],
+        Meta(
+            description="With command: what it does while the scheduler decides: continue, or freeze (SIGSTOP, then "
+            "SIGCONT), which wastes nothing but suits no program that talks to other machines."
+        ),
+    ] = "continue"
+    metrics: Annotated[CommandMetrics, Meta(description="With command: where its results come from.")] = (
+        CommandMetrics()
+    )
+    checkpoints: Annotated[
+        CommandCheckpoints,
+        Meta(description="With command: when the folder TRIALPOD_CHECKPOINT_DIR becomes a checkpoint."),
+    ] = CommandCheckpoints()
 
 
 class Component(Model, frozen=True, kw_only=True):

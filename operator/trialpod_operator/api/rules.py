@@ -13,16 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.storage.registry import UnknownSchemeError, scheme_of, schemes, storage_class
+from trialpod_operator.api.command import FIELDS, command_of
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.duration import parse_duration
 from trialpod_operator.api.gpus import is_gpu
+from trialpod_operator.api.models import TrainableSpec
 from trialpod_operator.api.paths import Path
 from trialpod_operator.api.problems import Problem
 from trialpod_operator.api.quantity import parse_quantity
 
-SOURCES = ("entrypoint", "source", "configMapRef", "pickle")
+SOURCES = ("entrypoint", "source", "configMapRef", "pickle", "command")
 MANY_TRIALS = 100_000
 HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
 
@@ -60,6 +64,7 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
     if isinstance(document.value, dict) and isinstance(document.value.get("spec"), dict):
         rules.trainable()
         rules.search_space()
+        rules.command()
         rules.goal()
         rules.samples()
         rules.budgets()
@@ -124,6 +129,28 @@ class _Rules:
 
         if given == ["source"] and not self._has("trainable", "attribute") and not self._started:
             self._inline_source(self._get("trainable", "source"))
+
+    def command(self) -> None:
+        for name in FIELDS:
+            if self._has("trainable", name) and not self._has("trainable", "command"):
+                self._report(("trainable", name), "goes only with command")
+        if not isinstance(trainable := self._get("trainable"), dict) or "command" not in trainable:
+            return
+        from trialpod.tune.command.check import parameter_names, problems
+
+        try:
+            spec = command_of(msgspec.convert(trainable, TrainableSpec))
+        except (msgspec.ValidationError, InvalidInputError):
+            return  # reported already
+        if spec is None:
+            return
+        for problem in problems(spec, None if self._space is None else parameter_names(self._space)):
+            path = tuple(
+                int(part) if part.isdecimal() else part for part in re.split(r"[.\[\]]+", problem.field) if part
+            )
+            if path[0] == "env" and len(path) > 1:
+                path = ("env", problem.field.removeprefix("env."))
+            self._report(("trainable", *path), problem.reason)
 
     def _inline_source(self, source: object) -> None:
         from trialpod.runner import inline_source

@@ -17,11 +17,13 @@ from trialpod.protocol.values import params_encoder
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.endpoints import endpoint_of, region_of
 from trialpod.tune.backends import ExperimentRequest, TrialNamer
+from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.goal import own_goal
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
 from trialpod.tune.search.prepare import with_seed
 from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
+from trialpod_operator.api.command import command_of
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
 from trialpod_operator.api.rules import check_scheduler, nothing_varies
@@ -308,6 +310,8 @@ def _trainable_name(trainable: TrainableSpec) -> str:
     entrypoint = trainable.entrypoint or (trainable.config_map_ref and trainable.config_map_ref.entrypoint)
     if entrypoint:
         return entrypoint.rpartition(":")[2].rpartition(".")[2]
+    if trainable.command:
+        return command_name(trainable.command)
     named = trainable.pickle.name if trainable.pickle is not None else None
     return named or trainable.attribute or "trainable"
 
@@ -328,7 +332,7 @@ def trainable_ref(trainable: TrainableSpec, folder: Path) -> TrainableRef:
 
 
 def reference_to(trainable: TrainableSpec, *path: str) -> TrainableRef:
-    """Return what a trial loads: code that is in the image or below `path`, in the manifest, or pickled."""
+    """Return what a trial runs: code in the image or below `path`, in the manifest or pickled; or a command."""
     pickle = trainable.pickle
     return TrainableRef(
         entrypoint=trainable.entrypoint,
@@ -336,5 +340,6 @@ def reference_to(trainable: TrainableSpec, *path: str) -> TrainableRef:
         attribute=trainable.attribute,
         pickle=pickle.uri if pickle else None,
         sha256=pickle.sha256 if pickle else None,
+        command=command_of(trainable),
         path=list(path),
     )

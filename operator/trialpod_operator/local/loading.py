@@ -54,4 +54,6 @@ class Loading:
 def _described(ref: TrainableRef) -> str:
     if ref.entrypoint is not None:
         return ref.entrypoint.partition(":")[0]
+    if ref.command is not None:
+        return ref.command.command[0]
     return "the Trainable" if ref.source is None else "the manifest's source"

@@ -32,6 +32,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from trialpod.protocol.command import CommandSpec
+
 PROTOCOL_VERSION = 1
 """The version of this protocol. Another one is refused with what to do about it."""
 
@@ -109,13 +111,14 @@ class CheckpointInfo(Message):
 
 
 class TrainableRef(Message):
-    """Where the user's code is. Exactly one of `entrypoint`, `source` and `pickle` is set."""
+    """Where the user's code is. Exactly one of `entrypoint`, `source`, `pickle` and `command` is set."""
 
     entrypoint: str | None = None  # "module:attribute"
     source: str | None = None  # inline Python
     attribute: str | None = None  # with `source`: which name to run; None = the only Trainable defined there
     pickle: str | None = None  # path or URI of a cloudpickle file
     sha256: str | None = None  # of that file
+    command: CommandSpec | None = None  # a program of any kind
     path: list[str] = []  # folders put first on sys.path
     modules: dict[str, str] = {}  # Python files by their path ("train.py"), put before those folders
 

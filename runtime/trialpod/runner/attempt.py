@@ -190,6 +190,12 @@ class Attempt:
         # Only user code knows when a checkpoint makes sense; a class Trainable is asked for one by its runner.
         return "preempted" if self.preempted and checkpoint is not None else None
 
+    @property
+    def decided(self) -> Outcome | None:
+        """How the trial is over for this process by a decision that came with a heartbeat, None if it continues."""
+        decision = self.link.decision
+        return None if decision is None else _OUTCOMES[decision]
+
     def at_horizon(self, result: dict[str, Any]) -> bool:
         """Whether a flat result has to wait for a decision."""
         for attribute, at in self.link.horizons:

@@ -1,4 +1,4 @@
-"""Finds the user's Trainable: an entry point, inline source, or a pickle.
+"""Finds the user's Trainable: an entry point, inline source, a pickle, or a command.
 
 Invariants: whatever is wrong with the user's code is a `TrainableError` that says what, where, and what to do; the
 same reference is loaded once per process, so a preloaded process forks with it.
@@ -53,8 +53,14 @@ def load_trainable(ref: TrainableRef, storage_options: dict[str, Any] | None = N
             found = _from_source(ref.source, ref.attribute)
         elif ref.pickle is not None:
             found = _checked(_from_pickle(ref.pickle, ref.sha256, storage_options), f"the pickle {ref.pickle}")
+        elif ref.command is not None:
+            from trialpod.tune.command.command import Command
+
+            found = Command.of(ref.command)
         else:
-            raise TrainableError("the experiment names no trainable: give an entry point, source or a pickle")
+            raise TrainableError(
+                "the experiment names no trainable: give an entry point, source, a pickle or a command"
+            )
         _loaded[key] = found
     return found
 
@@ -78,9 +84,11 @@ def preload(ref: TrainableRef) -> str:
     A failure is no error here: each attempt tries again, and reports it.
     """
     try:
-        load_trainable(ref)
+        loaded = load_trainable(ref)
     except (TrainableError, StorageError) as error:
         return str(error)
+    if getattr(loaded, "command_spec", None) is not None:
+        import trialpod.runner.command.command_runner  # noqa: F401 - once for all trials
     return ""
 
 

@@ -25,10 +25,12 @@ from trialpod import __version__, variables
 from trialpod.errors import TrainableError
 from trialpod.protocol.attempt_link import AttemptLink, Superseded
 from trialpod.protocol.client import RefusedError, ReportClient
+from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import (
     Assignment,
     AssignmentRequest,
     AttemptEnd,
+    EndCause,
     TrainableRef,
 )
 from trialpod.protocol.output import attempt_mark
@@ -242,6 +244,9 @@ class _Process:
             return end_of(error, retry=False)
         if attempt.preempted:
             return AttemptEnd(cause="preempted")
+        command = getattr(trainable, "command_spec", None)
+        if command is not None:
+            return self._run_command(command, attempt, config, ref.path[0] if ref.command and ref.path else "")
         if not _is_class(trainable):
             return self._end(run_function(trainable, attempt, config), assignment)
         kept = self._kept[1].trainable if self._kept is not None and self._kept[0] == ref else None
@@ -261,6 +266,17 @@ class _Process:
             elif not attempt.link.superseded and os.getpid() == pid:
                 runner.discard()
         return self._end(outcome, assignment)
+
+    def _run_command(self, spec: CommandSpec, attempt: Attempt, config: dict[str, Any], folder: str) -> AttemptEnd:
+        from trialpod.runner.command.command_runner import CommandFailedError, run_command
+
+        base = folder or os.environ.get(ORIGINAL_DIR, os.getcwd())
+        try:
+            return self._end(run_command(spec, attempt, config, base), attempt.assignment)
+        except CommandFailedError as error:
+            write_stderr(f"trialpod: {error.details}")
+            cause: EndCause = "preempted" if attempt.preempted else "failed"
+            return AttemptEnd(cause=cause, error=str(error)[:500], traceback=error.details, retry=error.retry)
 
     def _end(self, outcome: Outcome, assignment: Assignment) -> AttemptEnd:
         if outcome != "exploited":

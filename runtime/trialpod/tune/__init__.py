@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trialpod.tune import logger, schedulers, search, stopper, utils
     from trialpod.tune.callback import Callback
     from trialpod.tune.checkpoints.checkpoint import Checkpoint
+    from trialpod.tune.command.command import Command
     from trialpod.tune.config import RunConfig, TuneConfig
     from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
     from trialpod.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
@@ -70,6 +71,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CheckpointConfig",
+    "Command",
     "DurableTrainable",
     "Experiment",
     "ExperimentAnalysis",
@@ -134,6 +136,7 @@ __all__ = [
 _HOMES = {
     "trialpod.tune.callback": ("Callback",),
     "trialpod.tune.checkpoints.checkpoint": ("Checkpoint",),
+    "trialpod.tune.command.command": ("Command",),
     "trialpod.tune.config": ("RunConfig", "TuneConfig"),
     "trialpod.legacy.experiment": ("Experiment",),
     "trialpod.legacy.experiment_analysis": ("ExperimentAnalysis",),

@@ -142,6 +142,11 @@ class Session:
         self._second = -1
         self._date = ""
 
+    @property
+    def iteration(self) -> int:
+        """The iteration of the last result."""
+        return self._iteration
+
     def report(self, metrics: dict[str, Any], checkpoint: Checkpoint | None = None) -> None:
         """Complete, encode and send one result.
 

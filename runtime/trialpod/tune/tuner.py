@@ -28,6 +28,7 @@ from trialpod.tune import script_errors
 from trialpod.tune.arguments import names_nearest
 from trialpod.tune.backends import Backend, ExperimentRequest, get_backend, prepare_storage
 from trialpod.tune.callback_list import CallbackError
+from trialpod.tune.command.command import Command
 from trialpod.tune.config import RunConfig, TuneConfig, log_files, seconds, stop_numbers
 from trialpod.tune.environment import Overrides
 from trialpod.tune.location.experiment_names import RunNames, claim, default_name
@@ -107,6 +108,9 @@ class Tuner:
         self._facts = inspect_trainable(trainable)
         self._param_space = checked_space(param_space)
         self._tune_config = copy.copy(tune_config) if tune_config is not None else TuneConfig()
+        if isinstance(trainable, Command):
+            # A search algorithm may have a space of its own.
+            trainable.check(self._param_space if self._tune_config.search_alg is None else None)
         self._run_config = copy.copy(run_config) if run_config is not None else RunConfig()
         self._backend = backend
         self._resume: _Resume | None = None

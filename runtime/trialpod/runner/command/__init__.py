@@ -1,0 +1,1 @@
+"""Runs a command as a trial: its process, its output, its checkpoints."""

@@ -1,0 +1,383 @@
+"""Runs a command as a trial: starts it, reports what it measures, ends it when told to, keeps its checkpoints.
+
+It stands where the user's function would: results go through a `Session`, so they are numbered, judged and repeated
+as those of any other Trainable.
+
+Invariants:
+
+* A checkpoint is committed after the results that came before it, and holds whole entries only.
+* How a command ends that was told to end is the decision's, whatever its exit status.
+* Until the process is gone, its output goes on to the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trialpod.errors import TrainableError
+from trialpod.protocol.command import CommandSpec
+from trialpod.runner.attempt import Attempt
+from trialpod.runner.command.checkpoint_folder import CheckpointFolder
+from trialpod.runner.command.output import CommandOutput
+from trialpod.runner.command.process import CommandProcess, describe_status
+from trialpod.runner.command.report_server import URL_VARIABLE, ReportServer
+from trialpod.runner.command.sources import Source, open_sources
+from trialpod.tune import session as sessions
+from trialpod.tune.checkpoints.checkpoint import Checkpoint
+from trialpod.tune.command.metrics.collector import ResultCollector
+from trialpod.tune.command.metrics.reader import LineReader, describe_search, missing_metric
+from trialpod.tune.command.parameter_file import encode_for
+from trialpod.tune.command.template import (
+    PARAMS_JSON,
+    PARAMS_YAML,
+    environment_name,
+    leaves,
+    render,
+    render_arguments,
+    render_value,
+    templates,
+)
+from trialpod.tune.session import Outcome, Session, TrialStopped
+
+log = logging.getLogger(__name__)
+
+FOLDER = ".command"
+"""Below the trial's directory: the checkpoint folder and the files of parameters."""
+
+_TICK_S = 0.1
+_POLL_S = 1.0
+_DRAIN_S = 10.0
+_SETTLE_AT_HORIZON = 3.0
+_UPLOAD_SHARE = 0.4
+"""Of the grace period of a preempted trial this part is kept for storing its last checkpoint."""
+
+
+class CommandFailedError(TrainableError):
+    """A command ended badly, or without what it was run for.
+
+    Attributes:
+        details: lines that explain it.
+        retry: whether another attempt may help.
+    """
+
+    def __init__(self, message: str, details: str, *, retry: bool) -> None:
+        super().__init__(message)
+        self.details = details
+        self.retry = retry
+
+
+def run_command(spec: CommandSpec, attempt: Attempt, config: dict[str, Any], base: str) -> Outcome:
+    """Run a command to its end and return how the trial is over for this process; `base` is its working directory.
+
+    Raises:
+        TrainableError: it cannot be started, failed, or never said the objective.
+    """
+    return _CommandRun(spec, attempt, config, base).run()
+
+
+class _CommandRun:
+    def __init__(self, spec: CommandSpec, attempt: Attempt, config: dict[str, Any], base: str) -> None:
+        self._attempt = attempt
+        self._assignment = attempt.assignment
+        self._config = config
+        self._base = base
+        self._trial_dir = self._assignment.trial_dir.removeprefix("file://")
+        folder = Path(self._trial_dir) / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = CheckpointFolder(folder / "checkpoint", spec.checkpoints)
+        self._built_in = {
+            "trial_id": self._assignment.trial_id,
+            "trial_name": self._assignment.trial_name,
+            "trial_dir": self._trial_dir,
+            "checkpoint_dir": str(self._folder.path),
+            PARAMS_JSON: str(folder / PARAMS_JSON),
+            PARAMS_YAML: str(folder / PARAMS_YAML),
+        }
+        self._spec = spec
+        found = attempt.restore()
+        self._resumed = found is not None
+        self._session = Session(
+            attempt.info,
+            attempt,
+            checkpoint=Checkpoint(found[1]) if found else None,
+            restored=found[0].metrics if found else None,
+        )
+        self._folder.restore(found[1] if found else None)
+        iteration = found[0].iteration if found else 0
+        self._last: dict[str, Any] = dict(found[0].metrics) if found else {}
+        self._objective = self._assignment.metric
+        self._wanted = self._wanted_names()
+        self._collector = ResultCollector(self._objective, spec.metrics.step, iteration)
+        self._reports = ReportServer()
+        self._polled_at = 0.0
+        self._commit_now = False
+
+    def _wanted_names(self) -> tuple[str, ...]:
+        if not self._objective:
+            return ()
+        rules = [rule.key for rule in self._assignment.stop_rules]
+        horizons = [attribute for attribute, _ in self._attempt.link.horizons]
+        return tuple({self._objective: None, **dict.fromkeys(rules), **dict.fromkeys(horizons)})
+
+    def run(self) -> Outcome:
+        sessions.install(self._session)
+        before = signal.signal(signal.SIGUSR1, self._on_request)
+        try:
+            return self._run()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            self._reports.close()
+            sessions.install(None)
+
+    def _on_request(self, number: int, frame: object) -> None:
+        self._commit_now = True
+
+    def _run(self) -> Outcome:
+        spec = self._spec
+        directory = self._path(spec.working_dir, self._base) or self._base
+        arguments = render_arguments(spec, self._config, self._built_in, resumed=self._resumed)
+        environment = self._environment()
+        self._write_parameters(directory)
+        metrics = spec.metrics
+        places = {name: self._path(getattr(metrics, name), directory) for name in ("file", "tensorboard", "mlflow")}
+        places["prometheus"] = self._rendered(metrics.prometheus)
+        sources = open_sources(msgspec.structs.replace(metrics, **places), self._wanted)
+        reader = LineReader(metrics, self._wanted)
+        process = CommandProcess(arguments, environment, directory)
+        output = CommandOutput(process.streams, reader)
+        try:
+            outcome = self._follow(process, output, reader, sources)
+        finally:
+            process.close()
+            output.drop()
+            output.finish(_DRAIN_S, keep_partial=False)
+        if outcome not in ("stopped", "exploited"):
+            self._commit_rest()
+        if outcome == "completed":
+            self._check_objective(output, reader, sources)
+        return outcome
+
+    # The program's surroundings.
+
+    def _rendered(self, template: str) -> str:
+        return render(template, self._config, self._built_in)
+
+    def _path(self, template: str, directory: str) -> str:
+        """Return a path template as a path, seen from a directory; "" for ""."""
+        return os.path.join(directory, self._rendered(template)) if template else ""
+
+    def _environment(self) -> dict[str, str]:
+        spec = self._spec
+        environment = {
+            **os.environ,
+            "TRIALPOD_TRIAL_ID": self._assignment.trial_id,
+            "TRIALPOD_TRIAL_NAME": self._assignment.trial_name,
+            "TRIALPOD_TRIAL_DIR": self._trial_dir,
+            "TRIALPOD_CHECKPOINT_DIR": str(self._folder.path),
+            "TRIALPOD_RESUMED": "1" if self._resumed else "0",
+            "TRIALPOD_RUNNER_PID": str(os.getpid()),
+            URL_VARIABLE: self._reports.url,
+        }
+        # Where trialpod-report is.
+        environment["PATH"] = os.pathsep.join(
+            filter(None, (environment.get("PATH", os.defpath), os.path.dirname(sys.executable)))
+        )
+        # Without it Python keeps what it prints until 8 kB have gathered.
+        environment.setdefault("PYTHONUNBUFFERED", "1")
+        if spec.parameter_env_prefix:
+            for name, value in leaves(self._config):
+                environment[environment_name(spec.parameter_env_prefix, name)] = render_value(value, name)
+        environment.update({name: self._rendered(template) for name, template in spec.env.items()})
+        return environment
+
+    def _write_parameters(self, directory: str) -> None:
+        paths = [self._built_in[name] for name in (PARAMS_JSON, PARAMS_YAML) if self._uses(name)]
+        if given := self._path(self._spec.parameters_file, directory):
+            paths.append(given)
+        for path in paths:
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+                    file.write(encode_for(path, self._config))
+                os.replace(f"{path}.tmp", path)
+            except OSError as error:
+                raise TrainableError(
+                    f"the parameters cannot be written to {path}: {error.strerror}; name another parametersFile"
+                ) from error
+
+    def _uses(self, name: str) -> bool:
+        return any(f"{{{name}}}" in template for _, template in templates(self._spec))
+
+    # While it runs.
+
+    def _follow(
+        self, process: CommandProcess, output: CommandOutput, reader: LineReader, sources: list[Source]
+    ) -> Outcome:
+        try:
+            while (status := process.poll()) is None:
+                self._take_line(output, reader, process, _TICK_S)
+                self._tick(process, sources)
+                if (decided := self._attempt.decided) is not None:
+                    raise TrialStopped(decided)
+                if self._attempt.preempted:
+                    return self._preempt(process, output, reader, sources)
+            self._drain(process, output, reader, sources, keep_partial=status >= 0)
+        except TrialStopped as stopped:
+            self._session.over = stopped.cause
+            output.drop()
+            process.end(self._grace_s())
+            return stopped.cause
+        if self._attempt.preempted and status != 0:
+            return "preempted"
+        if status != 0:
+            raise CommandFailedError(
+                f"the command {describe_status(status)}" + (f": {output.last.last}" if output.last.last else ""),
+                f"the command {describe_status(status)}; its last lines:\n{output.last}\n",
+                retry=True,
+            )
+        return "completed"
+
+    def _preempt(
+        self, process: CommandProcess, output: CommandOutput, reader: LineReader, sources: list[Source]
+    ) -> Outcome:
+        """End the program in time for its last checkpoint to be stored, and report what it still says."""
+        left = self._attempt.time_left_s() or 0.0
+        deadline = time.monotonic() + left * (1.0 - _UPLOAD_SHARE)
+        process.signal(signal.SIGTERM)
+        while process.poll() is None and time.monotonic() < deadline:
+            self._take_line(output, reader, process, _TICK_S)
+        process.end(0.0)
+        self._drain(process, output, reader, sources, keep_partial=False)
+        return "preempted"
+
+    def _drain(
+        self,
+        process: CommandProcess,
+        output: CommandOutput,
+        reader: LineReader,
+        sources: list[Source],
+        *,
+        keep_partial: bool,
+    ) -> None:
+        """Report everything that the program has said, now that it has ended."""
+        process.close()
+        deadline = time.monotonic() + _DRAIN_S
+        while not output.ended and time.monotonic() < deadline:
+            self._take_line(output, reader, process, _TICK_S)
+        output.finish(0.0, keep_partial=keep_partial)
+        while self._take_line(output, reader, process, 0.0):
+            pass
+        self._poll(sources, process, last=True)
+
+    def _grace_s(self) -> float:
+        left = self._attempt.time_left_s()
+        return self._spec.grace_s if left is None else min(self._spec.grace_s, left * (1.0 - _UPLOAD_SHARE))
+
+    def _take_line(
+        self, output: CommandOutput, reader: LineReader, process: CommandProcess, timeout_s: float
+    ) -> bool:
+        line = output.next(timeout_s)
+        if line is None:
+            return False
+        if values := reader.read(line):
+            self._add(values, None, process)
+        return True
+
+    def _tick(self, process: CommandProcess, sources: list[Source]) -> None:
+        while (report := self._reports.next()) is not None:
+            self._add(*report, process)
+        now = time.monotonic()
+        asked = self._commit_now or self._reports.wants_checkpoint.is_set()
+        if now - self._polled_at < _POLL_S and not asked:
+            return
+        self._polled_at = now
+        self._poll(sources, process, last=False)
+        self._commit_now = False
+        self._reports.wants_checkpoint.clear()
+        self._commit(self._folder.at_end() if asked else self._folder.poll(now))
+
+    def _poll(self, sources: list[Source], process: CommandProcess, *, last: bool) -> None:
+        for source in sources:
+            for values, step in source.poll(time.monotonic(), last=last):
+                self._add(values, step, process)
+        while last and (report := self._reports.next()) is not None:
+            self._add(*report, process)
+
+    def _add(self, values: dict[str, Any], step: float | None, process: CommandProcess) -> None:
+        result = self._collector.add(values, step)
+        if result is None:
+            return
+        attempt = self._attempt
+        iteration = result.get("training_iteration", self._session.iteration + 1)
+        waits = bool(attempt.link.horizons) and attempt.at_horizon({**result, "training_iteration": iteration})
+        freezes = waits and self._spec.at_horizon == "freeze"
+        if waits and self._assignment.saves_at_horizon:
+            self._settle()
+        if freezes:
+            process.signal(signal.SIGSTOP)
+        try:
+            self._session.report(dict(result))
+        finally:
+            self._last = sessions.latest_result() or self._last
+            if freezes:
+                process.signal(signal.SIGCONT)
+
+    # Checkpoints.
+
+    def _settle(self) -> None:
+        """Commit what the program has just saved, before others may start from it."""
+        deadline = time.monotonic() + _SETTLE_AT_HORIZON * self._spec.checkpoints.settle_s
+        while self._folder.changed and time.monotonic() < deadline and not self._attempt.preempted:
+            if self._commit(self._folder.poll(time.monotonic())):
+                return
+            time.sleep(_TICK_S)
+
+    def _commit(self, entries: list[str]) -> bool:
+        """Make a checkpoint of entries of the folder; return whether there is one."""
+        if not entries:
+            return False
+        target = self._attempt.begin_checkpoint()
+        if not self._folder.copy(entries, target):
+            return False
+        result = dict(self._last) or {"training_iteration": 0}
+        self._attempt.announce(self._attempt.snapshot(None, result))
+        return True
+
+    def _commit_rest(self) -> None:
+        for _ in range(3):  # the program has ended; only what left its group could still write
+            entries = self._folder.at_end()
+            if not entries or self._commit(entries):
+                return
+        log.warning("the checkpoint folder still changes after the command has ended; its last state is not kept")
+
+    # The end.
+
+    def _check_objective(self, output: CommandOutput, reader: LineReader, sources: list[Source]) -> None:
+        if self._collector.dropped:
+            log.warning("not reported, because trialpod sets them itself or there are too many names: %s",
+                        ", ".join(sorted(self._collector.dropped)[:20]))  # fmt: skip
+        if self._collector.rest and self._collector.found:
+            log.warning(
+                "%s came after the last %s and belong to no result; print them before it, or on the same line",
+                ", ".join(self._collector.rest), self._objective,
+            )  # fmt: skip
+        if self._collector.found or self._resumed:
+            return
+        seen = dict.fromkeys([*reader.seen, *self._collector.rest, *(name for each in sources for name in each.seen)])
+        wanted = self._objective
+        what = missing_metric(wanted, seen) if wanted else "no number with a name was found"
+        raise CommandFailedError(
+            f"the command ended without a result: {what}",
+            f"the command exited with status 0, but {what}.\nLooked for in: {describe_search(self._spec.metrics)}.\n"
+            f"Its last lines:\n{output.last}\n"
+            "Try a sample of the output: trialpod check-metrics --metric NAME < log.txt\n",
+            retry=False,
+        )

@@ -1,0 +1,147 @@
+"""The process of a command: a group of its own, both streams as pipes, and a guard that ends it with its runner.
+
+Invariants:
+
+* The program's descendants that stay in its group end with it; nobody waits for one that keeps a pipe open.
+* When the runner dies, whatever the cause, the guard kills the group: no program outlives its attempt.
+* The guard is gone before the group's number can belong to others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from trialpod.errors import TrainableError, nearest
+
+_GUARD = "import os,sys;sys.stdin.buffer.read(1);os.killpg(int(sys.argv[1]),9)"
+_EXEC_FAILED = {"ENOEXEC": "has no #! line and is no program of this machine", "EACCES": "may not be executed"}
+
+
+class CommandNotFoundError(TrainableError):
+    """The program of a command is not there, or cannot be executed."""
+
+
+class CommandProcess:
+    """A running command.
+
+    Args:
+        arguments: the exact arguments; the first is the program.
+        env: all its variables.
+        cwd: its working directory.
+
+    Raises:
+        CommandNotFoundError: the program cannot be started.
+    """
+
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+        try:
+            self._process = subprocess.Popen(
+                list(arguments),
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )
+        except (OSError, ValueError) as error:
+            raise CommandNotFoundError(_why_not_started(arguments[0], env, cwd, error)) from error
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.streams = (self._process.stdout, self._process.stderr)
+        # A signal to the runner, or its death in any way, closes the pipe.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def poll(self) -> int | None:
+        """Return the exit status, minus the number of the signal that killed it; None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the end, at most so long; return as `poll`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(max(seconds, 0.0))
+        return None
+
+    def end(self, grace_s: float) -> int:
+        """SIGTERM to the group, after the grace period SIGKILL; return the exit status."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        status = self.wait(grace_s)
+        if status is None:
+            self.signal(signal.SIGKILL)
+            status = self._process.wait()
+        return status
+
+    def close(self) -> None:
+        """Kill what is left of the group, and the guard."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self._guard.kill()
+        self._guard.wait()
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+
+
+def describe_status(status: int) -> str:
+    """Return how a command ended, in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    name = signal.Signals(-status).name if -status in signal.valid_signals() else f"signal {-status}"
+    hint = "; most often the machine, or the container, ran out of memory" if -status == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exception) -> str:
+    path = env.get("PATH", os.defpath)
+    if not os.path.isdir(cwd):
+        return f"the working directory {cwd} of the command does not exist"
+    name = error.strerror if isinstance(error, OSError) else str(error)
+    if isinstance(error, FileNotFoundError) and "/" not in program:
+        guess = nearest(program, _programs(path))
+        hint = f"; did you mean {guess!r}?" if guess else ""
+        return f"there is no program {program!r} in PATH ({path}){hint} In a cluster it has to be in the image"
+    if isinstance(error, FileNotFoundError):
+        there = os.path.exists(os.path.join(cwd, program))
+        why = (
+            "names an interpreter that does not exist (its #! line)" if there else f"does not exist, seen from {cwd}"
+        )
+        return f"the program {program} {why}"
+    if isinstance(error, OSError) and error.errno is not None:
+        import errno
+
+        known = _EXEC_FAILED.get(errno.errorcode.get(error.errno, ""))
+        if known:
+            found = shutil.which(program, path=path) or program
+            remedy = "name its interpreter first, such as bash or python"
+            if error.errno == errno.EACCES:
+                remedy = f"chmod +x {found}, or {remedy}"
+            return f"the program {found} {known}: {remedy}"
+    return f"the program {program!r} cannot be started: {name}"
+
+
+def _programs(path: str) -> list[str]:
+    found: set[str] = set()
+    for folder in path.split(os.pathsep)[:20]:
+        with contextlib.suppress(OSError):
+            found.update(os.listdir(folder or "."))
+    return sorted(found)

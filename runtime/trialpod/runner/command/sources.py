@@ -1,0 +1,240 @@
+"""Metrics that a command writes to files, or shows on a page, instead of its output.
+
+Invariants: what was there before the attempt began counts for an earlier one and is not read again; every whole line
+or record after that is read once. Memory is bounded by the largest line or record, not by the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.request import urlopen
+
+from trialpod.protocol.command import MetricsSpec
+from trialpod.tune.command.metrics.event_files import DamagedError, read_scalars
+from trialpod.tune.command.metrics.lines import MAX_LINE_BYTES, decode
+from trialpod.tune.command.metrics.prometheus import MAX_BYTES, samples
+from trialpod.tune.command.metrics.rows import mlflow_point, reader_for
+from trialpod.tune.command.metrics.text import Number
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 4 * 1024 * 1024
+_TAIL_BYTES = 256
+_REMEMBERED_LINES = 1000
+_SCRAPE_TIMEOUT_S = 2.0
+
+Found = tuple[dict[str, Number], int | None]
+"""Values that were found together, and the step that was said with them."""
+
+
+class Source(Protocol):
+    """A place where metrics come from."""
+
+    seen: dict[str, Number]
+
+    def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
+        """Yield what has come since the last call; `last` when the program has ended."""
+        ...
+
+
+class GrowingFile:
+    """New lines of a file that grows, or is written anew with old lines in front.
+
+    Args:
+        path: the file; it need not exist yet.
+        skip: whether what is in it now is passed over.
+    """
+
+    def __init__(self, path: str, *, skip: bool) -> None:
+        self.path = path
+        self._offset = 0
+        self._tail = b""
+        self._recent: deque[bytes] = deque(maxlen=_REMEMBERED_LINES)
+        if skip:
+            for _ in self.lines(last=False):
+                pass
+
+    def lines(self, *, last: bool) -> Iterator[str]:
+        """Yield whole lines that have come; with `last` also one without an end."""
+        try:
+            with open(self.path, "rb") as file:
+                if self._was_rewritten(file.fileno()):
+                    yield from self._merge(file.read(_READ_BYTES))
+                file.seek(self._offset)
+                while data := file.read(_READ_BYTES):
+                    end = data.rfind(b"\n") + 1
+                    if not end and (last or len(data) > MAX_LINE_BYTES):
+                        end = len(data)
+                    if not end:
+                        return
+                    yield from self._take(data[:end].splitlines())
+                    self._advance(data[:end])
+                    file.seek(self._offset)
+        except (FileNotFoundError, NotADirectoryError, PermissionError, IsADirectoryError):
+            return
+
+    def _was_rewritten(self, descriptor: int) -> bool:
+        if not self._offset:
+            return False
+        at = self._offset - len(self._tail)
+        return os.fstat(descriptor).st_size < self._offset or os.pread(descriptor, len(self._tail), at) != self._tail
+
+    def _merge(self, data: bytes) -> Iterator[str]:
+        """Take the lines of a rewritten file that come after those that were read before."""
+        data = data[: data.rfind(b"\n") + 1]
+        lines, recent = data.splitlines(), list(self._recent)
+        common = next(
+            (size for size in range(min(len(lines), len(recent)), 0, -1) if recent[-size:] == lines[:size]), 0
+        )
+        yield from self._take(lines[common:])
+        self._offset, self._tail = 0, b""
+        self._advance(data)
+
+    def _take(self, lines: list[bytes]) -> Iterator[str]:
+        for line in lines:
+            self._recent.append(line[:_TAIL_BYTES])
+            if text := decode(line[:MAX_LINE_BYTES]):
+                yield text
+
+    def _advance(self, data: bytes) -> None:
+        self._offset += len(data)
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+
+class FileSource:
+    """A file of JSON lines, CSV, or lines as on an output."""
+
+    def __init__(self, path: str, spec: MetricsSpec, wanted: tuple[str, ...]) -> None:
+        self._reader = reader_for(path, spec, wanted)
+        self._file = GrowingFile(path, skip=False)
+        for line in self._file.lines(last=False):
+            self._reader.read(line)  # for the header of a CSV file
+        self.seen = self._reader.seen
+
+    def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
+        """Yield the metrics of new lines."""
+        for line in self._file.lines(last=last):
+            if values := self._reader.read(line):
+                yield values, None
+
+
+class _Points:
+    """Metrics that each come with a step: a group for each step."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Number] = {}
+
+    def group(self, points: list[tuple[int, str, Number]]) -> Iterator[Found]:
+        by_step: dict[int, dict[str, Number]] = {}
+        for step, name, value in points:
+            by_step.setdefault(step, {})[name] = value
+            self.seen[name] = value
+        for step in sorted(by_step):
+            yield by_step[step], step
+
+
+class TensorBoardSource:
+    """Event files below a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._points = _Points()
+        self.seen = self._points.seen
+        self._offsets: dict[Path, int] = {path: path.stat().st_size for path in self._files()}
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.rglob("*tfevents*"))
+
+    def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
+        """Yield the scalars of new records, by step."""
+        found: list[tuple[int, str, Number]] = []
+        for path in self._files():
+            offset = self._offsets.get(path, 0)
+            if offset < 0:
+                continue
+            try:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    scalars, size = read_scalars(file.read())
+            except DamagedError as error:
+                log.warning("%s is no event file that can be read, and is left out: %s", path, error)
+                self._offsets[path] = -1
+                continue
+            except OSError:
+                continue
+            self._offsets[path] = offset + size
+            found += [(scalar.step, scalar.tag, scalar.value) for scalar in scalars]
+        yield from self._points.group(found)
+
+
+class MlflowSource:
+    """The metric files of an MLflow file store."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._points = _Points()
+        self.seen = self._points.seen
+        self._files: dict[Path, GrowingFile] = {}
+        self._find(skip=True)
+
+    def _find(self, *, skip: bool) -> None:
+        for folder in self._folder.rglob("metrics"):
+            for path in folder.rglob("*") if folder.is_dir() else ():
+                if path.is_file() and path not in self._files:
+                    self._files[path] = GrowingFile(str(path), skip=skip)
+
+    def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
+        """Yield new points, by step."""
+        self._find(skip=False)
+        found: list[tuple[int, str, Number]] = []
+        for path, file in self._files.items():
+            name = path.as_posix().rpartition("/metrics/")[2]
+            points = filter(None, map(mlflow_point, file.lines(last=last)))
+            found += [(step, name, value) for step, value in points]
+        yield from self._points.group(found)
+
+
+class PrometheusSource:
+    """A page in Prometheus' text format; a scrape counts when something in it is new."""
+
+    def __init__(self, url: str, interval_s: float) -> None:
+        self._url = url
+        self._interval_s = interval_s
+        self._due = 0.0
+        self._before: dict[str, Number] = {}
+        self.seen: dict[str, Number] = {}
+
+    def poll(self, now: float, *, last: bool = False) -> Iterator[Found]:
+        """Yield the samples of one scrape, if it is time for one."""
+        if last or now < self._due:
+            return
+        self._due = now + self._interval_s
+        try:
+            with urlopen(self._url, timeout=_SCRAPE_TIMEOUT_S) as answer:
+                text = answer.read(MAX_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            return  # it is not up yet, or no more
+        found = samples(text)
+        if found and found != self._before:
+            self._before = found
+            self.seen.update(found)
+            yield found, None
+
+
+def open_sources(spec: MetricsSpec, wanted: tuple[str, ...]) -> list[Source]:
+    """Return the sources beside the output; the paths of `spec` are no templates any more."""
+    found: list[Source] = []
+    if spec.file:
+        found.append(FileSource(spec.file, spec, wanted))
+    if spec.tensorboard:
+        found.append(TensorBoardSource(spec.tensorboard))
+    if spec.mlflow:
+        found.append(MlflowSource(spec.mlflow))
+    if spec.prometheus:
+        found.append(PrometheusSource(spec.prometheus, spec.interval_s))
+    return found

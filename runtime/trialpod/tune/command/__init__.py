@@ -1,0 +1,1 @@
+"""A command as a Trainable: its templates, its parameters and its metrics."""

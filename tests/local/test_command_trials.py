@@ -1,0 +1,163 @@
+"""Commands as trials: real programs, the real `trialpod run`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_shell import Shell, read_json_lines
+
+pytestmark = pytest.mark.local
+
+TRAIN = """
+lr=$1; steps=$2
+i=0
+[ -f "$TRIALPOD_CHECKPOINT_DIR/step" ] && i=$(cat "$TRIALPOD_CHECKPOINT_DIR/step")
+echo "start at $i, resumed=$TRIALPOD_RESUMED, $*"
+while [ $i -lt $steps ]; do
+    i=$((i + 1))
+    echo "step $i: accuracy: 0.$i"
+    echo "loss=$lr"
+    echo $i > "$TRIALPOD_CHECKPOINT_DIR/step.tmp"
+    mv "$TRIALPOD_CHECKPOINT_DIR/step.tmp" "$TRIALPOD_CHECKPOINT_DIR/step"
+    if [ -n "$GATE" ] && [ $i -eq 2 ] && [ $TRIALPOD_RESUMED = 0 ]; then
+        trialpod-report --checkpoint
+        cat "$GATE"
+    fi
+done
+"""
+
+
+def prepared(shell: Shell, *command: str, source: str = TRAIN, **fields: Any) -> Shell:
+    shell.write("train.sh", source)
+    own = ("env", "resumeArgs", "parametersFile", "metrics", "checkpoints", "gracePeriod", "atHorizon")
+    trainable = {name: fields.pop(name) for name in own if name in fields}
+    given = {"metric": "loss", "mode": "min", "searchSpace": {"lr": {"grid_search": [0.25, 0.5]}}, **fields}
+    shell.manifest(trainable={"command": list(command or ("sh", "train.sh", "{lr}", "3")), **trainable}, **given)
+    return shell
+
+
+def results_of(folder: Path) -> list[dict[str, Any]]:
+    return [row for file in sorted(folder.glob("trialpod-results/exp/*/result.json")) for row in read_json_lines(file)]
+
+
+class TestRun:
+    def test_parameters_metrics_and_the_last_checkpoint(self, shell: Shell) -> None:
+        prepared(
+            shell, "sh", "-c", '. ./train.sh "$LR" 3; cat params.yaml; echo "[$0]"', "a b;$(x)'{lr}'",
+            env={"LR": "{lr}"}, parametersFile="{trial_dir}/params.yaml",
+        )  # fmt: skip
+        shell.write("train.sh", TRAIN.replace("lr=$1; steps=$2", "lr=$LR; steps=3"))
+        done = shell.run("run", "experiment.yaml")
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = results_of(shell.folder)
+        assert [(row["loss"], row["accuracy"], row["training_iteration"]) for row in rows] == [
+            (lr, round(0.1 * step, 1), step) for lr in (0.25, 0.5) for step in (1, 2, 3)
+        ]
+        (kept,) = shell.folder.glob("trialpod-results/exp/*lr=0.2500*/checkpoint_*/step")
+        assert kept.read_text() == "3\n"
+        (log,) = shell.folder.glob("trialpod-results/exp/*lr=0.2500*/log.txt")
+        assert "[a b;$(x)'0.25']" in log.read_text()
+        shell.assert_whole()
+
+    def test_failures_say_what_was_there(self, shell: Shell) -> None:
+        scripts = {"fail": "echo loss=1; echo broken pipe; exit 3", "silent": "echo los=1; echo bye"}
+        shell.write("train.sh", 'case $1 in fail) %(fail)s;; silent) %(silent)s;; esac' % scripts)
+        shell.manifest(
+            trainable={"command": ["sh", "train.sh", "{kind}"]},
+            searchSpace={"kind": {"grid_search": ["fail", "silent"]}},
+            metric="loss",
+            mode="min",
+        )
+        done = shell.run("run", "experiment.yaml")
+        assert done.returncode == 1
+        assert "the command exited with status 3: broken pipe" in done.stdout
+        assert "the command ended without a result: 'loss' was not found; did you mean 'los'?" in done.stdout
+        (log,) = shell.folder.glob("trialpod-results/exp/*kind=silent*/log.txt")
+        assert "Looked for in: lines of the output with name=value, name: value or a JSON object" in log.read_text()
+
+    def test_mistakes_are_named_before_the_first_trial(self, shell: Shell) -> None:
+        prepared(shell, "sh", "train.sh", "{l}")
+        done = shell.run("run", "experiment.yaml")
+        assert done.returncode == 2
+        assert "spec.trainable.command[2]: {l} is no parameter of the search space" in done.stderr
+        shell.manifest(trainable={"entrypoint": "a:b", "env": {"A": "1"}})
+        assert "spec.trainable.env: goes only with command" in shell.run("validate", "experiment.yaml").stderr
+
+
+class TestEnding:
+    def test_a_stop_rule_ends_the_program_with_sigterm(self, shell: Shell) -> None:
+        source = """
+        trap 'echo ended > "$TRIALPOD_TRIAL_DIR/ended"; exit 7' TERM
+        while :; do echo loss=1; sleep 0.05; done
+        """
+        prepared(shell, source=source, stop={"training_iteration": 4}, searchSpace={"lr": 1})
+        done = shell.run("run", "experiment.yaml")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(results_of(shell.folder)) == 4
+        assert list(shell.folder.glob("trialpod-results/exp/*/ended"))
+
+    @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT])
+    def test_it_resumes_from_what_the_program_kept(self, shell: Shell, sig: signal.Signals) -> None:
+        gate = shell.folder / "gate"
+        import os
+
+        os.mkfifo(gate)
+        prepared(shell, searchSpace={"lr": 0.5}, env={"GATE": str(gate)}, resumeArgs=["--again"])
+        running = shell.start("run", "experiment.yaml", "--json")
+        running.wait_event("checkpoint")
+        running.signal(sig)
+        running.wait()
+        done = shell.run("run", "experiment.yaml")
+        assert done.returncode == 0, done.stdout + done.stderr
+        (log,) = shell.folder.glob("trialpod-results/exp/*/log.txt")
+        assert "start at 2, resumed=1, 0.5 3 --again" in log.read_text()
+        assert [row["training_iteration"] for row in results_of(shell.folder)] == [1, 2, 3]
+        assert shell.processes() == {}
+        shell.assert_whole()
+
+    def test_asha_stops_programs_at_their_rungs(self, shell: Shell) -> None:
+        prepared(
+            shell,
+            "sh", "train.sh", "{lr}", "9",
+            searchSpace={"lr": {"grid_search": [1, 2, 3, 4]}},
+            maxConcurrentTrials=1,
+            atHorizon="freeze",
+            scheduler={"name": "asha", "parameters": {"max_t": 9, "grace_period": 1, "reduction_factor": 3}},
+        )  # fmt: skip
+        done = shell.run("run", "experiment.yaml", timeout_s=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        counts: dict[float, int] = {}
+        for row in results_of(shell.folder):
+            counts[row["loss"]] = counts.get(row["loss"], 0) + 1
+        assert counts[1] == 9
+        assert counts[4] == 1
+
+
+def test_command_of_a_script(shell: Shell) -> None:
+    shell.write("train.sh", TRAIN)
+    shell.write(
+        "tune_it.py",
+        """
+        from trialpod import tune
+
+        command = tune.Command(["sh", "train.sh", "{lr}", "2"], metrics={"names": ["loss"]})
+        tuner = tune.Tuner(
+            command,
+            param_space={"lr": tune.grid_search([0.5, 0.25])},
+            tune_config=tune.TuneConfig(metric="loss", mode="min"),
+            run_config=tune.RunConfig(name="exp", storage_path="trialpod-results", verbose=0),
+        )
+        print("best", tuner.fit().get_best_result().metrics["loss"])
+        try:
+            tune.Tuner(command, param_space={"rate": 1})
+        except ValueError as error:
+            print(error)
+        """,
+    )
+    done = shell.python("tune_it.py")
+    assert "best 0.25" in done.stdout, done.stdout + done.stderr
+    assert "{lr} is no parameter of the search space" in done.stdout
+    assert all("accuracy" not in row for row in results_of(shell.folder))

@@ -1,0 +1,323 @@
+"""A command's process, output, files and folder, with real processes and a real HTTP server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from trialpod.cli.report import main as report
+from trialpod.protocol.command import CheckpointFolderSpec, MetricsSpec
+from trialpod.runner.command.checkpoint_folder import MAX_WAIT, CheckpointFolder
+from trialpod.runner.command.output import CommandOutput
+from trialpod.runner.command.process import CommandNotFoundError, CommandProcess, describe_status
+from trialpod.runner.command.report_server import ReportServer
+from trialpod.runner.command.sources import (
+    GrowingFile,
+    MlflowSource,
+    PrometheusSource,
+    TensorBoardSource,
+    open_sources,
+)
+from trialpod.tune.command.metrics.reader import LineReader
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def started(*arguments: str, cwd: Path) -> CommandProcess:
+    return CommandProcess(arguments, ENV, str(cwd))
+
+
+def lines_of(*arguments: str, cwd: Path, keep_partial: bool = True) -> list[str]:
+    process = started(*arguments, cwd=cwd)
+    output = CommandOutput(process.streams, LineReader(MetricsSpec()))
+    found = []
+    try:
+        while not output.ended:
+            if (line := output.next(0.01)) is not None:
+                found.append(line)
+        output.finish(1.0, keep_partial=keep_partial)
+        while (line := output.next(0)) is not None:
+            found.append(line)
+    finally:
+        process.close()
+    return found
+
+
+class TestProcess:
+    def test_exit_status_and_signal(self, tmp_path):
+        process = started("sh", "-c", "exit 3", cwd=tmp_path)
+        assert process.wait(20) == 3
+        process.close()
+        process = started("sh", "-c", "kill -SEGV $$", cwd=tmp_path)
+        assert process.wait(20) == -signal.SIGSEGV
+        process.close()
+        assert describe_status(-11) == "was killed by SIGSEGV"
+        assert describe_status(3) == "exited with status 3"
+
+    def test_end_signals_the_whole_group(self, tmp_path):
+        script = (
+            'trap "echo done >ended; exit 0" TERM; '
+            '(trap "echo done >inner; exit 0" TERM; while :; do sleep 0.02; done) & echo >ready; wait; wait'
+        )
+        process = started("sh", "-c", script, cwd=tmp_path)
+        wait_for(lambda: (tmp_path / "ready").exists())
+        process.end(20)
+        wait_for(lambda: (tmp_path / "inner").exists())
+        process.close()
+
+    def test_end_kills_what_ignores_sigterm(self, tmp_path):
+        process = started("sh", "-c", 'trap "" TERM; echo >ready; while :; do sleep 0.02; done', cwd=tmp_path)
+        wait_for(lambda: (tmp_path / "ready").exists())
+        assert process.end(0.1) == -signal.SIGKILL
+        process.close()
+
+    def test_the_program_dies_with_its_runner(self, tmp_path):
+        code = (
+            "import os,signal,sys\nfrom trialpod.runner.command.process import CommandProcess\n"
+            "process = CommandProcess(['sh', '-c', 'sleep 1000 & sleep 1000'], dict(os.environ), '.')\n"
+            "print(process.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+        group = int(done.stdout)
+
+        def gone() -> bool:
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return True
+            return all_zombies(group)
+
+        wait_for(gone)
+
+    @pytest.mark.parametrize(
+        ("program", "message"),
+        [
+            ("pyhton3", "there is no program 'pyhton3' in PATH .* did you mean 'python3'"),
+            ("./nothing", "the program ./nothing does not exist, seen from"),
+            ("./locked", "may not be executed: chmod"),
+            ("./headless", "has no #! line"),
+            ("./lost", "names an interpreter that does not exist"),
+        ],
+    )
+    def test_a_program_that_cannot_start(self, tmp_path, program, message):
+        (tmp_path / "locked").write_text("#!/bin/sh\n")
+        (tmp_path / "headless").write_text("echo\n")
+        (tmp_path / "lost").write_text("#!/nowhere/sh\n")
+        for name in ("headless", "lost"):
+            (tmp_path / name).chmod(0o755)
+        with pytest.raises(CommandNotFoundError, match=message):
+            started(program, cwd=tmp_path)
+
+    def test_a_missing_working_directory(self, tmp_path):
+        with pytest.raises(CommandNotFoundError, match="working directory .* does not exist"):
+            started("true", cwd=tmp_path / "none")
+
+
+def all_zombies(group: int) -> bool:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group and fields[0] != "Z":
+                return False
+    return True
+
+
+def wait_for(condition, timeout_s: float = 60.0) -> None:
+    import threading
+    import time
+
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+class TestOutput:
+    def test_both_streams_and_a_last_line_without_end(self, tmp_path, capfd):
+        script = "echo a=1; echo b=2 >&2; echo nothing; printf c=3"
+        assert sorted(lines_of("sh", "-c", script, cwd=tmp_path)) == ["a=1", "b=2", "c=3"]
+        shown = capfd.readouterr()
+        assert shown.out == "a=1\nnothing\nc=3"
+        assert shown.err == "b=2\n"
+
+    def test_half_a_line_of_a_killed_program_does_not_count(self, tmp_path):
+        assert lines_of("sh", "-c", "echo a=1; printf b=0.3", cwd=tmp_path, keep_partial=False) == ["a=1"]
+
+    def test_more_lines_than_the_queue_holds(self, tmp_path):
+        script = "i=0; while [ $i -lt 9000 ]; do echo i=$i; i=$((i+1)); done"
+        assert lines_of("sh", "-c", script, cwd=tmp_path) == [f"i={i}" for i in range(9000)]
+
+
+class TestReports:
+    def test_every_form(self, monkeypatch, capsys):
+        server = ReportServer()
+        try:
+            monkeypatch.setenv("TRIALPOD_REPORT_URL", server.url)
+            assert report(["loss=0.3", "acc=1e-1", "step=4"]) == 0
+            assert server.next() == ({"loss": 0.3, "acc": 0.1}, 4)
+            urllib.request.urlopen(server.url, data=b'{"loss": 0.5, "val": {"acc": 1}}').close()
+            assert server.next() == ({"loss": 0.5, "val/acc": 1}, None)
+            assert report(["--checkpoint"]) == 0
+            assert server.wants_checkpoint.is_set()
+            assert report(["loss"]) == 2
+            assert "'loss' is no metric; write name=number" in capsys.readouterr().err
+            assert report(["step=4"]) == 2
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(server.url[:-1], data=b"loss=1")
+            assert server.next() is None
+        finally:
+            server.close()
+        assert report(["loss=1"]) == 1
+
+    def test_outside_a_trial_it_only_prints(self, monkeypatch, capsys):
+        monkeypatch.delenv("TRIALPOD_REPORT_URL", raising=False)
+        assert report(["loss=0.3", "step=4"]) == 0
+        assert capsys.readouterr().out == "loss=0.3 step=4\n"
+        assert report([]) == 2
+        assert report(["--help"]) == 0
+
+
+class TestFiles:
+    def test_whole_lines_once(self, tmp_path):
+        path = tmp_path / "log"
+        path.write_text("a=0\n")
+        file = GrowingFile(str(path), skip=True)
+        with path.open("a") as out:
+            for text, expected in [("a=1\na", ["a=1"]), ("=2\n", ["a=2"]), ("", []), ("a=3", [])]:
+                out.write(text)
+                out.flush()
+                assert list(file.lines(last=False)) == expected
+        assert list(file.lines(last=True)) == ["a=3"]
+
+    def test_a_file_that_is_written_anew_with_old_lines_in_front(self, tmp_path):
+        path = tmp_path / "hypertune.jsonl"
+        (source,) = open_sources(MetricsSpec(file=str(path)), ())
+        lines: list[str] = []
+        found = []
+        for step in range(12):
+            lines = [*lines, json.dumps({"loss": "0.5", "global_step": step})][-5:]
+            path.write_text("".join(f"{line}\n" for line in lines))
+            found += [values["global_step"] for values, _ in source.poll(0.0)]
+        assert found == list(range(12))
+
+    def test_csv_header_of_an_earlier_attempt(self, tmp_path):
+        path = tmp_path / "m.csv"
+        path.write_text("epoch,loss\n1,0.5\n")
+        (source,) = open_sources(MetricsSpec(file=str(path)), ())
+        with path.open("a") as out:
+            out.write("2,0.25\n")
+        assert list(source.poll(0.0)) == [({"epoch": 2, "loss": 0.25}, None)]
+
+    def test_mlflow_store(self, tmp_path):
+        source = MlflowSource(str(tmp_path))
+        folder = tmp_path / "0" / "run" / "metrics" / "val"
+        folder.mkdir(parents=True)
+        (folder / "loss").write_text("1 0.5 1\n2 0.25 2\n")
+        (folder.parent / "acc").write_text("1 0.9 1\n")
+        assert list(source.poll(0.0)) == [({"val/loss": 0.5, "acc": 0.9}, 1), ({"val/loss": 0.25}, 2)]
+        assert list(source.poll(0.0)) == []
+
+    def test_a_damaged_event_file_is_left_out(self, tmp_path, caplog):
+        source = TensorBoardSource(str(tmp_path))
+        (tmp_path / "events.out.tfevents.1").write_bytes(b"\xff" * 64)
+        assert list(source.poll(0.0)) == []
+        assert "no event file that can be read" in caplog.text
+
+    def test_a_page_that_is_not_there(self):
+        source = PrometheusSource("http://127.0.0.1:1/metrics", 5)
+        assert list(source.poll(0.0)) == []
+
+
+class TestCheckpointFolder:
+    def folder(self, tmp_path: Path, **spec) -> CheckpointFolder:
+        made = CheckpointFolder(tmp_path / "checkpoint", CheckpointFolderSpec(**spec))
+        made.restore(None)
+        return made
+
+    def test_it_counts_once_nothing_changes(self, tmp_path):
+        folder = self.folder(tmp_path)
+        assert folder.poll(0.0) == []
+        (folder.path / "model").write_text("1")
+        assert [folder.poll(at) for at in (1.0, 2.9)] == [[], []]
+        (folder.path / "model").write_text("22")
+        assert [folder.poll(at) for at in (3.0, 4.9)] == [[], []]
+        assert folder.poll(5.0) == ["model"]
+        target = tmp_path / "target"
+        target.mkdir()
+        assert folder.copy(["model"], target)
+        assert (target / "model").read_text() == "22"
+        assert folder.poll(9.0) == []
+        assert not folder.changed
+        assert folder.at_end() == []
+
+    def test_unfinished_names_never_count(self, tmp_path):
+        folder = self.folder(tmp_path)
+        for name in (".hidden", "a.tmp", "b.part"):
+            (folder.path / name).write_text("x")
+        assert folder.poll(0.0) == []
+        assert folder.at_end() == []
+
+    def test_an_entry_that_never_rests_holds_the_others_up_for_a_while(self, tmp_path):
+        folder = self.folder(tmp_path, settle_s=1.0)
+        (folder.path / "model").write_text("1")
+        found = []
+        for at in range(MAX_WAIT + 1):
+            (folder.path / "log").write_text("x" * (at + 1))
+            found.append(folder.poll(float(at)))
+        assert found == [[]] * MAX_WAIT + [["model"]]
+
+    def test_a_ready_file_says_when(self, tmp_path):
+        folder = self.folder(tmp_path, ready_file="done")
+        (folder.path / "model").write_text("1")
+        assert folder.poll(100.0) == []
+        (folder.path / "done").write_text("")
+        assert folder.poll(100.0) == ["done", "model"]
+        target = tmp_path / "target"
+        target.mkdir()
+        assert folder.copy(["done", "model"], target)
+        (folder.path / "model").write_text("2")
+        assert folder.poll(200.0) == []
+        (folder.path / "done").write_text("2")
+        assert folder.poll(200.0) == ["done", "model"]
+
+    def test_a_change_during_the_copy_is_noticed(self, tmp_path, monkeypatch):
+        from trialpod.runner.command import checkpoint_folder
+
+        folder = self.folder(tmp_path)
+        (folder.path / "sub").mkdir()
+        (folder.path / "sub" / "a").write_text("1")
+        target = tmp_path / "target"
+        target.mkdir()
+        real = checkpoint_folder.copy_file
+
+        def racing(source: str, place: str) -> None:
+            real(source, place)
+            (folder.path / "sub" / "b").write_text("2")
+
+        monkeypatch.setattr(checkpoint_folder, "copy_file", racing)
+        assert not folder.copy(["sub"], target)
+        assert list(target.iterdir()) == []
+        monkeypatch.undo()
+        assert folder.copy(["sub"], target)
+        assert sorted(path.name for path in (target / "sub").iterdir()) == ["a", "b"]
+
+    def test_restore_leaves_nothing_else(self, tmp_path):
+        source = tmp_path / "source"
+        (source / "sub").mkdir(parents=True)
+        (source / "sub" / "a").write_text("1")
+        folder = self.folder(tmp_path)
+        (folder.path / "old").write_text("x")
+        folder.restore(source)
+        assert [path.name for path in folder.path.iterdir()] == ["sub"]
+        assert not folder.changed
