@@ -124,6 +124,21 @@ ORIG_WORKING_DIR = _variable(
     "TRIALPOD_ORIG_WORKING_DIR", TRIALS, "The folder in which the experiment was started; a trial runs in its own"
 )
 RANK = _variable("TRIALPOD_RANK", TRIALS, "Rank of this process in a trial of several processes", "`0`")
+TRIAL_ID = _variable("TRIALPOD_TRIAL_ID", TRIALS, "Id of the trial that a command runs")
+TRIAL_NAME = _variable("TRIALPOD_TRIAL_NAME", TRIALS, "Name of the trial that a command runs")
+TRIAL_DIR = _variable("TRIALPOD_TRIAL_DIR", TRIALS, "Folder of the trial that a command runs")
+CHECKPOINT_DIR = _variable(
+    "TRIALPOD_CHECKPOINT_DIR",
+    TRIALS,
+    "Folder in which a command keeps its checkpoint; it has the last one when the command starts again",
+)
+RESUMED = _variable("TRIALPOD_RESUMED", TRIALS, "`1`: the command starts from a checkpoint, else `0`")
+RUNNER_PID = _variable(
+    "TRIALPOD_RUNNER_PID", TRIALS, "Process to which a command may send SIGUSR1: its checkpoint is whole now"
+)
+REPORT_URL = _variable(
+    "TRIALPOD_REPORT_URL", TRIALS, "Where a command reports metrics by HTTP, as `trialpod-report` does"
+)
 NODE_IP = _variable("TRIALPOD_NODE_IP", TRIALS, "Address of the pod's node", "`127.0.0.1` on one machine")
 
 ADDRESS = _variable("TRIALPOD_ADDRESS", PODS, "Address of the operator's report service")

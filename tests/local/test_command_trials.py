@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ def prepared(shell: Shell, *command: str, source: str = TRAIN, **fields: Any) ->
 
 
 def results_of(folder: Path) -> list[dict[str, Any]]:
-    return [row for file in sorted(folder.glob("trialpod-results/exp/*/result.json")) for row in read_json_lines(file)]
+    return [
+        row for file in sorted(folder.glob("trialpod-results/exp/*/result.json")) for row in read_json_lines(file)
+    ]
 
 
 class TestRun:
@@ -64,7 +67,7 @@ class TestRun:
 
     def test_failures_say_what_was_there(self, shell: Shell) -> None:
         scripts = {"fail": "echo loss=1; echo broken pipe; exit 3", "silent": "echo los=1; echo bye"}
-        shell.write("train.sh", 'case $1 in fail) %(fail)s;; silent) %(silent)s;; esac' % scripts)
+        shell.write("train.sh", f"case $1 in fail) {scripts['fail']};; silent) {scripts['silent']};; esac")
         shell.manifest(
             trainable={"command": ["sh", "train.sh", "{kind}"]},
             searchSpace={"kind": {"grid_search": ["fail", "silent"]}},
@@ -102,8 +105,6 @@ class TestEnding:
     @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT])
     def test_it_resumes_from_what_the_program_kept(self, shell: Shell, sig: signal.Signals) -> None:
         gate = shell.folder / "gate"
-        import os
-
         os.mkfifo(gate)
         prepared(shell, searchSpace={"lr": 0.5}, env={"GATE": str(gate)}, resumeArgs=["--again"])
         running = shell.start("run", "experiment.yaml", "--json")

@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-VARIABLE = "TRIALPOD_REPORT_URL"
+from trialpod.variables import REPORT_URL
+
 USAGE = """usage: trialpod-report NAME=NUMBER ... [step=N]
        trialpod-report --checkpoint
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
-    url = os.environ.get(VARIABLE, "")
+    url = os.environ.get(REPORT_URL, "")
     if not url:
         print(" ".join(words))
         return 0

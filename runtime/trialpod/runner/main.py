@@ -270,7 +270,7 @@ class _Process:
     def _run_command(self, spec: CommandSpec, attempt: Attempt, config: dict[str, Any], folder: str) -> AttemptEnd:
         from trialpod.runner.command.command_runner import CommandFailedError, run_command
 
-        base = folder or os.environ.get(ORIGINAL_DIR, os.getcwd())
+        base = folder or os.environ.get(variables.ORIG_WORKING_DIR, os.getcwd())
         try:
             return self._end(run_command(spec, attempt, config, base), attempt.assignment)
         except CommandFailedError as error:

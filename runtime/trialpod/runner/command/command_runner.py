@@ -22,13 +22,14 @@ from typing import Any
 
 import msgspec
 
+from trialpod import variables
 from trialpod.errors import TrainableError
 from trialpod.protocol.command import CommandSpec
 from trialpod.runner.attempt import Attempt
 from trialpod.runner.command.checkpoint_folder import CheckpointFolder
 from trialpod.runner.command.output import CommandOutput
 from trialpod.runner.command.process import CommandProcess, describe_status
-from trialpod.runner.command.report_server import URL_VARIABLE, ReportServer
+from trialpod.runner.command.report_server import ReportServer
 from trialpod.runner.command.sources import Source, open_sources
 from trialpod.tune import session as sessions
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
@@ -178,13 +179,13 @@ class _CommandRun:
         spec = self._spec
         environment = {
             **os.environ,
-            "TRIALPOD_TRIAL_ID": self._assignment.trial_id,
-            "TRIALPOD_TRIAL_NAME": self._assignment.trial_name,
-            "TRIALPOD_TRIAL_DIR": self._trial_dir,
-            "TRIALPOD_CHECKPOINT_DIR": str(self._folder.path),
-            "TRIALPOD_RESUMED": "1" if self._resumed else "0",
-            "TRIALPOD_RUNNER_PID": str(os.getpid()),
-            URL_VARIABLE: self._reports.url,
+            variables.TRIAL_ID: self._assignment.trial_id,
+            variables.TRIAL_NAME: self._assignment.trial_name,
+            variables.TRIAL_DIR: self._trial_dir,
+            variables.CHECKPOINT_DIR: str(self._folder.path),
+            variables.RESUMED: "1" if self._resumed else "0",
+            variables.RUNNER_PID: str(os.getpid()),
+            variables.REPORT_URL: self._reports.url,
         }
         # Where trialpod-report is.
         environment["PATH"] = os.pathsep.join(

@@ -15,11 +15,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from trialpod.tune.command.metrics.text import Number, json_numbers, pairs
+from trialpod.variables import REPORT_URL
 
 if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
-URL_VARIABLE = "TRIALPOD_REPORT_URL"
 STEP = "step"
 MAX_BODY_BYTES = 1024 * 1024
 _QUEUED = 1024
@@ -98,7 +98,7 @@ class ReportServer:
             if request.path == f"{self._path}/checkpoint":
                 self.wants_checkpoint.set()
             elif request.path != self._path:
-                status, text = 404, f"call the URL of {URL_VARIABLE} as it is, or with /checkpoint behind it"
+                status, text = 404, f"call the URL of {REPORT_URL} as it is, or with /checkpoint behind it"
             else:
                 status, text = self._take(body)
         data = f"{text}\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,15 @@ def started(*arguments: str, cwd: Path) -> CommandProcess:
     return CommandProcess(arguments, ENV, str(cwd))
 
 
+@contextlib.contextmanager
+def unread(*arguments: str, cwd: Path) -> Iterator[CommandProcess]:
+    process = started(*arguments, cwd=cwd)
+    yield process
+    process.close()
+    for stream in process.streams:
+        stream.close()
+
+
 def lines_of(*arguments: str, cwd: Path, keep_partial: bool = True) -> list[str]:
     process = started(*arguments, cwd=cwd)
     output = CommandOutput(process.streams, LineReader(MetricsSpec()))
@@ -53,12 +64,10 @@ def lines_of(*arguments: str, cwd: Path, keep_partial: bool = True) -> list[str]
 
 class TestProcess:
     def test_exit_status_and_signal(self, tmp_path):
-        process = started("sh", "-c", "exit 3", cwd=tmp_path)
-        assert process.wait(20) == 3
-        process.close()
-        process = started("sh", "-c", "kill -SEGV $$", cwd=tmp_path)
-        assert process.wait(20) == -signal.SIGSEGV
-        process.close()
+        with unread("sh", "-c", "exit 3", cwd=tmp_path) as process:
+            assert process.wait(60) == 3
+        with unread("sh", "-c", "kill -SEGV $$", cwd=tmp_path) as process:
+            assert process.wait(60) == -signal.SIGSEGV
         assert describe_status(-11) == "was killed by SIGSEGV"
         assert describe_status(3) == "exited with status 3"
 
@@ -67,17 +76,15 @@ class TestProcess:
             'trap "echo done >ended; exit 0" TERM; '
             '(trap "echo done >inner; exit 0" TERM; while :; do sleep 0.02; done) & echo >ready; wait; wait'
         )
-        process = started("sh", "-c", script, cwd=tmp_path)
-        wait_for(lambda: (tmp_path / "ready").exists())
-        process.end(20)
-        wait_for(lambda: (tmp_path / "inner").exists())
-        process.close()
+        with unread("sh", "-c", script, cwd=tmp_path) as process:
+            wait_for(lambda: (tmp_path / "ready").exists())
+            process.end(60)
+            wait_for(lambda: (tmp_path / "inner").exists())
 
     def test_end_kills_what_ignores_sigterm(self, tmp_path):
-        process = started("sh", "-c", 'trap "" TERM; echo >ready; while :; do sleep 0.02; done', cwd=tmp_path)
-        wait_for(lambda: (tmp_path / "ready").exists())
-        assert process.end(0.1) == -signal.SIGKILL
-        process.close()
+        with unread("sh", "-c", 'trap "" TERM; echo >ready; while :; do sleep 0.02; done', cwd=tmp_path) as process:
+            wait_for(lambda: (tmp_path / "ready").exists())
+            assert process.end(0.1) == -signal.SIGKILL
 
     def test_the_program_dies_with_its_runner(self, tmp_path):
         code = (
@@ -117,7 +124,7 @@ class TestProcess:
             started(program, cwd=tmp_path)
 
     def test_a_missing_working_directory(self, tmp_path):
-        with pytest.raises(CommandNotFoundError, match="working directory .* does not exist"):
+        with pytest.raises(CommandNotFoundError, match=r"working directory .* does not exist"):
             started("true", cwd=tmp_path / "none")
 
 

@@ -122,7 +122,9 @@ class TestProblems:
 
     def test_unknown_placeholder(self):
         (found,) = refused("python", "--lr={l}", "{lr}", parameters=["lr"])
-        assert found.startswith("command[1]: {l} is no parameter of the search space; did you mean {lr}?")
+        assert found.startswith(
+            "command[1]: {l} is no parameter of the search space, which has lr; did you mean {lr}?"
+        )
 
     def test_unused_parameter(self):
         (found,) = refused("python", "{lr}", parameters=["lr", "units"])
