@@ -33,7 +33,7 @@ done
 
 def prepared(shell: Shell, *command: str, source: str = TRAIN, **fields: Any) -> Shell:
     shell.write("train.sh", source)
-    own = ("env", "resumeArgs", "parametersFile", "metrics", "checkpoints", "gracePeriod", "atHorizon")
+    own = ("env", "resumeArgs", "parametersFile", "metricsFrom", "checkpointFolder", "gracePeriod", "atHorizon")
     trainable = {name: fields.pop(name) for name in own if name in fields}
     given = {"metric": "loss", "mode": "min", "searchSpace": {"lr": {"grid_search": [0.25, 0.5]}}, **fields}
     shell.manifest(trainable={"command": list(command or ("sh", "train.sh", "{lr}", "3")), **trainable}, **given)
@@ -107,8 +107,8 @@ class TestEnding:
         gate = shell.folder / "gate"
         os.mkfifo(gate)
         prepared(shell, searchSpace={"lr": 0.5}, env={"GATE": str(gate)}, resumeArgs=["--again"])
-        running = shell.start("run", "experiment.yaml", "--json")
-        running.wait_event("checkpoint")
+        running = shell.start("run", "experiment.yaml", "--json", "-vv")
+        running.wait_event("checkpoint_saved")
         running.signal(sig)
         running.wait()
         done = shell.run("run", "experiment.yaml")

@@ -7,8 +7,8 @@ from trialpod_operator.api.duration import parse_duration
 from trialpod_operator.api.models import TrainableSpec
 
 FIELDS = (
-    "env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod", "atHorizon", "metrics",
-    "checkpoints",
+    "env", "resumeArgs", "parametersFile", "parameterEnvPrefix", "workingDir", "gracePeriod", "atHorizon",
+    "metricsFrom", "checkpointFolder",
 )  # fmt: skip
 """The fields of a Trainable that go only with a command."""
 
@@ -17,7 +17,7 @@ def command_of(trainable: TrainableSpec) -> CommandSpec | None:
     """Return the command that a Trainable is, None for another kind."""
     if trainable.command is None:
         return None
-    metrics, checkpoints = trainable.metrics, trainable.checkpoints
+    metrics, checkpoints = trainable.metrics_from, trainable.checkpoint_folder
     return CommandSpec(
         command=trainable.command,
         env=trainable.env,

@@ -173,7 +173,9 @@ class CommandMetrics(Model, frozen=True, kw_only=True):
         Literal["auto", "text", "json", "csv", "none"],
         Meta(
             description="What lines of the output, or of `file`, look like: name=value and name: value (text), JSON "
-            "objects (json), either (auto), rows below a header (csv; files only). none = the output is not read."
+            "objects (json), either (auto), rows below a header (csv; files only). none = the output is not read. "
+            "Default: auto.",
+            extra={"defaulted": False},
         ),
     ] = "auto"
     pattern: (
@@ -209,7 +211,10 @@ class CommandMetrics(Model, frozen=True, kw_only=True):
     tensorboard: Annotated[Text, Meta(description="A folder with TensorBoard event files.")] | None = None
     mlflow: Annotated[Text, Meta(description="The folder of an MLflow file store, such as mlruns.")] | None = None
     prometheus: Annotated[Text, Meta(description="URL of metrics in Prometheus' text format.")] | None = None
-    interval_seconds: Annotated[int, Meta(ge=1, le=MAX_INT, description="How often `prometheus` is read.")] = 5
+    interval_seconds: Annotated[
+        int,
+        Meta(ge=1, le=MAX_INT, description="How often `prometheus` is read. Default: 5.", extra={"defaulted": False}),
+    ] = 5
 
 
 class CommandCheckpoints(Model, frozen=True, kw_only=True):
@@ -227,7 +232,9 @@ class CommandCheckpoints(Model, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=86400,
-            description="Without readyFile: the folder is a checkpoint once nothing in it has changed for so long.",
+            description="Without readyFile: the folder is a checkpoint once nothing in it has changed for this time. "
+            "Default: 2.",
+            extra={"defaulted": False},
         ),
     ] = 2
 
@@ -310,13 +317,14 @@ class TrainableSpec(Model, frozen=True, kw_only=True):
         Literal["continue", "freeze"],
         Meta(
             description="With command: what it does while the scheduler decides: continue, or freeze (SIGSTOP, then "
-            "SIGCONT), which wastes nothing but suits no program that talks to other machines."
+            "SIGCONT), which wastes nothing but suits no program that talks to other machines. Default: continue.",
+            extra={"defaulted": False},
         ),
     ] = "continue"
-    metrics: Annotated[CommandMetrics, Meta(description="With command: where its results come from.")] = (
+    metrics_from: Annotated[CommandMetrics, Meta(description="With command: where its results come from.")] = (
         CommandMetrics()
     )
-    checkpoints: Annotated[
+    checkpoint_folder: Annotated[
         CommandCheckpoints,
         Meta(description="With command: when the folder TRIALPOD_CHECKPOINT_DIR becomes a checkpoint."),
     ] = CommandCheckpoints()

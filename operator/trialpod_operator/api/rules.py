@@ -28,6 +28,8 @@ from trialpod_operator.api.quantity import parse_quantity
 
 SOURCES = ("entrypoint", "source", "configMapRef", "pickle", "command")
 MANY_TRIALS = 100_000
+_COMMAND_FIELDS = {"metrics": "metricsFrom", "checkpoints": "checkpointFolder"}
+"""Parts of a command -> the fields of a manifest."""
 HOUR_BUDGETS = ("maxTrialHours", "maxGpuHours")
 
 
@@ -148,6 +150,7 @@ class _Rules:
             path = tuple(
                 int(part) if part.isdecimal() else part for part in re.split(r"[.\[\]]+", problem.field) if part
             )
+            path = (_COMMAND_FIELDS.get(path[0], path[0]), *path[1:])
             if path[0] == "env" and len(path) > 1:
                 path = ("env", problem.field.removeprefix("env."))
             self._report(("trainable", *path), problem.reason)
