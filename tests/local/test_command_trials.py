@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,14 @@ def results_of(folder: Path) -> list[dict[str, Any]]:
     return [
         row for file in sorted(folder.glob("trialpod-results/exp/*/result.json")) for row in read_json_lines(file)
     ]
+
+
+def wait_for_checkpoint(journal: Path, timeout_s: float = 60.0) -> None:
+    """Wait until the journal has the first checkpoint."""
+    deadline = time.monotonic() + timeout_s
+    while not any(b"checkpoint_000000" in file.read_bytes() for file in journal.glob("*.log")):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
 
 
 class TestRun:
@@ -107,8 +117,8 @@ class TestEnding:
         gate = shell.folder / "gate"
         os.mkfifo(gate)
         prepared(shell, searchSpace={"lr": 0.5}, env={"GATE": str(gate)}, resumeArgs=["--again"])
-        running = shell.start("run", "experiment.yaml", "--json", "-vv")
-        running.wait_event("checkpoint_saved")
+        running = shell.start("run", "experiment.yaml")
+        wait_for_checkpoint(shell.folder / "trialpod-results/exp/.trialpod/journal")
         running.signal(sig)
         running.wait()
         done = shell.run("run", "experiment.yaml")
