@@ -147,11 +147,12 @@ class _Rules:
         if spec is None:
             return
         for problem in problems(spec, None if self._space is None else parameter_names(self._space)):
-            path = tuple(
-                int(part) if part.isdecimal() else part for part in re.split(r"[.\[\]]+", problem.field) if part
+            first, *rest = filter(None, re.split(r"[.\[\]]+", problem.field))
+            path: Path = (
+                _COMMAND_FIELDS.get(first, first),
+                *(int(part) if part.isdecimal() else part for part in rest),
             )
-            path = (_COMMAND_FIELDS.get(path[0], path[0]), *path[1:])
-            if path[0] == "env" and len(path) > 1:
+            if first == "env" and rest:
                 path = ("env", problem.field.removeprefix("env."))
             self._report(("trainable", *path), problem.reason)
 
