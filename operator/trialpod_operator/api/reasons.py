@@ -206,7 +206,7 @@ class Reason(StrEnum):
     API_SERVER_BUSY = "ApiServerBusy", "waiting", "the API server limits requests", "retried automatically"
     API_SERVER_UNAVAILABLE = (
         "ApiServerUnavailable",
-        "waiting",
+        "waiting event",
         "the API server did not answer",
         "retried automatically",
     )

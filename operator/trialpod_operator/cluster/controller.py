@@ -150,6 +150,13 @@ class Controller:
             self._controllers[key] = controller
         return await controller.reconcile(item)
 
+    def note_outage(self, seconds: float) -> None:
+        """Have each open experiment tell that the API server did not answer."""
+        for key, controller in self._controllers.items():
+            if controller.open:
+                controller.note_outage(seconds)
+                self.queue.add(key)
+
     def rest_s(self, key: str) -> float:
         """Return for how many seconds an experiment rests after a pass."""
         controller = self._controllers.get(key)

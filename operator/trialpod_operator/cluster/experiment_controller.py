@@ -584,6 +584,10 @@ class ExperimentController:
         if message := await self._code.changed(kube, self._namespace, experiment.spec.trainable, known, now):
             self._writer.events.note_code(message)
 
+    def note_outage(self, seconds: float) -> None:
+        """Tell by an event that the API server did not answer for so long."""
+        self._writer.events.note_outage(seconds)
+
     # -- while it is open --
 
     def _apply_spec(self, item: Mapping[str, Any], experiment: TuneExperiment, durable: DurableExperiment) -> None:

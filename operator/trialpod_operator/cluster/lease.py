@@ -42,6 +42,7 @@ class Lease:
         monotonic: seconds, for differences only.
         facts: annotations that say what this process is.
         alone: nobody stands by, so it is lost only when another has it.
+        on_outage: called when the API server answers again, with the seconds for which it did not.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class Lease:
         facts: Mapping[str, str] | None = None,
         *,
         alone: bool = False,
+        on_outage: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._facts = facts or {}
         self._alone = alone
+        self._on_outage = on_outage
         self._kube = kube
         self._collection = paths.leases(namespace)
         self._namespace = namespace
@@ -109,10 +112,11 @@ class Lease:
                 async with asyncio.timeout(RENEW_DEADLINE_S / 2):
                     self._held = await self._replace(self._held, None)
                 self._safe_since = began
-                renewed = self._monotonic()
+                silent_s, renewed = self._monotonic() - renewed, self._monotonic()
                 if missed:
                     missed = False
                     logger.warning("the Lease %s is renewed again", self._name)
+                    self._on_outage(silent_s)
             except ApiError as error:
                 if isinstance(error, NotFoundError | ConflictError) and not await self._is_still_ours():
                     logger.error("the Lease %s was taken by another operator", self._name)

@@ -83,6 +83,7 @@ class OperatorProcess:
             options.identity,
             facts=options.facts,
             alone=not options.standby,
+            on_outage=self._controller.note_outage,
         )
         self._label = LeaderLabel(kube, options.own_namespace, options.identity)
 

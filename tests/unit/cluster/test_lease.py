@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.cluster.lease import DURATION_S, RENEW_DEADLINE_S, Lease
 
 
-def contender(api: FakeApi, identity: str, *, alone: bool = False) -> tuple[Lease, FakeKube]:
+def contender(
+    api: FakeApi, identity: str, *, alone: bool = False, on_outage: Callable[[float], None] = lambda _: None
+) -> tuple[Lease, FakeKube]:
     kube = FakeKube(api)
-    return Lease(kube, "team", "operator", identity, asyncio.get_running_loop().time, alone=alone), kube
+    return Lease(
+        kube, "team", "operator", identity, asyncio.get_running_loop().time, alone=alone, on_outage=on_outage
+    ), kube
 
 
 def spec(api: FakeApi) -> dict[str, Any]:
@@ -143,7 +148,7 @@ def test_sole_holder_outlasts_server_without_writing(
 ) -> None:
     async def test() -> None:
         api = FakeApi()
-        first, kube = contender(api, "one", alone=True)
+        first, kube = contender(api, "one", alone=True, on_outage=outages.append)
         await first.acquire()
         keeping = asyncio.ensure_future(first.keep())
         await asyncio.sleep(50.0)
@@ -158,7 +163,9 @@ def test_sole_holder_outlasts_server_without_writing(
         assert not keeping.done()
         keeping.cancel()
 
+    outages: list[float] = []
     virtual_time.run(test)
+    assert [3600.0 < seconds < 3610.0 for seconds in outages] == [True]
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) < 15
     assert "nothing new begins" in told[-2]

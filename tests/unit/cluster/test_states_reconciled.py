@@ -72,6 +72,25 @@ class TestStorageOutage:
         play(scenario)
 
 
+class TestApiServerOutage:
+    def test_leaves_an_event_when_it_is_over(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps = 60
+            await world.apply(numSamples=1)
+            await world.until_running(1)
+            world.operator.controller.note_outage(38.2)
+
+            def events() -> list[str]:
+                found = world.api.all("events")
+                return [each["message"] for each in found if each["reason"] == "ApiServerUnavailable"]
+
+            await until(lambda: len(events()) == 1, 10.0, "the event")
+            assert "did not answer the operator for 38 s; running trials continued" in events()[0]
+            await world.until_over()
+
+        play(scenario)
+
+
 class TestProgressDeadline:
     def test_hanging_trial_fails(self, play: Play) -> None:
         async def scenario(world: World) -> None:

@@ -59,6 +59,14 @@ class EventRecorder:
         """Take in that the code in a ConfigMap was changed, for the events."""
         self._add(KubernetesEvent("Warning", Reason.CODE_CHANGED, cut(message, MAX_NOTE)))
 
+    def note_outage(self, seconds: float) -> None:
+        """Take in that the API server did not answer for so long, for the events."""
+        message = (
+            f"the API server did not answer the operator for {seconds:.0f} s; running trials continued, and no pod "
+            "was created meanwhile"
+        )
+        self._add(KubernetesEvent("Warning", Reason.API_SERVER_UNAVAILABLE, message))
+
     def note_retry(self, count: int, *, has_failed: bool) -> None:
         """Take in that failed trials were to be retried, for the events.
 
