@@ -56,9 +56,10 @@ test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py
 
-lint: $(VENV)/$(STAMP) types layers ## Style, types and import layers
+lint: $(VENV)/$(STAMP) types layers ## Style, types, import layers and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/check_words
 
 types: $(VENV)/$(STAMP)
 	$(BIN)/mypy

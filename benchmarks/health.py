@@ -27,7 +27,7 @@ WHAT = {
     "trials": "trials of one result, processes reused",
     "checkpoints": "checkpoints of one trial to S3",
 }
-SETTLED = 0.2
+WARM_UP = 0.2
 """From this part of the run on nothing should grow: pools, caches and imports are there."""
 _POLL_S = 0.005
 
@@ -51,13 +51,13 @@ class Health:
     seconds: float = 0.0
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
-    def settled(self, role: str) -> list[Sample]:
+    def after_warm_up(self, role: str) -> list[Sample]:
         """Return the samples after the beginning."""
-        return [sample for sample in self.samples.get(role, ()) if sample.done >= SETTLED * self.count]
+        return [sample for sample in self.samples.get(role, ()) if sample.done >= WARM_UP * self.count]
 
     def growth(self, role: str) -> int:
         """Return by how many bytes its memory has grown from then on: the last tenth against the first."""
-        later = self.settled(role)
+        later = self.after_warm_up(role)
         tenth = max(1, len(later) // 10)
         first = sorted(sample.memory for sample in later[:tenth])[tenth // 2]
         last = sorted(sample.memory for sample in later[-tenth:])[tenth // 2]
@@ -65,7 +65,7 @@ class Health:
 
     def growth_each(self, role: str) -> float:
         """Return the same for each result, trial or checkpoint."""
-        later = self.settled(role)
+        later = self.after_warm_up(role)
         return self.growth(role) / max(1, 0.9 * (later[-1].done - later[0].done))
 
 
@@ -152,7 +152,7 @@ def table_of(runs: list[Health]) -> str:
     for run in runs:
         what = f"{run.count:,} {WHAT[run.kind]} ({run.seconds:.0f} s)"
         for role in run.samples:
-            later = run.settled(role)
+            later = run.after_warm_up(role)
             if len(later) < 2:
                 continue
             first, last = later[0], later[-1]

@@ -124,15 +124,15 @@ def run_all(jobs: Sequence[Job], data: Data, processes: int, tell: Callable[[str
 
     An error in one job ends everything with that error.
     """
-    began = told = time.monotonic()
+    began = printed = time.monotonic()
     with ProcessPoolExecutor(processes, initializer=partial(_start, data)) as pool:
         futures = [pool.submit(_work, job) for job in jobs]
         try:
             for number, future in enumerate(as_completed(futures), 1):
                 yield from future.result()
-                if time.monotonic() - told > 10 or number == len(jobs):
-                    told = time.monotonic()
-                    tell(f"{number} of {len(jobs)} jobs after {told - began:.0f} s")
+                if time.monotonic() - printed > 10 or number == len(jobs):
+                    printed = time.monotonic()
+                    tell(f"{number} of {len(jobs)} jobs after {printed - began:.0f} s")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -48,7 +48,7 @@ SMALL_WORK = Work(results=3, seconds=3.0)
 SMALL_TRIALS, SMALL_AT_ONCE = 4, 2
 RESULTS = 4
 DEADLINE_S = 600.0
-"""Nothing that is waited for takes so long, save the trials themselves."""
+"""Maximum time of every wait, except for the trials themselves."""
 
 TELL_EVERY_S = 15.0
 LAST_PART = 0.2
@@ -101,7 +101,7 @@ class Bench:
         self.began = time.monotonic()
         self.ends = self.began + 60.0 * arguments.minutes
         self.cut = ""
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
     @property
     def large(self) -> Seen:
@@ -336,8 +336,8 @@ class Bench:
         )
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{line}   ")
-        elif now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
+        elif now - self._printed_at >= TELL_EVERY_S:
+            self._printed_at = now
             sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
@@ -398,7 +398,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100.0, help="how long a trial of the large experiment takes")
     parser.add_argument("--spread", type=float, default=0.25, help="by which part of that they take more or less")
     parser.add_argument("--small", type=int, default=50, help="how many small experiments")
-    parser.add_argument("--minutes", type=float, default=25.0, help="what is left after so long is stopped")
+    parser.add_argument("--minutes", type=float, default=25.0, help="maximum time; what still runs then is stopped")
     parser.add_argument("--json", type=Path, help="where all figures go")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -216,14 +216,14 @@ class Attempts:
             )
             meets = any(number >= each.at for each in horizons)
             asked = time.monotonic()
-            told = await line.call(report, request_, ReportAnswer)
+            answer = await line.call(report, request_, ReportAnswer)
             if meets:
                 seen.decisions.append(time.monotonic() - asked)
-            if told.superseded:
+            if answer.superseded:
                 return False
-            horizons = told.horizons
-            if told.decision is not None:
-                cause = {"stop": "stopped", "pause": "paused"}.get(told.decision, "completed")
+            horizons = answer.horizons
+            if answer.decision is not None:
+                cause = {"stop": "stopped", "pause": "paused"}.get(answer.decision, "completed")
                 break
         seen.ends.append(time.monotonic())
         end = ReportRequest(

@@ -19,7 +19,7 @@ from leftovers import adopt_orphans, kill_descendants
 from system import STORAGE, begin, finish, size, timed_fit, tune
 
 STEPS = 5
-SETTLED_S = 0.25
+COMMITTED_AFTER_S = 0.25
 """What happened this shortly before the kill may have been on its way."""
 
 
@@ -80,9 +80,9 @@ def main(path: str, diary: str, trials: int) -> None:
     status = start("resume").wait()
     if status != 0:
         raise SystemExit(f"the resumed driver ended with status {status}")
-    settled = [entry for entry in before if entry[0] < killed_at - SETTLED_S]
+    committed = [entry for entry in before if entry[0] < killed_at - COMMITTED_AFTER_S]
     after = entries(diary)[len(before) :]
-    ended = {trial for _, trial, what in settled if what == "end"}
+    ended = {trial for _, trial, what in committed if what == "end"}
     kept = {
         json.loads(line).get("token")
         for file in Path(path).glob("*/result.json")
@@ -92,7 +92,7 @@ def main(path: str, diary: str, trials: int) -> None:
         next_result_s=min(at for at, _, _ in after) - resumed_at,
         ended_before=len(ended),
         ran_again=len(ended & {trial for _, trial, _ in after}),
-        lost=len({what for _, _, what in settled if what != "end"} - kept),
+        lost=len({what for _, _, what in committed if what != "end"} - kept),
         whole_s=time.time() - resumed_at,
     )
 

@@ -1,7 +1,8 @@
 """What the workloads share: the system under measurement, chosen by BENCH_SYSTEM ("trialpod" or "ray").
 
 Workloads are written once against the API that both have: ``from system import tune``. Here is what only one of them
-needs: Ray wants a cluster before it can run anything. How long that takes is told apart, never added in silently.
+needs: Ray wants a cluster before it can run anything. How long that takes is a figure of its own, never added in
+silently.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def count_lines(grid: Any) -> int:
 
 
 def finish(**figures: Any) -> None:
-    """Print the figures, for whoever started this process."""
+    """Print the figures, for the parent process."""
     print("FIGURES " + json.dumps({**_figures, **figures}), flush=True)
 
 

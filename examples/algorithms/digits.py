@@ -48,5 +48,6 @@ class Digits(tune.Trainable):
         return {"model": self.model}
 
     def load_checkpoint(self, checkpoint):
-        # The parameters are the config's: whoever copied this checkpoint may have others than the one that wrote it.
+        # The parameters are the config's: a trial that copied this checkpoint may have others than the one that wrote
+        # it.
         self.model = checkpoint["model"].set_params(eta0=self.config["lr"], alpha=self.config["alpha"])

@@ -37,7 +37,7 @@ class TrialpodError(Exception):
 
 
 class InvalidInputError(TrialpodError, ValueError):
-    """Something the user wrote cannot work as it stands (a manifest, an argument, a script)."""
+    """Something the user wrote cannot work (a manifest, an argument, a script)."""
 
     exit_status = 2
 
@@ -67,8 +67,8 @@ class CheckpointError(TrialpodError):
 class SupersededError(CheckpointError):
     """Another attempt of the trial is at work with its checkpoints: this one may not change what it has there.
 
-    An attempt that is told so although it is its trial's latest follows one whose start was lost with its machine, or
-    could not ask the storage where it might write. The next one can.
+    An attempt that is superseded although it is its trial's latest follows one whose start was lost with its machine,
+    or could not ask the storage where it might write. The next one can.
     """
 
 

@@ -1,7 +1,7 @@
 """All environment variables of trialpod. `docs/environment-variables.md` is made from this module.
 
 Invariants: no other module has a ``TRIALPOD_`` name as a value; each name that a message or a docstring has is one of
-these. Whoever reads a variable checks its value, and names it in the error.
+these. The reader of a variable checks its value, and names it in the error.
 """
 
 from __future__ import annotations

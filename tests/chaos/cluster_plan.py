@@ -141,7 +141,7 @@ class Plan:
 
     @property
     def behind_s(self) -> float:
-        """For so long checkpoints may not become known; coming back takes a while, too."""
+        """Maximum time that checkpoints stay unknown, recovery included."""
         return sum(fault.for_s + 15.0 for fault in self.faults if KINDS[fault.kind].behind)
 
     def text(self) -> str:

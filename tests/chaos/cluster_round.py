@@ -35,7 +35,7 @@ SETTLE_S = 45.0
 STILL_S = 3.0
 
 AGAIN_S = 30.0
-"""For so long a fault that finds nothing it could be done to is retried."""
+"""Maximum time that a fault without a target is retried."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Report:
         violations: what did not hold.
         costs: (kind of fault, seconds without training, steps done again) of each break in a trial's training.
         end_s: from everything being whole again to the end of the last experiment.
-        phases: seconds until each part of the round was over: for whoever wants rounds to be shorter.
+        phases: seconds until each part of the round was over: to find what makes rounds long.
     """
 
     plan: Plan
@@ -166,13 +166,13 @@ def _disturb(plan: Plan, namespace: Cluster, folder: Path, faults: Faults, repor
         namespace.wait_for(lambda each=experiment: each.status.get("completionTime"), f"{experiment.name} ends", left)  # type: ignore[misc]
     report.end_s = time.monotonic() - whole
     over("ended")
-    _settled(plan, namespace, experiments, report)
-    over("settled")
+    _check_outcome(plan, namespace, experiments, report)
+    over("checked")
     for experiment in experiments:
         lives, rows = witness.read(folder / experiment.name), outcomes.stored_rows(experiment)
         for found in witness.breaks(lives, STILL_S):
             kind = _cause(faults.done, found)
-            report.costs.append((kind, round(found.went_on - found.stopped, 1), found.repeated))
+            report.costs.append((kind, round(found.resumed - found.stopped, 1), found.repeated))
             if found.repeated > outcomes.most_repeated(plan):
                 report.violations.append(
                     f"{experiment.name}: {found.trial}: {found.repeated} steps were done again after {kind}"
@@ -185,7 +185,7 @@ def _disturb(plan: Plan, namespace: Cluster, folder: Path, faults: Faults, repor
     over("checked")
 
 
-def _settled(plan: Plan, namespace: Cluster, experiments: list[Experiment], report: Report) -> None:
+def _check_outcome(plan: Plan, namespace: Cluster, experiments: list[Experiment], report: Report) -> None:
     """Check what becomes true within a while; report what does not."""
     wrong: list[str] = []
 
@@ -204,14 +204,14 @@ def _settled(plan: Plan, namespace: Cluster, experiments: list[Experiment], repo
         return not wrong
 
     with contextlib.suppress(AssertionError):
-        namespace.wait_for(holds, "everything is settled", SETTLE_S, every=2.0)
+        namespace.wait_for(holds, "every experiment is over", SETTLE_S, every=2.0)
     report.violations += wrong
 
 
 def _cause(done: list[Done], found: witness.Break) -> str:
     """Return the kind of the latest fault that may be why."""
     before = [
-        each for each in done if not each.missed and each.began < found.went_on and each.began < found.stopped + 3
+        each for each in done if not each.missed and each.began < found.resumed and each.began < found.stopped + 3
     ]
     going = [each for each in before if not each.ended or each.ended + 20 > found.stopped]
     if going:

@@ -119,7 +119,7 @@ class Train(tune.Trainable):
     def step(self):
         time.sleep(STEP_S)
         loss = self.model.train(self.config["lr"])
-        # Which process reported it, and its place in the order: for whoever compares what arrived with what was said.
+        # Which process reported it, and its place in the order: to compare what arrived with what was sent.
         stamp = f"{_life}/{time.monotonic_ns()}"
         return {"loss": loss, "trained": self.model.steps, "rates": json.dumps(self.model.rates), "stamp": stamp}
 

@@ -41,14 +41,14 @@ class Break:
 
     Attributes:
         stopped: when the last step was reported, in seconds since the epoch.
-        went_on: when the next one was.
+        resumed: when the next one was.
         repeated: steps that were done again.
-        same_process: it only stood still.
+        same_process: it was only stopped.
     """
 
     trial: str
     stopped: float
-    went_on: float
+    resumed: float
     repeated: int
     same_process: bool = False
 
@@ -97,7 +97,7 @@ def lost(lives: Iterable[Life], stored: Mapping[str, list[Mapping[str, Any]]]) -
 
 
 def breaks(lives: Iterable[Life], still_s: float) -> list[Break]:
-    """Return where training stood still for longer than `still_s`, or was begun again by another process."""
+    """Return where training stopped for longer than `still_s`, or was begun again by another process."""
     by_trial: dict[str, list[Life]] = defaultdict(list)
     for life in lives:
         if life.steps:

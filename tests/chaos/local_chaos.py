@@ -128,7 +128,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     minutes = float(os.environ.get("CHAOS_MINUTES") or 10)
     seed = os.environ.get("CHAOS_SEED")
-    go_on = bool(os.environ.get("CHAOS_KEEP_GOING"))
+    resume = bool(os.environ.get("CHAOS_KEEP_GOING"))
     disks = os.geteuid() == 0
     rounds = Rounds(PLACE)
     end_at = time.monotonic() + 60 * minutes
@@ -149,7 +149,7 @@ def main() -> int:
             bad += 1
             print("\n".join(f"  {problem}" for problem in problems), flush=True)
             print(f"  kept in {PLACE / f'seed-{plan.seed}'}; again: make chaos CHAOS_SEED={plan.seed}", flush=True)
-        if seed is not None or (problems and not go_on):
+        if seed is not None or (problems and not resume):
             break
     print(f"{count} rounds, {sum(happened.values())} faults, {bad} rounds with violations")
     print(table_of(measured))

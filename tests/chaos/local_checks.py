@@ -212,8 +212,8 @@ def _progress(found: Round, trial_id: str, own: list[Attempt]) -> list[str]:
         saved = [each for one in own[: own.index(attempt)] for each in one.saved]
         newest = max((iteration for when, iteration in saved if not _lost_after(found, when)), default=0)
         if start < newest:
-            went_on = f"attempt {attempt.number} continued from iteration {start}"
-            problems.append(f"trial {trial_id}: {went_on}, though the checkpoint of iteration {newest} was recorded")
+            resumed = f"attempt {attempt.number} continued from iteration {start}"
+            problems.append(f"trial {trial_id}: {resumed}, though the checkpoint of iteration {newest} was recorded")
         last = before.rows[-1]["training_iteration"]
         heard = [row["training_iteration"] for row in before.rows if row["at"] < _unheard_from(found, before)]
         if max(heard, default=start) - start > most_repeated(found.plan):

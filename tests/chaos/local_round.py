@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 BOUND_S = 150.0
 """How long the experiment may take to end after the last fault, on a machine that does other things as well."""
 PATIENCE_S = 12.0
-"""A fault whose moment of progress does not come is done when nothing has happened for so long."""
+"""Maximum time without progress; then a fault is done although its moment has not come."""
 POLL_S = 0.01
 DISK_BYTES = 24 * 1024 * 1024
 ALWAYS_SAVED = ("pbt", "hyperband", "asha_promotion")
@@ -36,7 +36,7 @@ ALWAYS_SAVED = ("pbt", "hyperband", "asha_promotion")
 
 _USERS = re.compile(r"users-.*|[a-z0-9_]{8}|\.trialpod-new-.*")
 """Temporary files of user code; the one by which `tempfile` finds out once whether it can write; and a folder that
-was being made, which whoever makes the next one removes after a minute."""
+was being made, which the next process to make one removes after a minute."""
 
 
 @dataclass

@@ -44,13 +44,13 @@ def test_a_result_that_is_stored_twice_is_seen(two_lives: list[witness.Life]) ->
 
 def test_a_break_has_its_length_and_the_steps_done_again(two_lives: list[witness.Life]) -> None:
     (found,) = witness.breaks(two_lives, still_s=2.0)
-    assert (found.stopped, found.went_on, found.repeated, found.same_process) == (3.0, 9.0, 2, False)
+    assert (found.stopped, found.resumed, found.repeated, found.same_process) == (3.0, 9.0, 2, False)
 
 
 def test_stalled_process_is_a_break_without_repeated_steps(tmp_path: Path) -> None:
     account(tmp_path, "c", step(1.0, 1, 1, "c1"), step(8.0, 2, 2, "c2"))
     (found,) = witness.breaks(witness.read(tmp_path), still_s=2.0)
-    assert (found.stopped, found.went_on, found.repeated, found.same_process) == (1.0, 8.0, 0, True)
+    assert (found.stopped, found.resumed, found.repeated, found.same_process) == (1.0, 8.0, 0, True)
 
 
 def test_a_torn_last_line_of_an_account_is_left_out(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_an_init_container_is_heard(namespace: Cluster) -> None:
     namespace.wait_for(lambda: "cannot fetch data set" in experiment.logs(), "its output is kept", 30)
 
 
-def test_a_corrected_image_goes_on_within_seconds(namespace: Cluster) -> None:
+def test_a_corrected_image_continues_within_seconds(namespace: Cluster) -> None:
     document = manifest(namespace, "misspelt", steps=3, image="trialpod/nowhere:1", numSamples=2)
     experiment = Experiment.apply(namespace, document)
     experiment.wait(lambda status: (status.get("waiting") or {}).get("reason") == "ImagePullFailed", "it is told", 60)

@@ -107,7 +107,7 @@ def changed(change: dict[str, Any]) -> dict[str, Any]:
 
 
 def documents(folder: str) -> list[tuple[str, int, str]]:
-    """Return the documents of the corpus that are, or are meant as, experiments: file, position, text."""
+    """Return the documents of the corpus that are, or try to be, experiments: file, position, text."""
     found = []
     for file in sorted((CORPUS / "manifests" / folder).iterdir()):
         text = re.sub(r"namespace: ml\b", f"namespace: {NAMESPACE}", file.read_text())

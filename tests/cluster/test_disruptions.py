@@ -101,7 +101,7 @@ def test_vanished_pod_costs_only_steps_since_checkpoint(on_node_b: Experiment) -
     assert_continued(on_node_b, lost_steps=5)
 
 
-def test_a_trial_goes_on_after_its_node_is_lost(on_node_b: Experiment, faults: Cluster) -> None:
+def test_a_trial_continues_after_its_node_is_lost(on_node_b: Experiment, faults: Cluster) -> None:
     faults.kill_node("node-b")
     try:
         trial = assert_continued(on_node_b, lost_steps=5)
@@ -115,7 +115,7 @@ def test_a_restart_of_the_kubelet_is_not_noticed(on_node_b: Experiment, faults: 
     assert_continued(on_node_b, attempts=1)
 
 
-def test_a_killed_trial_process_is_a_failure_and_is_tried_again(operator: Operator, namespace: Cluster) -> None:
+def test_a_killed_trial_process_is_a_failure_and_is_retried(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(
         namespace, manifest(namespace, "killed", steps=STEPS_TO_DO, failurePolicy={"maxFailures": 1})
     )

@@ -60,7 +60,7 @@ def test_a_change_of_anything_but_the_budget_is_refused(operator: Operator, name
     assert "cannot" in said or "immutable" in said or "may" in said
 
 
-def test_suspended_trials_checkpoint_and_go_on_where_they_were(operator: Operator, namespace: Cluster) -> None:
+def test_suspended_trials_checkpoint_and_resume(operator: Operator, namespace: Cluster) -> None:
     experiment = Experiment.apply(namespace, manifest(namespace, "pause", steps=60))
     experiment.wait_for_checkpoint(2)
     namespace.kubectl("patch", "te", "pause", "--type=merge", "-p", '{"spec": {"suspend": true}}')

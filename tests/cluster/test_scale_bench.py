@@ -46,5 +46,5 @@ def test_connections_of_ended_attempts_are_closed(figures: dict[str, Any]) -> No
     assert figures["at the end"]["files"] < START_FILES
 
 
-def test_a_killed_operator_goes_on_with_the_attempts_that_run(figures: dict[str, Any]) -> None:
+def test_a_killed_operator_continues_with_the_attempts_that_run(figures: dict[str, Any]) -> None:
     assert figures["kill -9 and restart at full size"]["running"] > 0

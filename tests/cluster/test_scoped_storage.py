@@ -106,7 +106,7 @@ def test_trial_saves_and_resumes_with_keys_scoped_to_its_data(operator: Operator
         assert secret not in everything
 
 
-def test_trials_that_go_on_from_each_others_checkpoints(operator: Operator, namespace: Cluster) -> None:
+def test_trials_that_continue_from_each_others_checkpoints(operator: Operator, namespace: Cluster) -> None:
     scheduler = {
         "name": "pbt",
         "parameters": {

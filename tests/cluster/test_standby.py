@@ -1,6 +1,6 @@
 """Two operators: how long it takes until the other one decides, and that they never both act.
 
-What each of them does is read from the API server's audit log, which names the pod of whoever asks.
+What each of them does is read from the API server's audit log, which names the pod of the client.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def results_of(experiment: Experiment) -> int:
     return sum(int((each.get("status") or {}).get("iteration") or 0) for each in experiment.trials())
 
 
-def goes_on(experiment: Experiment, within_s: float = 60) -> None:
+def continues(experiment: Experiment, within_s: float = 60) -> None:
     seen = results_of(experiment)
     experiment.cluster.wait_for(
         lambda: results_of(experiment) > seen, f"{experiment.name} has new results", within_s, every=0.5
@@ -92,14 +92,14 @@ def test_upgrade_and_rollback_restart_no_pod_and_lose_nothing(
     began = time.monotonic()
     after = Operator.install(cluster)
     assert IMAGE in image_of(after)
-    goes_on(experiment)
+    continues(experiment)
     print(f"upgraded, and results are written again, after {time.monotonic() - began:.1f} s")
     assert pods_of(experiment) == pods
 
     began = time.monotonic()
     before.cluster.helm("rollback", RELEASE, "--wait", "--timeout=120s")
     assert image_of(before) == SECOND_IMAGE
-    goes_on(experiment)
+    continues(experiment)
     print(f"rolled back, and results are written again, after {time.monotonic() - began:.1f} s")
     assert pods_of(experiment) == pods
     assert_nothing_lost(experiment)
@@ -122,7 +122,7 @@ def test_uninstall_keeps_experiments_and_reinstall_resumes(
         assert pods_of(experiment) == pods
     finally:
         Operator.install(cluster)
-    goes_on(experiment)
+    continues(experiment)
     assert pods_of(experiment) == pods
     assert_nothing_lost(experiment, 250)
 

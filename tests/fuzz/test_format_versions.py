@@ -62,7 +62,7 @@ def facts(host: JournaledEngine) -> list[tuple[str, int, int, float | None]]:
 EXPECTED = [("RUNNING", 4, 4, 0.4), ("TERMINATED", 4, 4, 1.4), ("TERMINATED", 4, 4, 2.4), ("TERMINATED", 4, 4, 3.4)]
 
 
-def test_a_stored_experiment_of_version_1_goes_on(golden: Path) -> None:
+def test_a_stored_experiment_of_version_1_continues(golden: Path) -> None:
     assert read_stored(golden) == {"version": 1, "name": "golden", "storage": "", "seed": 1, "total": 4}
     host = host_of(golden)
     try:

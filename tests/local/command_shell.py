@@ -1,7 +1,7 @@
 """Real `trialpod` commands in a folder of their own, and the guarantee that nothing of them outlives a test.
 
 Every process of a test carries a mark in its environment, which children inherit: it is found and killed by its pid,
-whoever its parent is by then. Waits are for output lines and for the end of processes, never for time alone.
+also after its parent has changed. Waits are for output lines and for the end of processes, never for time alone.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Shell:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def processes(self) -> dict[int, str]:
-        """Return the living processes of this test, whoever their parents are: pid and command line."""
+        """Return the living processes of this test, of any parent: pid and command line."""
         wanted = f"{MARK}={self.mark}".encode()
         found = {}
         for entry in os.listdir("/proc"):

@@ -243,7 +243,7 @@ def bad(module_shell: Shell) -> BadRun:
     return BadRun(module_shell)
 
 
-def test_every_other_trial_goes_on_and_the_exit_status_is_1(bad: BadRun) -> None:
+def test_every_other_trial_continues_and_the_exit_status_is_1(bad: BadRun) -> None:
     assert bad.done.returncode == 1, bad.done.stdout + bad.done.stderr
     assert set(bad.trials) == set(SAID)
     assert bad.trials["good"]["status"] == "TERMINATED"

@@ -27,7 +27,7 @@ CONNECTIONS = 8
 
 def assert_flat(health: Health, *roles: str, each: float = 0.0, connections: int = 0) -> None:
     for role in roles:
-        later = health.settled(role)
+        later = health.after_warm_up(role)
         assert len(later) > 10
         growth = health.growth(role)
         assert growth < ALLOWANCE + each * health.count, f"the {role} has grown by {growth:,} bytes"

@@ -276,7 +276,7 @@ class Train(tune.Trainable):
 
 
 class Blocked:
-    """A run whose only trial stands in its third step, until it is let go."""
+    """A run whose only trial stands in its third step, until it is unblocked."""
 
     def __init__(self, shell: Shell, **spec: Any) -> None:
         self.shell = shell
@@ -313,13 +313,13 @@ class Blocked:
         events = journaled(self.shell)
         return sum(len(e.committed) for e in events if isinstance(e, (CheckpointsChanged, ResultsReceived)))
 
-    def let_go(self) -> None:
+    def unblock(self) -> None:
         """Let later attempts through; the present one stays where it is."""
         self.shell.write("go", "")
 
     def open_gate(self) -> None:
         """Let the present attempt continue."""
-        self.let_go()
+        self.unblock()
         with self.gate.open("w"):
             pass
 
@@ -332,9 +332,9 @@ class Blocked:
         return dict(trial)
 
 
-def test_a_killed_trial_is_a_failure_and_is_tried_again(shell: Shell) -> None:
+def test_a_killed_trial_is_a_failure_and_is_retried(shell: Shell) -> None:
     blocked = Blocked(shell, failurePolicy={"maxFailures": 1})
-    blocked.let_go()
+    blocked.unblock()
     os.kill(blocked.trial_pid, signal.SIGKILL)
     event = blocked.running.wait_event("trial_retried")
     assert (event["data"]["attempt"], event["data"]["disruption"]) == (1, False)
@@ -346,7 +346,7 @@ def test_a_killed_trial_is_a_failure_and_is_tried_again(shell: Shell) -> None:
 
 def test_a_killed_fork_server_is_a_disruption_and_no_failure(shell: Shell) -> None:
     blocked = Blocked(shell, failurePolicy={"maxFailures": 0})
-    blocked.let_go()
+    blocked.unblock()
     os.kill(blocked.fork_server_pid, signal.SIGKILL)
     event = blocked.running.wait_event("trial_retried")
     assert (event["data"]["attempt"], event["data"]["disruption"]) == (1, True)
@@ -357,7 +357,7 @@ def test_a_killed_fork_server_is_a_disruption_and_no_failure(shell: Shell) -> No
     assert (trial["attempts"], trial["failures"], trial["disruptions"]) == (2, 0, 1)
 
 
-def test_a_parent_that_was_stopped_for_a_moment_goes_on(shell: Shell) -> None:
+def test_a_parent_that_was_stopped_for_a_moment_continues(shell: Shell) -> None:
     blocked = Blocked(shell)
     blocked.running.signal(signal.SIGSTOP)
     os.waitid(os.P_PID, blocked.running.pid, os.WSTOPPED)
@@ -376,7 +376,7 @@ def test_a_request_to_stop_keeps_the_state_and_no_step_is_lost(shell: Shell, sig
     blocked.running.signal(signum)
     assert blocked.running.wait() == 130
     shell.wait_until_all_gone()
-    blocked.let_go()
+    blocked.unblock()
     del shell.env["UNTIL_PREEMPTED"]
     (trial,) = shell.results()["trials"]
     assert trial["checkpoint_iteration"] == trial["iteration"] == 3
@@ -392,7 +392,7 @@ def test_ctrl_c_twice_ends_at_once_and_is_no_failure(shell: Shell) -> None:
     blocked.running.signal(signal.SIGINT)
     assert blocked.running.wait(5) == 130
     shell.wait_until_all_gone()
-    blocked.let_go()
+    blocked.unblock()
     assert shell.run("run", "experiment.yaml").returncode == 0
     trial = blocked.trial()
     assert (trial["attempts"], trial["failures"]) == (2, 0)
@@ -417,7 +417,7 @@ def test_the_journal_and_the_files_agree_after_a_kill(shell: Shell) -> None:
     shell.assert_whole()
     assert blocked.journaled_results() == 2
     assert not any(isinstance(event, AttemptEnded) for event in journaled(shell))
-    blocked.let_go()
+    blocked.unblock()
     assert events_of(shell.run("run", "experiment.yaml", "--json").stdout)[-1]["state"] == "Succeeded"
     trial = blocked.trial()
     assert (trial["attempts"], trial["failures"], trial["disruptions"]) == (2, 0, 1)

@@ -68,7 +68,7 @@ print("anonymous", best.default_metric, best.best_result["_metric"], best.best_t
 
 
 class TestOlderArguments:
-    def test_mean_what_they_meant(self, shell: Shell) -> None:
+    def test_keep_their_meaning(self, shell: Shell) -> None:
         shell.write("script.py", SCRIPT)
         done = shell.python("-m", "trialpod.compat.ray", "--replace", "script.py")
         assert done.returncode == 0, done.stdout + done.stderr

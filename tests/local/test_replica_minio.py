@@ -54,10 +54,10 @@ class Writer:
         self.journal.write_snapshot(self._file.read_bytes())
 
 
-@pytest.mark.parametrize("gone_on", ["record", "snapshot", "two snapshots"])
+@pytest.mark.parametrize("advanced", ["record", "snapshot", "two snapshots"])
 @pytest.mark.parametrize("late", ["record", "snapshot", "file"])
 def test_who_was_replaced_writes_neither_journal_nor_files(
-    storage: Storage, tmp_path: Path, gone_on: str, late: str
+    storage: Storage, tmp_path: Path, advanced: str, late: str
 ) -> None:
     stale = Writer(tmp_path / "stale", storage)
     stale.result("1")
@@ -65,7 +65,7 @@ def test_who_was_replaced_writes_neither_journal_nor_files(
     right = Writer(tmp_path / "right", storage)
     right.result("2")
     right.replica.copy()
-    for _ in range({"record": 0, "snapshot": 1}.get(gone_on, 2)):
+    for _ in range({"record": 0, "snapshot": 1}.get(advanced, 2)):
         right.snapshot()
         right.replica.copy()
     before = storage.sizes()

@@ -336,7 +336,7 @@ def test_ctrl_c_keeps_everything_and_the_status_is_130(shell: Shell) -> None:
     assert shell.results()["counts"]["ERROR"] == 0
 
 
-def test_a_script_with_a_tuner_runs_and_goes_on_when_run_again(shell: Shell) -> None:
+def test_a_script_with_a_tuner_runs_and_continues_when_run_again(shell: Shell) -> None:
     shell.write(
         "my script.py",
         """

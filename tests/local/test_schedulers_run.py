@@ -166,7 +166,7 @@ def test_a_population_in_step_copies(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("synch", [False, True])
-def test_a_population_is_killed_in_the_middle_and_goes_on(shell: Shell, synch: bool) -> None:
+def test_a_population_is_killed_in_the_middle_and_continues(shell: Shell, synch: bool) -> None:
     found = run_with_a_kill(shell, CLASS + PBT % synch, 7)
     exploits = check_every_score(shell, found, 12, disruptions=True)
     assert exploits > 0
@@ -212,7 +212,7 @@ def test_hyperband_cuts_its_brackets_down(shell: Shell) -> None:
     assert all(len(results(shell, trial)) == trial.iteration for trial in found)
 
 
-def test_hyperband_is_killed_in_the_middle_and_goes_on(shell: Shell) -> None:
+def test_hyperband_is_killed_in_the_middle_and_continues(shell: Shell) -> None:
     check_hyperband(shell, run_with_a_kill(shell, CLASS + HYPERBAND % 3, 4))
 
 

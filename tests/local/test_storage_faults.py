@@ -192,14 +192,14 @@ def test_full_disk_leaves_the_journal_usable(small_disk):
     ballast.write_bytes(b"x" * 1_500_000)
     written = []
 
-    def append_for_ever():
+    def append_forever():
         while True:
             record = struct.pack("<Q", len(written)) * 1000
             journal.append(record)
             written.append(record)
 
     with pytest.raises(StorageError, match="no space left"):
-        append_for_ever()
+        append_forever()
     assert written
     with pytest.raises(StorageError, match="no space left"):
         journal.write_snapshot(b"s" * 1_000_000)

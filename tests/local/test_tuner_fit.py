@@ -99,7 +99,7 @@ with best.checkpoint.as_directory() as folder:
     assert facts == {"metrics": [20, 20], "data": 6, "cpu": 2, "n": "4", "kept": [10]}
 
 
-def test_a_failed_function_goes_on_from_its_checkpoint(shell: Shell) -> None:
+def test_a_failed_function_continues_from_its_checkpoint(shell: Shell) -> None:
     (facts,) = script(
         shell,
         """

@@ -92,7 +92,7 @@ def no_mark_of_removal(put: Put) -> None:
 
 
 def older_files_come_back(put: Put) -> None:
-    """A file is replaced whatever stands there, by whoever, and before its records are in the storage."""
+    """A file is replaced whatever it holds, and before its records are in the storage."""
     put(Replica, "_copy_records_of_files", lambda _self: None)
     put(SharedFiles, "write", lambda self, key, data, _refuse: self._storage.write(key, data))
 
@@ -243,7 +243,7 @@ def one_folder_for_all(put: Put) -> None:
 
 
 def namespaces_overlooked(put: Put) -> None:
-    """Experiments are told apart by their names alone."""
+    """Experiments are distinguished by their names alone."""
 
     def find(self: Controller, name: str) -> Any:
         plain = name.rpartition("/")[2]
@@ -256,7 +256,7 @@ def namespaces_overlooked(put: Put) -> None:
 
 
 def a_place_is_anybodys(put: Put) -> None:
-    """What is stored is continued, whoever stored it."""
+    """What is stored is continued, also what another process stored."""
     for module in (experiment_plan, experiment_controller):
         put(module, "refuse_other", lambda *_: None)
 
@@ -285,7 +285,7 @@ def told_before_it_is_labelled(put: Put) -> None:
     put(Reuse, "is_bound", lambda _self, _run: True)
 
 
-def pods_wait_for_ever(put: Put) -> None:
+def pods_wait_forever(put: Put) -> None:
     """A pod for which nothing can come any more is kept."""
     put(reuse, "IDLE_S", 1e9)
     put(bindings, "spare", lambda _engine, _running: None)
@@ -294,7 +294,7 @@ def pods_wait_for_ever(put: Put) -> None:
 # -- functions --
 
 
-def counters_start_anew(put: Put) -> None:
+def counters_restart(put: Put) -> None:
     """A function's attempt continues with the state that was restored, and counts from 1."""
 
     def begin(self: Session, *args: Any, **options: Any) -> None:
@@ -380,8 +380,8 @@ DEFECTS: dict[Defect, tuple[str, ...]] = {
     deleted_whosever_it_is: ("experiment deleted",),
     deleted_places_are_written: ("operator paused", "operator paused", "experiment deleted"),
     told_before_it_is_labelled: (),
-    pods_wait_for_ever: (),
-    counters_start_anew: ("pod vanishes",) * 3,
+    pods_wait_forever: (),
+    counters_restart: ("pod vanishes",) * 3,
     checkpoint_not_handed_over: ("pod vanishes",) * 3,
     copied_after_the_report: ("store slow", "pod vanishes", "pod vanishes", "operator paused"),
     commits_behind_a_deletion: ("experiment deleted", *(("node comes back",) * 4)),
@@ -399,8 +399,8 @@ WITHIN: dict[Defect, str] = {
     deleted_whosever_it_is: "one place for two",
     deleted_places_are_written: "several namespaces",
     told_before_it_is_labelled: "reusePods",
-    pods_wait_for_ever: "reusePods",
-    counters_start_anew: "function",
+    pods_wait_forever: "reusePods",
+    counters_restart: "function",
     checkpoint_not_handed_over: "function",
     copied_after_the_report: "function",
     commits_behind_a_deletion: "several namespaces",

@@ -48,7 +48,7 @@ class Faults(StoreFaults):
         world.pods.behaviour.starts = True
         for process in world.kernel.processes:
             process.countdown = None
-            process.go_on()
+            process.resume()
         for operator in world.operators:
             if operator.watch is not None:
                 operator.watch.lose = lambda plural, item: False
@@ -136,7 +136,7 @@ class Faults(StoreFaults):
             self._count("pod paused")
             found[1].stop()
             await asyncio.sleep(fault.for_s)
-            found[1].go_on()
+            found[1].resume()
 
     async def _pod_clock_jumps(self, fault: Fault) -> None:
         if found := self._a_pod(fault):
@@ -179,7 +179,7 @@ class Faults(StoreFaults):
                 self.world.start_operator()
             operator.process.stop()
             await asyncio.sleep(fault.for_s + (STALE_S if standby else 0.0))
-            operator.process.go_on()
+            operator.process.resume()
 
     async def _two_operators(self, fault: Fault) -> None:
         self._count("two operators")

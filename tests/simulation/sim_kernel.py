@@ -7,7 +7,7 @@ it never gets to another instruction, and nothing is cleaned up).
 
 Invariants:
 
-* Exactly one thing runs at a time; whoever runs is interrupted only where it waits.
+* Exactly one thing runs at a time; it is interrupted only where it waits.
 * What a process does is decided by the seed alone: no real thread, clock, socket or random number is asked.
 * A process that is dead has no effects.
 """
@@ -144,7 +144,7 @@ class SimLoop(VirtualLoop):
         def work() -> None:
             try:
                 result = func(*args)
-            except Exception as error:  # noqa: BLE001 - whoever awaits it gets it
+            except Exception as error:  # noqa: BLE001 - its waiter gets it
                 self.call_soon(settle, None, error)
             else:
                 self.call_soon(settle, result, None)
@@ -158,11 +158,11 @@ class Process:
 
     Attributes:
         alive: False after `kill`.
-        stopped: between `stop` and `go_on`.
+        stopped: between `stop` and `resume`.
         offset_s: how wrong its wall clock is.
-        on_exit: told of the exit status when it ends by itself.
+        on_exit: called with of the exit status when it ends by itself.
         countdown: points until it is killed; None while it is not to be.
-        on_death: told when that has come, before `on_kill` is.
+        on_death: called when that has come, before `on_kill` is.
     """
 
     def __init__(self, kernel: Kernel, name: str) -> None:
@@ -237,7 +237,7 @@ class Process:
         self.stopped = True
         self.kernel.log("stopped", self.name)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """SIGCONT."""
         if not self.stopped:
             return
@@ -360,7 +360,7 @@ class Kernel:
                 thread.run()
 
     def close(self) -> None:
-        """Put away what still waits."""
+        """Close what still waits."""
         self.over = self.loop.over = True
         for process in self.processes:
             process.alive = False
@@ -434,7 +434,7 @@ class SimThread:
     def join(self, timeout: float | None = None) -> None:
         if self.ended:
             return
-        _go_on_only_in_time()
+        _resume_only_in_time()
         if kernel().current is None:
             kernel().pump(self.process, lambda: self.ended)
             return
@@ -459,7 +459,7 @@ class SimThread:
                     kernel().unpark(thread)
 
 
-def _go_on_only_in_time() -> None:
+def _resume_only_in_time() -> None:
     if kernel().over:
         raise WorldOver
 
@@ -467,7 +467,7 @@ def _go_on_only_in_time() -> None:
 class LockOrder:
     """Finds out whether locks are taken in one order: two threads that take two in both orders may wait forever.
 
-    That they do is rare; that each order happens at some time is not. Locks are told apart by the line that makes
+    That they do is rare; that each order happens at some time is not. Locks are distinguished by the line that makes
     them. (The idea is that of Linux's lockdep.)
 
     Args:
@@ -597,7 +597,7 @@ class SimEvent:
     def wait(self, timeout: float | None = None) -> bool:
         if self._set:
             return True
-        _go_on_only_in_time()
+        _resume_only_in_time()
         thread = kernel().current
         assert thread is not None, "the event loop's own thread would wait"
         self._waiting.append(thread)
@@ -621,7 +621,7 @@ class SimCondition:
         self._lock.__exit__()
 
     def wait(self, timeout: float | None = None) -> bool:
-        _go_on_only_in_time()
+        _resume_only_in_time()
         thread = kernel().current
         if thread is None:
             process = PROCESS.get()

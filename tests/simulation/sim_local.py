@@ -56,7 +56,7 @@ from trialpod_operator.local.slots import Machine
 NAME = "digits"
 URI = "s3://bucket/runs"
 WITHIN_S = 3_000.0
-"""So long after the last fault the experiment has to be over."""
+"""Maximum time from the last fault to the experiment's end."""
 MOST_RUNS = 300
 AGAIN_S = (0.05, 3.0)
 """Somebody starts the run again after a time between these."""
@@ -486,7 +486,7 @@ class LocalWorld(Surroundings):
         self.stores.append(store)
         return store
 
-    def goes_on_alone(self, process: Process) -> bool:
+    def recovers_alone(self, process: Process) -> bool:
         """Return whether no other machine can have taken away what a process resumes from."""
         return process.run.box is self.box  # type: ignore[attr-defined]
 

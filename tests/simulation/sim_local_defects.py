@@ -127,15 +127,15 @@ def done_before_it_is_recorded(put: Put) -> None:
     put(JournaledEngine, "apply", apply)
 
 
-def files_go_on_at_their_ends(put: Put) -> None:
+def files_resume_at_their_ends(put: Put) -> None:
     """After a restart the trials' files keep what is written again."""
 
-    def go_on(self: TrialFiles, trials: Any) -> None:
+    def resume(self: TrialFiles, trials: Any) -> None:
         self.resumed.clear()
         right(self, trials)
 
-    right = TrialFiles.go_on
-    put(TrialFiles, "go_on", go_on)
+    right = TrialFiles.resume
+    put(TrialFiles, "resume", resume)
 
 
 def the_fork_servers_death_is_the_trials(put: Put) -> None:
@@ -180,7 +180,7 @@ LOCAL_DEFECTS: dict[LocalDefect, tuple[bool, tuple[str, ...]]] = {
     the_lock_is_not_looked_at: (False, ("second run",)),
     a_torn_end_stays: (False, ("run dies",) * 4),
     done_before_it_is_recorded: (False, ("disk full", *_ENDS)),
-    files_go_on_at_their_ends: (False, _ENDS),
+    files_resume_at_their_ends: (False, _ENDS),
     the_fork_servers_death_is_the_trials: (False, ("fork server dies",) * 2),
     running_trials_are_forgotten: (False, _ENDS),
     unfinished_checkpoints_count: (False, ()),

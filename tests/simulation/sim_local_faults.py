@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 RUN_POINTS = 60
 TRIAL_POINTS = 30
 """A process that dies does so within so many points at which that is possible."""
-STANDS_STILL_S = 40.0
-"""So long a run must be stopped before another machine takes it for dead, and has had time to continue."""
+STALL_S = 40.0
+"""Minimum time that a run is stopped so that another machine takes it for dead and continues."""
 
 
 class LocalFaults(StoreFaults):
@@ -39,7 +39,7 @@ class LocalFaults(StoreFaults):
             box.full = False
         for process in world.kernel.processes:
             process.countdown = None
-            process.go_on()
+            process.resume()
 
     # -- choices --
 
@@ -87,7 +87,7 @@ class LocalFaults(StoreFaults):
         if run := self._run(fault):
             run.process.stop()
             await asyncio.sleep(fault.for_s)
-            run.process.go_on()
+            run.process.resume()
 
     async def _run_clock_jumps(self, fault: Fault) -> None:
         if run := self._run(fault):
@@ -118,7 +118,7 @@ class LocalFaults(StoreFaults):
         if trial := self._trial(fault):
             trial.stop()
             await asyncio.sleep(fault.for_s)
-            trial.go_on()
+            trial.resume()
 
     async def _user_code_fails(self, fault: Fault) -> None:
         if trial := self._trial(fault):
@@ -163,7 +163,7 @@ class LocalFaults(StoreFaults):
         shutil.rmtree(run.box.directory, ignore_errors=True)
 
     async def _another_machine_takes_over(self, fault: Fault) -> None:
-        """The run stands still, and is started elsewhere; when it wakes it is not the writer any more."""
+        """The run is stopped, and is started elsewhere; when it wakes it is not the writer any more."""
         world = self.world
         run = world.run_now
         if run is None or run.box is not world.box:
@@ -175,8 +175,8 @@ class LocalFaults(StoreFaults):
                 trial.stop()
         self._gone(run)
         world.start_run(world.box)
-        await asyncio.sleep(STANDS_STILL_S + fault.for_s)
-        run.process.go_on()
+        await asyncio.sleep(STALL_S + fault.for_s)
+        run.process.resume()
         if run.pool is not None:
             for trial in run.pool.alive.values():
-                trial.go_on()
+                trial.resume()

@@ -71,7 +71,7 @@ def _history(world: LocalWorld, notes: list[str]) -> list[str]:
     for each in [*examined.findings, *complete.findings]:
         what = f"history: {each.check} {each.trial}: {each.what}"
         if each.severity in ("error", "warning") or (
-            each.check == "replay" and "taken up by a second process" not in each.what
+            each.check == "replay" and "started by a second process" not in each.what
         ):
             found.append(what)
         else:

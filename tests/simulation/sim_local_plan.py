@@ -51,7 +51,7 @@ class LocalPlan:
         bucket: it is kept in a bucket, beside the machine's folder.
         cpus: of the machine; a trial takes one.
         keeps_every: a function reports a checkpoint with every so many results; 0 = with none.
-        step_s: about so long takes a step of a trial.
+        step_s: approximate time of a trial's step.
     """
 
     seed: int

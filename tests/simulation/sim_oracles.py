@@ -86,7 +86,7 @@ def _history(experiment: Hosted, notes: list[str]) -> list[str]:
             found.append(f"history: {each.check} {each.trial}: {each.what}")
             continue
         if each.check == "replay" or each.severity == "warning":
-            if "taken up by a second process" not in each.what:
+            if "started by a second process" not in each.what:
                 found.append(f"history: {each.check} {each.trial}: {each.what}")
         elif each.check == "garbage":
             world.kernel.counts["garbage"] += 1

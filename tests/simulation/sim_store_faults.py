@@ -1,4 +1,4 @@
-"""What goes wrong with the bucket, whoever uses it."""
+"""What goes wrong with the bucket, for all its users."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ from trialpod_operator.experiment.replica import journal as journal_copy
 from trialpod_operator.reports.service import ReportService
 
 WITHIN_S = 3_000.0
-"""So long after the last fault the experiment has to be over."""
+"""Maximum time from the last fault to the experiment's end."""
 REST_S = 600.0
 BROUGHT_BACK_S = (0.5, 12.0)
 """A dead operator comes back after a time between these."""
@@ -359,7 +359,7 @@ class SimWorld(Surroundings):
         self.stores.append(store)
         return store
 
-    def goes_on_alone(self, process: Process) -> bool:
+    def recovers_alone(self, process: Process) -> bool:
         """Return whether no later attempt can have taken away what a process resumes from."""
         pods = [pod for uid, pod in self.pods.pods.items() if self.pods.processes.get(uid) is process]
         current = [self.pods.current(pod) for pod in pods]
@@ -562,7 +562,7 @@ def _latest_valid(world_of: Callable[[], Any], real: Callable[..., Any]) -> Call
     def latest_valid(store: Any, infos: Any) -> Any:
         found, warnings = real(store, infos)
         world, process = world_of(), PROCESS.get()
-        if warnings and process is not None and world.goes_on_alone(process):
+        if warnings and process is not None and world.recovers_alone(process):
             world.pods.problems.append(f"{process.name} misses what it resumes from: {warnings}")
         return found, warnings
 

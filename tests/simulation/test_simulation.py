@@ -26,7 +26,7 @@ fired: Counter[str] = Counter()
 
 
 @pytest.fixture(autouse=True)
-def _put_away() -> None:
+def _clean_up() -> None:
     gc.collect()
 
 

@@ -75,7 +75,7 @@ class LCBenchTask(Task):
         self._surrogate, self._id = surrogate, openml_id
 
     def curve(self, config: Config) -> Curve:
-        """Return error and time of 52 epochs; times that the surrogate lets go back are held."""
+        """Return error and time of 52 epochs; times that decrease in the surrogate are held."""
         row = [config[name] for name in CONTINUOUS]
         predicted = self._surrogate.predict(self._id, [[epoch, *row] for epoch in range(1, STEPS + 1)])
         cumulated = np.maximum.accumulate(np.maximum(predicted[:, 0].astype(float), 0.01))

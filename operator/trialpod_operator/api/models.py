@@ -386,7 +386,7 @@ class ScopedCredentials(Model, frozen=True, kw_only=True):
         Annotated[
             Duration,
             Meta(
-                description="How long keys hold before they are exchanged, 15m to 12h: so long trials can store "
+                description="How long keys hold before they are exchanged, 15m to 12h, so that trials can store "
                 "checkpoints while the operator is away. Default: 1h."
             ),
         ]

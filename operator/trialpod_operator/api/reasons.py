@@ -39,7 +39,7 @@ class Reason(StrEnum):
     # The course of an experiment and of its trials.
     STARTING = "Starting", "condition", "the operator opens the experiment, or the trial's pod starts"
     RUNNING = "Running", "condition", "trials run"
-    PENDING = "Pending", "condition", "the trial waits for its turn or for a retry"
+    PENDING = "Pending", "condition", "the trial is queued, or waits for a retry"
     PAUSED = "Paused", "condition", "the scheduler or a suspension holds the trial back"
     SUSPENDING = "Suspending", "condition", "trials save and stop"
     SUSPENDED = "Suspended", "condition event", "no trial runs", "set spec.suspend to false to continue"

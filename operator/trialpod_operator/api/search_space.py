@@ -143,9 +143,9 @@ class _Compiler:
         if isinstance(node, list):
             return [self.node(value, f"{path}[{index}]") for index, value in enumerate(node)]
         if not isinstance(node, dict):
-            if self._strict and isinstance(node, str) and (meant := called_distribution(node)) is not None:
+            if self._strict and isinstance(node, str) and (intended := called_distribution(node)) is not None:
                 self._report(
-                    path, f"{node!r} is a text, not a distribution; write {meant}. For the text put {_ESCAPE}"
+                    path, f"{node!r} is a text, not a distribution; write {intended}. For the text put {_ESCAPE}"
                 )
             return node
         if VALUE in node:
@@ -156,10 +156,10 @@ class _Compiler:
         ((key, argument),) = node.items()
         name = named_distribution(key, argument)
         if name is None:
-            if self._strict and (meant := foreign_distribution(key, argument)) is not None:
+            if self._strict and (intended := foreign_distribution(key, argument)) is not None:
                 self._report(
                     f"{path}.{key}",
-                    f"unknown distribution {key!r}; did you mean {meant!r}, as in {_USAGE[meant]}? Known are "
+                    f"unknown distribution {key!r}; did you mean {intended!r}, as in {_USAGE[intended]}? Known are "
                     f"{', '.join(NAMES)}. If {key!r} is a parameter of a nested config, put {_ESCAPE}",
                 )
                 return None
@@ -279,8 +279,8 @@ class _Compiler:
         self._check_stray_arguments(node, path)
         if not self._strict or any(each.path.startswith(f"{path}.") for each in self.problems):
             return
-        if (meant := bounds_distribution(node)) is not None:
-            self._report(path, f"looks like a distribution; write {meant}. For a nested config put {_ESCAPE}")
+        if (intended := bounds_distribution(node)) is not None:
+            self._report(path, f"looks like a distribution; write {intended}. For a nested config put {_ESCAPE}")
             return
         for key, argument in node.items():
             if key in NAMES and _is_argument(argument, lists=key in _LISTS):

@@ -2,7 +2,7 @@
 
 Written by the operator only. Nothing here grows with the number of trials or results: per-trial data is in the
 TuneTrials, series are in the storage. What is absent is unknown or does not apply; the encoded form is the whole
-status, so whoever writes it replaces the old one (a field that went away is simply no longer in it). Numbers that a
+status, so each writer replaces the old one (a field that went away is simply no longer in it). Numbers that a
 user's code reported are text, see `format_value`. Fields are only ever added, and readers ignore those that they do
 not know.
 """

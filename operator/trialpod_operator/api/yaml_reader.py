@@ -55,7 +55,7 @@ class UnsupportedScalarError(ValueError):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Composes nodes; the implicit tags are `plain`, `seq` and `map`, so that quoted scalars are told apart."""
+    """Composes nodes; the implicit tags are `plain`, `seq` and `map`, so that quoted scalars are distinguished."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         """Return the tag of a node that has none."""

@@ -2,7 +2,7 @@
 
 `trialpod.dev/retry` is acted on once for each value: the value that was acted on last is in the journal and in
 ``status.retried``, so that it may stay in a manifest. It is any word, such as "1", and behind it, after spaces, the
-ids of the trials that are meant (none: all that have failed) and perhaps `from-scratch`.
+ids of the selected trials (none: all that have failed) and perhaps `from-scratch`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Retry:
 
     Attributes:
         value: the whole annotation, by which it is known.
-        trial_ids: those that are meant; empty = all that have failed.
+        trial_ids: those selected; empty = all that have failed.
         from_scratch: their checkpoints are forgotten.
     """
 
@@ -54,7 +54,7 @@ def next_retry(item: Mapping[str, Any], trial_ids: Sequence[str], token: str, *,
 
     Args:
         item: the TuneExperiment.
-        trial_ids: those that are meant; empty = all that have failed.
+        trial_ids: those selected; empty = all that have failed.
         token: a word that was not used before.
         from_scratch: their checkpoints are forgotten.
     """

@@ -1,9 +1,9 @@
 """What the watches have shown: the latest state of every TuneExperiment, TuneTrial and pod of ours.
 
 It is a cache with the API server as the truth. It may lag behind, and it may miss that an object was deleted while a
-watch was broken; so whoever acts on the absence of an object asks the server first. Only what the operator reads of a
-pod is kept; a TuneTrial whose trial has ended, and a pod that is gone, are kept as packed JSON: there may be tens of
-thousands, and hardly any is looked at again. Owned by the event loop.
+watch was broken; so code that acts on the absence of an object asks the server first. Only what the operator reads of
+a pod is kept; a TuneTrial whose trial has ended, and a pod that is gone, are kept as packed JSON: there may be tens
+of thousands, and hardly any is looked at again. Owned by the event loop.
 """
 
 from __future__ import annotations

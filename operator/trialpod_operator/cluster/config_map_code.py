@@ -1,7 +1,7 @@
 """The code of an experiment that is in a ConfigMap: as it was at the start, for all its trials.
 
 It is copied into the experiment's document in the storage when the experiment begins, and travels to the trials with
-their assignments. What the ConfigMap says later concerns nobody; that it says something else is told once.
+their assignments. What the ConfigMap says later concerns nobody; a difference is reported once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConfigMapCode:
         self._found: Mapping[str, Any] | None = None
         self._forbidden = False
         self._checked_at = 0.0
-        self._told = ""
+        self._reported = ""
 
     async def read(self, kube: Kube, namespace: str, trainable: TrainableSpec) -> None:
         """Read the ConfigMap that a trainable names, if it names one.
@@ -50,7 +50,7 @@ class ConfigMapCode:
         try:
             self._found = await kube.get(paths.config_maps(namespace), reference.name)
         except ForbiddenError as error:
-            # Installed with the rights of an earlier release: pods still mount it, as they did then.
+            # The operator may not read it: pods mount it.
             logger.warning("the code in the ConfigMap %s/%s is not pinned: %s", namespace, reference.name, error)
             self._found, self._forbidden = None, True
 
@@ -95,9 +95,9 @@ class ConfigMapCode:
         self._checked_at = now
         await self.read(kube, namespace, trainable)
         text = _text(self._found, reference)
-        if text is None or text in (known, self._told):
+        if text is None or text in (known, self._reported):
             return ""
-        self._told = text
+        self._reported = text
         return (
             f"{reference.key} in the ConfigMap {reference.name} was changed after the experiment began; all its "
             "trials run the code of the start. To run the new code, start an experiment of another name"

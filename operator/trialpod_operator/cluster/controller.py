@@ -26,14 +26,14 @@ from trialpod_operator.reports.service import Caller, Served
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 60.0
-"""So long after the start an experiment may be there without a watch having shown it."""
+"""Maximum time after the start until a watch has shown every experiment."""
 
 REST_PER_ATTEMPT_S = 0.0001
 """An experiment is looked at again after such a rest for each attempt under way: a look takes time for each of them,
 and what happens meanwhile takes one look together."""
 
 CHANGE_S = 1.0
-"""A change that only the status shows may wait so long for its reconcile."""
+"""Maximum time that a change which only the status shows waits for its reconcile."""
 
 
 class Controller:
@@ -87,7 +87,7 @@ class Controller:
         found = self._controllers.get(name)
         if found is not None and found.open:
             return found.served()
-        # Not by a clock that may be set: a trial that is told that its experiment is gone fails.
+        # Not by a clock that may be set: a trial fails when the answer is that its experiment is gone.
         new_here = asyncio.get_running_loop().time() - self._started_at < FIRST_LOOK_S
         if found is not None or name in self.cache.experiments or new_here:
             raise NotReadyError(f"experiment {name} is not open at the moment")
@@ -103,7 +103,7 @@ class Controller:
         self.queue.start()
 
     async def close(self) -> None:
-        """Stop working and let go of everything; pods continue."""
+        """Stop working and release everything; pods continue."""
         await self.queue.close()
         for controller in self._controllers.values():
             await controller.close()

@@ -2,9 +2,9 @@
 
 What is stored in the same place by an experiment of another namespace is not its data.
 
-The effort is bounded: an experiment that cannot be deleted from its storage for `GIVE_UP_S` is let go with a warning,
-because an object that cannot be deleted blocks its whole namespace. What is left is then somebody's to remove by
-hand. Removing the finalizer by hand does the same at once.
+The effort is bounded: an experiment that cannot be deleted from its storage for `GIVE_UP_S` is released with a
+warning, because an object that cannot be deleted blocks its whole namespace. What is left is then somebody's to
+remove by hand. Removing the finalizer by hand does the same at once.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NO_KEYS_GIVE_UP_S = 60.0
 """When the Secret with the keys is gone too, as it is when the whole namespace goes, waiting helps little."""
 
 SLICE_S = 10.0
-"""So long one look at the object deletes; then the next one continues."""
+"""Maximum time that one reconcile pass deletes; the next one continues."""
 
 TRY_AGAIN_S = 5.0
 TRY_AGAIN_MOST_S = 60.0
 PODS_GONE_S = 60.0
-"""So long the deletion waits for the experiment's pods to be gone: they still write checkpoints until then."""
+"""Maximum time that the deletion waits for the experiment's pods to end: they write checkpoints until then."""
 
 
 async def delete_stored(

@@ -278,7 +278,7 @@ class ExperimentController:
         return Problem(reason=reason, message=message, stalled=stalled), RETRY_S
 
     async def close(self) -> None:
-        """Let go of the experiment; everything committed stays, and so do its pods."""
+        """Release the experiment; everything committed stays, and so do its pods."""
         if self._durable is not None:
             self.account(self._services.clock())  # the last that is shown of it
             if self._bindings is not None:
@@ -480,7 +480,7 @@ class ExperimentController:
     async def _open(self, experiment: TuneExperiment, *, only_stored: bool = False) -> None:
         services = self._services
         if not services.kube.lease_valid():
-            # Whoever opens an experiment takes its journal over, and somebody else may be at work with it already.
+            # Opening an experiment takes its journal over, and somebody else may be at work with it already.
             raise NotReadyError("it is not opened before the Lease is renewed")
         # No pod begins without the authority. What could not be opened may be retried for days, without a write.
         again, self._tried = self._tried, True

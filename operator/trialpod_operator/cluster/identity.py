@@ -8,7 +8,7 @@ Invariants:
 * What cannot be a valid token of this audience (its shape, audience, expiry) never reaches the API server; unknown
   tokens reach it at a bounded rate, in all and from one address.
 * A token is asked about once at a time, however many requests carry it, and then at most every five minutes.
-* When all pods come back at once, as after a restart, some wait for their turn, and the others are told to come back
+* When all pods come back at once, as after a restart, some are queued, and the others are asked to come back
   one after the other.
 * Memory is bounded. Tokens are kept as SHA-256 only, and never appear in a message.
 * No answer from the API server is never taken for a "no": the caller is to try again. One whom the server has known
@@ -119,7 +119,7 @@ class TokenReviewer:
         self._review = review
         self._waiting = waiting
         self._turn_s = 1.0 / reviews.per_s
-        self._next_turn = 0.0  # when the next of those comes back that were told to
+        self._next_turn = 0.0  # when the next deferred caller comes back
         self._clock = clock
         self._audience = audience
         self._cache_s = cache_s
@@ -163,7 +163,7 @@ class TokenReviewer:
                 task = asyncio.ensure_future(self._ask(token, key, expires))
                 self._asked[key] = task
                 task.add_done_callback(lambda done: self._answered(key, done))
-            # Whoever goes away while waiting must not end the review for the others.
+            # A caller that leaves while waiting must not end the review for the others.
             try:
                 known = await asyncio.shield(task)
             except ReviewUnavailableError:
@@ -234,7 +234,7 @@ class TokenReviewer:
     def _answered(self, key: bytes, task: asyncio.Task[_Known]) -> None:
         self._asked.pop(key, None)
         if not task.cancelled():
-            task.exception()  # told to those who wait; if nobody does any more, it is nobody's
+            task.exception()  # raised in its waiters; without one it is dropped
 
     def _known_before(self, key: bytes) -> _Known | None:
         """Return what the server last said of a token that has not expired; it is asked again in a while."""

@@ -219,7 +219,7 @@ def session_policy(trial: str, source: str = "", pickle: str = "") -> str:
     if len(text) > MOST_POLICY_CHARACTERS:
         raise InvalidInputError(
             f"the policy for the trial's keys would have {len(text)} characters, and {MOST_POLICY_CHARACTERS} are "
-            f"allowed, because the names in {trial} are so long; use a shorter spec.storage.uri"
+            f"allowed, because the names in {trial} are too long; use a shorter spec.storage.uri"
         )
     return text
 

@@ -74,7 +74,7 @@ class Lease:
         """Wait until this process holds the Lease."""
         seen: dict[str, Any] | None = None
         since = self._monotonic()
-        told = False
+        reported = False
         while True:
             try:
                 self._safe_since = self._monotonic()
@@ -90,8 +90,8 @@ class Lease:
                 if holder in ("", self._identity) or self._monotonic() - since >= length:
                     self._held = await self._replace(found, int(spec.get("leaseTransitions") or 0) + 1)
                     break
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     logger.info("%s is the leader; waiting for the Lease %s", holder, self._name)
             except ApiError as error:
                 if not error.temporary:

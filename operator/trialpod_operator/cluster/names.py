@@ -77,7 +77,7 @@ WORK_DIR = "/trialpod"
 
 
 def credentials_fact(*, own: bool, always_scoped: bool) -> str:
-    """Return what clients are told of the keys that pods get: `OWN_KEYS`, `ALWAYS_SCOPED`, both or neither.
+    """Return what clients learn about the keys that pods get: `OWN_KEYS`, `ALWAYS_SCOPED`, both or neither.
 
     Args:
         own: what is below the default storage is opened with the operator's own keys.

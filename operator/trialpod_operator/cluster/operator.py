@@ -61,7 +61,7 @@ async def run_operator(options: OperatorOptions) -> int:
 
 
 class OperatorProcess:
-    """One operator: a standby until it holds the Lease, then the leader until it loses it or is told to stop.
+    """One operator: a standby until it holds the Lease, then the leader until it loses it or has to stop.
 
     Args:
         kube: the API server.

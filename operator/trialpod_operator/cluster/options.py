@@ -25,7 +25,7 @@ PROBE_PORT = 8080
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """What the operator is told at its start.
+    """The operator's start options.
 
     Attributes:
         namespaces: those to look after; empty = all.

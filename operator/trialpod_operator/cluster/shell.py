@@ -22,8 +22,8 @@ class ClusterShell(Shell):
 
     Args:
         perform: carries out actions; called once they are committed.
-        broken: told once when the experiment cannot continue as it is open now.
-        changed: told when something changed that a status shows.
+        broken: called once when the experiment cannot continue as it is open now.
+        changed: called when something changed that a status shows.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ def _check_capabilities(storage: StorageSpec) -> None:
 
 def _within(storage: StorageSpec, default: StorageSpec | None) -> StorageSpec:
     """Return a storage that the operator's keys are used for, at the server that they are for."""
-    assert default is not None  # `OperatorOptions` sees to it
+    assert default is not None  # `OperatorOptions` ensures it
     allowed = default.uri.rstrip("/")
     if storage.uri != default.uri and not f"{storage.uri.rstrip('/')}/".startswith(f"{allowed}/"):
         raise StorageProblemError(

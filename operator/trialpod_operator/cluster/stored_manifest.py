@@ -1,7 +1,7 @@
 """A TuneExperiment as the API server holds it, checked.
 
 The server drops fields that its definition does not know, and fills in defaults that it does. During an upgrade the
-definition may be newer than the operator; then there may be fields that this operator has never heard of. They are
+definition may be newer than the operator; then there may be fields that this operator does not know. They are
 left out here, not complained about: nobody can put them right, and experiments have to continue.
 """
 

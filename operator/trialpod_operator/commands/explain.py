@@ -44,7 +44,7 @@ def newest_experiment() -> str:
 
 
 def find(experiment: ReadExperiment, asked: str) -> Trial:
-    """Return the trial that is meant: by id, name, the number of its id, or what only one of them begins with.
+    """Return the selected trial: by id, name, the number of its id, or what only one of them begins with.
 
     A number goes before a beginning: "3" is trial 3, also where ids begin with a 3.
 

@@ -1,4 +1,4 @@
-"""`trialpod fsck DIR|URI|NAME`: whether an experiment is whole, as its journal, files and checkpoints tell."""
+"""`trialpod fsck DIR|URI|NAME`: check an experiment's journal, files and checkpoints."""
 
 from __future__ import annotations
 

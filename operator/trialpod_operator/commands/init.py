@@ -1,4 +1,4 @@
-"""`trialpod init`: write a small experiment that runs as it is. It never overwrites a file unless it is told to."""
+"""`trialpod init`: write a small experiment that runs as it is. It never overwrites a file without `--force`."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _print_from_cluster(options: argparse.Namespace) -> int:
 
 
 def local_trial(options: argparse.Namespace) -> tuple[str | None, str]:
-    """Return the folder or URI of the experiment and which trial is meant; (None, "") when it is in a cluster."""
+    """Return the folder or URI of the experiment and the trial; (None, "") when it is in a cluster."""
     from trialpod_operator.view.reading import is_experiment
 
     name = options.name[0]

@@ -144,7 +144,7 @@ def apply_output(options: argparse.Namespace, forms: tuple[str, ...]) -> None:
 
 
 def view_of_target(options: argparse.Namespace) -> ExperimentView:
-    """Return the experiment that is meant, with all its trials."""
+    """Return the selected experiment, with all its trials."""
     from trialpod_operator.view.reading import read_view
 
     location = target.location(options.directory, options)

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _failed_ids(item: Json, trials: list[Json], wanted: list[str]) -> list[str]:
-    """Return the ids of the failed trials that are meant; empty when all are."""
+    """Return the ids of the selected failed trials; empty when all are."""
     name = item["metadata"]["name"]
     if item["metadata"].get("deletionTimestamp"):
         raise InvalidInputError(f"{name} is being deleted; nothing of it can be retried")

@@ -31,7 +31,7 @@ LOCAL_FOLDER = "trialpod-results"
 MAX_SHOWN_NAMES = 6
 
 RULE = (
-    "Which experiment is meant: with -n, --context or --kubeconfig its name in a cluster; else what has a / in it, "
+    "The experiment: with -n, --context or --kubeconfig its name in a cluster; else what has a / in it, "
     f"or exists here or in ./{LOCAL_FOLDER}, is a folder or a URI, and everything else is a name in a cluster."
 )
 
@@ -90,7 +90,7 @@ def is_in_cluster(options: argparse.Namespace) -> bool:
 
 
 def location(text: str, options: argparse.Namespace) -> str | None:
-    """Return the folder or URI that is meant; None: it is a name in a cluster.
+    """Return the selected folder or URI; None: it is a name in a cluster.
 
     Raises:
         InvalidInputError: it cannot be a name, and the options say that it is one.
@@ -228,7 +228,7 @@ def find_trial(api: Experiments, name: str, trial: str = "") -> tuple[Json, Json
 
 
 def select_trial(trials: list[Json], wanted: str, experiment_name: str) -> Json:
-    """Return the trial of an experiment that is meant.
+    """Return the selected trial of an experiment.
 
     Raises:
         InvalidInputError: none is.

@@ -168,7 +168,7 @@ def announce(action: Action, row: Callable[[Trial], TrialRow], metric: str | Non
         case TrialEnded(trial=trial):
             return events.trial_ended(row(trial), metric)
         case TrialRequeued(trial=trial, why="failed" | "disrupted" as why, message=message):
-            # By now the next attempt may have begun. Where it starts is said by the event itself.
+            # Already the next attempt may have begun. Where it starts is said by the event itself.
             lost = replace(row(trial), attempts=trial.attempt - trial.running)
             return events.trial_retried(lost, reason=message, disruption=why == "disrupted")
         case TrialRequeued(trial=trial, why="exploited", message=source):

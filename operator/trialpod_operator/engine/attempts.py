@@ -158,7 +158,7 @@ class Attempts:
     def _retry(self, trial: Trial, allowed: str, now: float) -> None:
         requeued = TrialRequeued(trial, "failed", f"retry {trial.failures} ({allowed}): {trial.error}")
         if trial.current.decision == "pause":
-            # What was decided is not decided again: it waits for its turn, and then it is the retry.
+            # What was decided is not decided again: it is queued, and then it is the retry.
             trial.back_off(now)
             self._endings.log_failure(trial, "retry", now)
             self._actions.add(requeued)

@@ -119,7 +119,7 @@ class ResumeRequested(Event, frozen=True):
 class RetryRequested(Event, frozen=True):
     """Queue the trials that ended in ERROR once more, with a fresh count of failures.
 
-    `cut_short` adds those that were stopped because the experiment failed. `trial_ids` are those that are meant, when
+    `cut_short` adds those that were stopped because the experiment failed. `trial_ids` are those selected, when
     it is not all. A request with a `token` counts once: the engine keeps the latest.
     """
 

@@ -74,7 +74,7 @@ class Lifecycle:
     # -- what the user asks for -----------------------------------------------------------------------------------
 
     def suspend(self, now: float) -> None:
-        """Pause all trials; the time budget stands still. What is being stopped, or has finished, stays so."""
+        """Pause all trials; the time budget is not charged. What is being stopped, or has finished, stays so."""
         flags = self._state.flags
         if flags.suspended:
             return
@@ -99,7 +99,7 @@ class Lifecycle:
         source = (flags.stopping or {}).get("source")
         if not flags.finished:
             if source in _BUDGETS and self._budget_used_up(now) is None:
-                self._reopen()  # more time came before the last trial had heard of the end
+                self._reopen()  # more time came before the last trial knew of the end
             return
         lifted = changed or source in (None, "user", "broken", *_BUDGETS)
         wanted = lifted and self._budget_used_up(now) is None

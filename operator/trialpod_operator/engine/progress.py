@@ -1,6 +1,6 @@
 """Attempts that run and report nothing: a warning after half of the progress deadline, then the attempt fails.
 
-Results and checkpoints are progress, and so is the beginning of an attempt. A trial that was told to end or to pause
+Results and checkpoints are progress, and so is the beginning of an attempt. A trial that has to end or to pause
 has nothing to report any more.
 """
 

@@ -224,7 +224,7 @@ def _iteration(result: dict[str, Any]) -> int | None:
 
 
 def explain_missing_metric(metric: str, result: dict[str, Any], what: str = "was never reported") -> str:
-    """Say that a metric was not reported, what was, and what may have been meant."""
+    """Say that a metric was not reported, what was, and the nearest name."""
     reported = sorted(key for key in result if key not in AUTO_RESULT_KEYS)
     if metric in result:
         return f"the metric '{metric}' is not a number but {result[metric]!r:.60}; report a number under that name"

@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_samples: int = 1  # times the grid; -1 = no limit
     max_concurrent: int | None = None
     time_budget_s: float | None = None
-    progress_deadline_s: float | None = None  # an attempt that reports nothing for so long fails
+    progress_deadline_s: float | None = None  # maximum time without a report, in seconds; then the attempt fails
     max_trial_hours: float | None = None  # of all attempts together, see `accounting`
     max_gpu_hours: float | None = None
     max_failures: int = 0  # retries of one trial; -1 = no limit

@@ -336,7 +336,7 @@ class State:
         self.flags.stopping = reason
 
     def suspend(self, state: str) -> None:
-        """Pause all trials; the active time stands still. What is being stopped, or has finished, stays so."""
+        """Pause all trials; the active time stops. What is being stopped, or has finished, stays so."""
         flags = self.flags
         flags.suspended = True
         if not (flags.finished or flags.stopping):

@@ -1,7 +1,8 @@
 """Lets a search algorithm take its time: all calls to it happen in a thread of its own, one after the other.
 
-The engine asks for a suggestion and continues; the answer is an event (`SuggestionReady`). What the algorithm is told
-meanwhile waits behind the suggestion, so that it sees the same calls in the same order whenever the answer comes.
+The engine asks for a suggestion and continues; the answer is an event (`SuggestionReady`). What the algorithm
+receives meanwhile waits behind the suggestion, so that it sees the same calls in the same order whenever the answer
+comes.
 
 Invariants:
 
@@ -27,7 +28,7 @@ from trialpod_operator.engine.choices import Created
 from trialpod_operator.engine.events import SuggestionReady
 
 MOST_WAITING = 100_000
-"""Calls that may wait for the thread; beyond them whoever reports waits too, so that memory stays bounded."""
+"""Calls that may wait for the thread; beyond them a report waits too, so that memory stays bounded."""
 
 _Call = tuple[str, tuple[Any, ...]]
 _SUGGEST: _Call = ("next_suggestion", ())
@@ -70,8 +71,8 @@ class BackgroundSearcher(SearchAlgorithm):
         self._encode_params = encode_params
         self._deliver = deliver
         self._threaded = threaded
-        told = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
-        self.listens = told and bool(getattr(search, "_listens", True))
+        has_hook = type(search).on_trial_result is not SearchAlgorithm.on_trial_result
+        self.listens = has_hook and bool(getattr(search, "_listens", True))
         """The algorithm learns from results before the last."""
         self._live = False
         self._kept: deque[_Call] = deque()  # not released yet; the engine's thread only
@@ -97,7 +98,7 @@ class BackgroundSearcher(SearchAlgorithm):
         return self.search.finished
 
     def request(self) -> None:
-        """A suggestion is wanted, made of what was told before."""
+        """A suggestion is wanted, made of what it received before."""
         self._asked = True
         self._kept.append(_SUGGEST)
 

@@ -11,7 +11,7 @@ The process shell and the cluster shell run an experiment as one of these, and s
 
 Invariants: everything here belongs to the event loop, except the constructor and `open`, which may run in a thread
 before `start`. When the journal cannot be written, or another process writes it, the experiment is broken: it applies
-nothing more, and the shell is told once.
+nothing more, and the shell is informed once.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class DurableExperiment:
         self._last_result: Mapping[str, Any] = {}  # of the report that is being applied
         self._released: dict[str, dict[str, int]] = {}  # trial -> checkpoint -> position when it was released
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # for the storage to have a position
-        self._replica_errors = 0  # that the shell was told of
+        self._replica_errors = 0  # that the shell knows of
         self._timer: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         fetch = replica.fetch if replica is not None and in_storage else lambda _keys: None
@@ -287,7 +287,7 @@ class DurableExperiment:
         return [name for name in names if known[name] <= self._replicated]
 
     def fail(self, error: BaseException) -> None:
-        """Break the experiment: nothing is applied any more, and who waits for a commit is told."""
+        """Break the experiment: nothing is applied any more, and waiters for a commit get the error."""
         if self._broken is None:
             self._broken = error
             self._fail_waiting(self._broken_error())
@@ -478,7 +478,7 @@ class DurableExperiment:
             waiting = self._waiting.popleft()[1]
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # whoever waits gets it; nobody waiting is no reason for a warning
+                waiting.exception()  # its waiters get it; nobody waiting is no reason for a warning
 
     def _apply_own(self, event: AnyEvent) -> None:
         """Apply an event that no caller waits for."""
@@ -486,7 +486,7 @@ class DurableExperiment:
             return
         try:
             self.apply(event)
-        except Exception as error:  # noqa: BLE001 - it breaks the experiment, which the shell is told
+        except Exception as error:  # noqa: BLE001 - it breaks the experiment, and the shell learns it
             self.fail(error)
 
     def _set_timer(self) -> None:
@@ -507,7 +507,7 @@ class DurableExperiment:
                 if self._loop.time() - last_tick >= TICK_INTERVAL_S and self.engine.state.running:
                     last_tick = self._loop.time()
                     self.apply(TimerFired())
-            except Exception as error:  # noqa: BLE001 - it breaks the experiment, which the shell is told
+            except Exception as error:  # noqa: BLE001 - it breaks the experiment, and the shell learns it
                 self.fail(error)
 
     def _keep_files_current(self) -> None:

@@ -93,12 +93,12 @@ class JournaledEngine:
         self._journal = Journal.open(directory / TRIALPOD_DIR / JOURNAL_DIR, keep_replaced=copied)
         self._snapshot_size = 0
         self._snapshot_due = False
-        self._told_of_state = False
+        self._state_reported = False
         self._written = 0
         self._names: dict[str, str] = {}
         self._dirnames: set[str] = set()  # those that the script has chosen
         self._durable = 0
-        self._warnings: list[Action] = []  # about files, to be told with the next event
+        self._warnings: list[Action] = []  # about files, to be reported with the next event
         self.ended_lately: list[Trial] = []
         try:
             self.replayed = self._replay()
@@ -141,7 +141,7 @@ class JournaledEngine:
     def now(self) -> float:
         """Return the experiment's time, in seconds since the epoch.
 
-        It never goes back, also not from one process to the next, and it never stands still: when the clock was set
+        It never goes back, also not from one process to the next, and it always advances: when the clock was set
         back it resumes from the latest time that the journal knows.
         """
         now, latest = self._clock() + self._ahead_s, self.engine.state.clock.now
@@ -221,7 +221,7 @@ class JournaledEngine:
         try:
             offsets = self.files.offsets()
         except StorageError:
-            # Told by `files`. Until they are written, only the journal has these results.
+            # Set by `files`. Until they are written, only the journal has these results.
             self._snapshot_size = self._journal.size_since_snapshot
             return
         try:
@@ -229,8 +229,8 @@ class JournaledEngine:
         except StateNotKeptError as error:
             # Nothing is lost: the journal is kept, and a later start calls the object as it was called before.
             self._snapshot_size = self._journal.size_since_snapshot
-            if not self._told_of_state:
-                self._told_of_state = True
+            if not self._state_reported:
+                self._state_reported = True
                 self._warn("", f"{error}; its state is made again from the journal when the experiment is resumed")
             return
         snapshot = EngineSnapshot(
@@ -262,7 +262,7 @@ class JournaledEngine:
             self.files.dirnames = stored.dirnames
             self._dirnames = set(stored.dirnames.values())
             self.files.resumed = dict(stored.offsets)
-            self.files.go_on(trial for trial in self.engine.state.trials.values() if not trial.ended)
+            self.files.resume(trial for trial in self.engine.state.trials.values() if not trial.ended)
         count = 0
         for data in self._journal.records():
             record = decode_record(data)

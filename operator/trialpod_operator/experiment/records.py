@@ -82,7 +82,7 @@ class RecordedSearch(SearchAlgorithm):
         total: how many trials there will be, where that is known.
 
     Attributes:
-        left: how many trials the records still bring; whoever replays them may keep it up to date.
+        left: how many trials the records still bring; a replay may update it.
     """
 
     transparent = True

@@ -1,7 +1,7 @@
 """``experiment.json``: what is known of an experiment besides its journal, for people, tools and the next start.
 
 Written at each start. It keeps the seed that was chosen when the user gave none, and the manifest, so that a start
-with another one can be told from a mere change of budget.
+with another one can be distinguished from a mere change of budget.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ are cut back to where they were at the latest snapshot and written again from th
 ever missing or there twice. Where the files may be in a storage and not here, those that continue are fetched before.
 
 Results that cannot be written end no experiment: what is due stays buffered and is retried, a directory that
-somebody removed is made again, and `warn` is told once per trial.
+somebody removed is made again, and `warn` is called once per trial.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TrialFiles:
         """
         self._open(trial)
 
-    def go_on(self, trials: Iterable[Trial]) -> None:
+    def resume(self, trials: Iterable[Trial]) -> None:
         """Open the files of trials that have not ended, as they were at the latest snapshot.
 
         Raises:
@@ -150,7 +150,7 @@ class TrialFiles:
         return self.resumed | {trial_id: log.offsets() for trial_id, log in self._logs.items()}
 
     def close(self) -> None:
-        """Flush all files and let go of them."""
+        """Flush and close all files."""
         self.flush()
         self._logs.clear()
         self._dirty.clear()
@@ -278,12 +278,12 @@ class PolicyFiles:
     """Writes the history of exploits, for schedulers that keep one (`policy_log`).
 
     A file is replaced as a whole, and holds the same again after a restart: its content follows from the scheduler's
-    state. One that cannot be written ends no experiment; it is retried, and `warn` is told once.
+    state. One that cannot be written ends no experiment; it is retried, and `warn` is called once.
 
     Args:
         directory: the experiment's.
         scheduler: whose history; any, also one that keeps none.
-        warn: told in one sentence when a file cannot be written.
+        warn: called with a sentence when a file cannot be written.
     """
 
     def __init__(self, directory: Path, scheduler: TrialScheduler, warn: Callable[[str], None]) -> None:

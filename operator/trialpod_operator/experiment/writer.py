@@ -3,8 +3,8 @@
 It is a courtesy, not the guarantee: the guarantee is that the journal's objects are created only if they do not exist
 (`replica`). Without the courtesy, the second process to start could be the one that wins there.
 
-Invariants: no clock is compared with another machine's. A writer counts up in ``.trialpod/writer.json``; whoever
-starts watches the count, and takes over when it stands still for `LEASE_S` seconds of its own time. On the same
+Invariants: no clock is compared with another machine's. A writer counts up in ``.trialpod/writer.json``; who
+starts watches the count, and takes over when it has stopped for `LEASE_S` seconds of its own time. On the same
 machine it looks whether the process is there instead, and does not wait.
 """
 
@@ -80,7 +80,7 @@ class WriterClaim:
         """Become the writer.
 
         Args:
-            on_wait: told once, when it must be watched whether another writer still lives.
+            on_wait: called once, when it must be watched whether another writer still lives.
 
         Raises:
             ExperimentLockedError: another process writes.
@@ -111,7 +111,7 @@ class WriterClaim:
         """
         self._end.set()
         if not (reachable and self._reachable):
-            return  # whoever is next waits for the count to stand still
+            return  # the next process waits until the count stops
         if self._thread is not None:
             self._thread.join(BEAT_S)
             if self._thread.is_alive() or not self._reachable:

@@ -160,7 +160,7 @@ class KubernetesBackend:
             return reach(api, place, self._environ)[1]
 
     def _storage_place(self, api: Experiments, path: str) -> StoragePlace:
-        """Return where a path is: as this backend was told, or as the operator's default storage says."""
+        """Return where a path is: as this backend was configured, or as the operator's default storage says."""
         default = default_storage(api.operator_facts())
         same = _bucket(str(default.get("uri") or "")) == _bucket(path)
         endpoint = self._endpoint if self._endpoint is not None else str(default.get("endpoint") or "") * same
@@ -370,7 +370,7 @@ class KubernetesBackend:
     # -- until the end --
 
     def _wait_for_files(self, uri: str) -> None:
-        """Return when the operator has let go of the experiment: then the last files have been copied."""
+        """Return when the operator has released the experiment: then the last files have been copied."""
         storage = open_storage(uri)
         deadline = self._clock() + UPLOAD_TIMEOUT_S
         while storage.exists(WRITER_KEY) and self._clock() < deadline:

@@ -2,10 +2,10 @@
 
 The cluster does not wait for them: they hear of things when this process sees them. Trials come from the resources,
 results from `result.json` in the storage, where the operator copies them while a trial runs (within some seconds to a
-minute) and at its end. So each result is told once, in order, before the end of its trial.
+minute) and at its end. So each result is delivered once, in order, before the end of its trial.
 
-Invariants: a trial's results come after its start and before its end. What the storage cannot give now is told later,
-and all of it before `on_experiment_end`. A process that follows an experiment again delivers everything again.
+Invariants: a trial's results come after its start and before its end. What the storage cannot give now is delivered
+later, and all of it before `on_experiment_end`. A process that follows an experiment again delivers everything again.
 """
 
 from __future__ import annotations

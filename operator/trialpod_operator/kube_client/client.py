@@ -151,7 +151,7 @@ class Experiments:
         try:
             found = self._list(self._core_path("events"), "events", {"fieldSelector": chosen})
         except InvalidInputError:
-            return []  # They add to what the status says; without the right to see them the rest is still told.
+            return []  # They add to what the status says; without the right to see them the rest is still shown.
         own = [event for event in found if not uid or (event.get("involvedObject") or {}).get("uid", uid) == uid]
         return sorted(own, key=event_time)
 

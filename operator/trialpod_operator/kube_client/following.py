@@ -1,7 +1,7 @@
 """Follows an experiment in a cluster to its end, on the display that a local run has.
 
 Invariants: it only reads. What blocks the experiment is reported once per reason. While the cluster is unreachable,
-the view stands still, and the request is retried.
+the view keeps its state, and the request is retried.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def follow(
                     f"right and run this again, or delete it: trialpod delete {name} -n {api.namespace}"
                 )
         sleep(POLL_INTERVAL_S)
-        with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view stands still meanwhile
+        with contextlib.suppress(ClusterUnreachableError):  # it is asked again; the view keeps its state meanwhile
             found = api.find(name)
             if found is None or found["metadata"].get("uid") != uid:
                 raise TrialpodError(

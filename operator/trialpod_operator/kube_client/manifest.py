@@ -439,7 +439,7 @@ def _component(made: Any, name: str | None, where: str, group: str, refused: _Re
     arguments = arguments_of(made)
     if arguments is None:
         refused.add(
-            f"{where}: it cannot be told what this {kind} was made with; give a name and parameters in a manifest"
+            f"{where}: nothing shows what this {kind} was made with; give a name and parameters in a manifest"
         )
         return None
     parameters = {

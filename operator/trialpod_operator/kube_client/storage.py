@@ -86,7 +86,7 @@ def place_of(item: Mapping[str, Any], facts: Mapping[str, str]) -> StoragePlace:
 
 
 def default_storage(facts: Mapping[str, str]) -> Json:
-    """Return the operator's default storage, empty when it has none or has not told it."""
+    """Return the operator's default storage, empty when it has none or has not published it."""
     try:
         found = json.loads(facts.get(names.STORAGE_ANNOTATION) or "{}")
     except ValueError:

@@ -1,7 +1,7 @@
 """Whether this installation of trialpod, the operator and the resource definitions of a cluster go together.
 
 Releases of the same series (0.1.x) do; so do those of two series that follow each other, because each speaks the
-older one's protocol. What goes further apart is told with the command that mends it.
+older one's protocol. A larger difference is reported with the command that fixes it.
 """
 
 from __future__ import annotations

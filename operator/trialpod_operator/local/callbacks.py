@@ -3,14 +3,14 @@
 One step is one event of the engine. Within a step: ``on_step_begin``, then for what followed from the event
 ``on_trial_start`` and ``on_trial_restore``, ``on_trial_result`` for each result, ``on_checkpoint`` and
 ``on_trial_save`` for each checkpoint, ``on_trial_recover``, ``on_trial_error`` or ``on_trial_complete``, and
-``on_step_end``. Everything is in the journal before a callback hears of it.
+``on_step_end``. Everything is in the journal before a callback receives it.
 
 Invariants:
 
-* A callback is told everything at most once: a replay of the journal calls nothing, so what it was told, or was about
-  to be told, when this process died is not told again.
+* A callback is called at most once for an event: a replay of the journal calls nothing, so an event that was being
+  delivered when this process died is not repeated.
 * What a callback remembers (`get_state`) is saved every `STATE_S` and at the end. After a crash it is given back what
-  was saved last, which may lack what it was told in these last seconds.
+  was saved last, which may lack the events of these last seconds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Callbacks:
         self._iteration = 0
         self._views: dict[str, TrialView] = {}
         self._facts: dict[str, _Facts] = {}
-        self._checkpoints: dict[str, int] = {}  # trial_id -> index of the latest that was told
+        self._checkpoints: dict[str, int] = {}  # trial_id -> index of the latest that was delivered
         self._host: JournaledEngine | None = None
         self._ended = False
         self.trials: list[TrialView] = []
@@ -169,15 +169,15 @@ class Callbacks:
         facts = self._facts[trial.trial_id]
         try:
             for result in results:
-                facts.told = {**result, **static}
+                facts.delivered = {**result, **static}
                 self._hooks.result(
-                    Metrics(facts.told),
+                    Metrics(facts.delivered),
                     iteration=self._iteration,
                     trials=self.trials,
                     trial=self._views[trial.trial_id],
                 )
         finally:
-            facts.told = None
+            facts.delivered = None
 
     def _committed(self, trial_id: str, attempt: int, infos: list[CheckpointInfo]) -> None:
         trial = self._trial(trial_id)
@@ -228,8 +228,8 @@ class _Facts:
         self._host = host
         self.trial_id = trial.trial_id
         self.created_at = trial.created_at
-        self.told: dict[str, Any] | None = None
-        """The result that callbacks are told of right now; later ones of the same batch are not theirs to see yet."""
+        self.delivered: dict[str, Any] | None = None
+        """The result that callbacks receive right now; later ones of the same batch are not theirs to see yet."""
 
     @property
     def name(self) -> str:
@@ -257,8 +257,8 @@ class _Facts:
 
     @property
     def last_result(self) -> dict[str, Any] | None:
-        if self.told is not None:
-            return self.told
+        if self.delivered is not None:
+            return self.delivered
         return complete_result(self._trial) if self._trial.result else None
 
     @property

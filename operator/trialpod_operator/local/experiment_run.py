@@ -51,7 +51,7 @@ class RunOptions:
     that an earlier run left unfinished.
     `retry_failed` queues the failed trials of an experiment again that failed as a whole. `callbacks` are the
     script's. `if_exists` says what becomes of results that are there already, `ways` what the user can do about them.
-    `follow` says of which trials, by id and name, the display is shown what they print; None: of none. `wait` is told
+    `follow` says of which trials, by id and name, the display is shown what they print; None: of none. `wait` gets
     once when another process still holds the experiment.
     """
 
@@ -84,7 +84,7 @@ def run_experiment(make_plan: MakePlan, directory: Path, display: Display, optio
     """
     allow_pickles()  # of states: this process runs the code of the same user
     slots = Slots(Machine.detect(cpus=options.cpus, gpus=options.gpus))
-    plan = _settled_plan(make_plan, directory, slots, options)
+    plan = _plan_of(make_plan, directory, slots, options)
     remote = plan.remote
     storage = _opened(remote) if remote is not None else None
     lock = ExperimentLock(directory)
@@ -140,7 +140,7 @@ def _opened(remote: RemoteStorage) -> Storage:
     return open_storage(remote.uri, msgspec.structs.replace(remote.options, retry_s=STORAGE_PATIENCE_S))
 
 
-def _settled_plan(make_plan: MakePlan, directory: Path, slots: Slots, options: RunOptions) -> ExperimentPlan:
+def _plan_of(make_plan: MakePlan, directory: Path, slots: Slots, options: RunOptions) -> ExperimentPlan:
     """Make the plan, and decide what becomes of results that are there already."""
     plan, stored = _checked_plan(make_plan, directory, slots)
     storage = _opened(plan.remote) if plan.remote is not None else None

@@ -226,7 +226,7 @@ class ProcessPool:
         process = Process(key, loop.create_future(), on_exit)
         self._processes[key] = process
         if self._broken and self._worked and not self._closing:
-            # What ended it before may be over; whoever retries this attempt does so ever more rarely.
+            # What ended it before may be over; retries of this attempt become rarer.
             self._broken, self._failed_starts = "", 0
             self._gone.clear()
             self._restart = loop.create_task(self._launch())

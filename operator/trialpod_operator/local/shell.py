@@ -99,7 +99,7 @@ class LocalShell(Shell):
         ways: what the user can do about results that are there already.
         replica: copies the directory to its storage; brought up to date already.
         fork_server: starts the processes; None starts one.
-        callbacks: the script's, which are told of everything.
+        callbacks: the script's, which receive all events.
         output: follows what trials print; None leaves it in their files.
     """
 

@@ -32,9 +32,9 @@ BUDGET_DELAY_S = 1.0
 CLEANUP_GRACES = 2
 """A trial that has reported its last result may continue for so many grace periods before it is asked to end."""
 RETURN_S = 0.5
-"""So long work waits for a process that has ended its attempt and will ask, before another one is started for it."""
+"""Maximum time that work waits for a process that has ended its attempt; then another one is started for it."""
 IDLE_WORKER_S = 5.0
-"""A reused process without work is let go after this time."""
+"""Maximum time that a reused process waits for work."""
 
 _NO_WORK = AssignmentAnswer(reason="there is no more work")
 
@@ -139,10 +139,10 @@ class Workers:
         self._shell.soon(self._pump)
 
     def stop(self, trial: Trial, attempt: int) -> None:
-        """See to it that the attempt ends: it is told with its next answer, later by SIGTERM, at last by SIGKILL."""
+        """Ensure that the attempt ends: by its next answer, later by SIGTERM, at last by SIGKILL."""
         worker = self._worker_of(trial, attempt)
         if worker is not None:
-            # One that hangs is not told by an answer: it asks for none.
+            # One that hangs is not reached by an answer: it asks for none.
             self._force(worker, 0.0 if trial.current.deadline_missed else self._stop_delay_s(trial))
             return
         end = AttemptEnd(cause="stopped" if trial.current.decision == "stop" else "paused")

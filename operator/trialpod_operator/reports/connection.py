@@ -4,8 +4,8 @@ Invariants:
 
 * The answers of one connection are sent in the order of its requests; at most one handler runs per connection.
 * Nothing that a client does not send or does not read holds memory or the connection for longer than `Limits` says.
-* While a handler takes its time, its client is told so every `Limits.working_s` (102, RFC 2518, 10.1): a process that
-  is stopped, or whose loop hangs, says nothing, and its clients turn to whoever has taken over.
+* While a handler takes its time, its client is informed every `Limits.working_s` (102, RFC 2518, 10.1): a process
+  that is stopped, or whose loop hangs, says nothing, and its clients turn to its successor.
 * After a refusal for what was sent (400, 408, 413, 431) the connection is closed, but only when the client has had
   the chance to read why.
 """
@@ -104,7 +104,7 @@ def error(status: int, message: str, retry_after_s: float = 0.0) -> Answer:
     Args:
         status: HTTP status.
         message: what was wrong and what to do.
-        retry_after_s: above 0, seconds that the client is asked to wait; told in whole seconds, rounded up.
+        retry_after_s: above 0, seconds that the client is asked to wait; sent in whole seconds, rounded up.
     """
     answer = status, _encode(ErrorAnswer(error=message))
     if retry_after_s <= 0.0:
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self.deadline = _FOREVER
         self.write_deadline = _FOREVER
-        self.sign_at = _FOREVER  # when the client is told that its request is being worked on
+        self.sign_at = _FOREVER  # when the client is informed that its request is in work
 
     # What the event loop says.
 

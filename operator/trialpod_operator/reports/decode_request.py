@@ -1,6 +1,6 @@
 """Whether a call can be what an attempt says: its bytes, and those of its numbers and names that matter.
 
-What is taken in here is journaled, shown, and told to other attempts. A name of a checkpoint becomes part of a path,
+What is taken in here is journaled, shown, and sent to other attempts. A name of a checkpoint becomes part of a path,
 so it is one that trialpod gives; a number goes up by one, so it leaves room for that.
 
 Invariant: whatever the bytes, there is a message or a `BadRequestError` that says what was wrong with them.

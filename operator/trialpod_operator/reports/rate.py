@@ -1,6 +1,6 @@
 """How much one caller may ask for: token buckets, one pair per caller, for requests and for bytes.
 
-A bucket holds up to `burst` tokens and is refilled at a steady rate; a request that finds it empty is told how long
+A bucket holds up to `burst` tokens and is refilled at a steady rate; a request that finds it empty learns how long
 to wait (the token bucket as an algorithm: RFC 2697's single rate, without colours).
 
 Invariants: memory is bounded by `callers`; what is forgotten first is the caller that was quiet for the longest,

@@ -6,7 +6,7 @@ It knows nothing of sockets, processes and pods. A transport hands it path and b
 Invariants:
 
 * Every call is idempotent: the attempt repeats a call until it has an answer.
-* Nothing of a call that its caller may not make is applied, and nothing is told about an experiment of another
+* Nothing of a call that its caller may not make is applied, and nothing is disclosed about an experiment of another
   namespace, not even whether it exists.
 * An answer leaves only after everything that it is about has been committed.
 """
@@ -159,7 +159,7 @@ class ReportService:
 
     Args:
         experiments: where they are found.
-        observe: told for each report how many seconds its answer took, its commit included.
+        observe: called for each report with the number of seconds its answer took, its commit included.
         timer: monotonic seconds.
     """
 
@@ -212,7 +212,7 @@ class ReportService:
         except msgspec.ValidationError as error:
             return refuse(400, f"the request cannot be taken: {error}")
         except NotReadyError as error:
-            # Who belongs to another experiment is not told to try again: it would do so forever.
+            # Who belongs to another experiment is not asked to try again: it would do so forever.
             if caller is not None and isinstance(self._experiments, SupportsCallerLookup):
                 belongs_to = self._experiments.experiment_of(caller)
                 if belongs_to and belongs_to != name:
@@ -356,7 +356,7 @@ def _apply(served: Served, request: ReportRequest) -> ReportAnswer:
     if answer.superseded:
         experiment.require_fencing_check()
     if request.end is not None:
-        # The trial's next attempt may start at once; this one is told of its own end, not that it is superseded.
+        # The trial's next attempt may start at once; this one learns of its own end, not that it is superseded.
         _end(served, trial_id, attempt, request.end)
     return answer
 

@@ -55,7 +55,7 @@ class Logger:
         """Write what is buffered."""
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the files."""
 
 
 class NoopLogger(Logger):

@@ -11,7 +11,7 @@ Invariants:
   that result.
 * A result that is held is not sent before its checkpoint is announced, or somebody waits for the answer to it.
 * Memory is bounded: with more than `max_bytes` of undelivered results, publishing waits.
-* After `superseded`, or a refusal, every further call raises; nothing more is sent. Being told that this process is
+* After `superseded`, or a refusal, every further call raises; nothing more is sent. An answer that this process is
   not the trial's (403) is `superseded`.
 """
 
@@ -111,7 +111,7 @@ class AttemptLink:
         self._deleted: list[str] = []
         self._deleted_due = False  # they are worth a report of their own
         self._unneeded: list[str] = []  # checkpoints that no answer has been given about
-        self._told: Callable[[list[str], list[str]], None] | None = None
+        self._on_permission: Callable[[list[str], list[str]], None] | None = None
         self._held: int | None = None  # neither this result nor later ones are sent yet
         self._end: AttemptEnd | None = None
         self._end_received = False
@@ -188,17 +188,17 @@ class AttemptLink:
         with self._lock:
             self._deleted += names
 
-    def ask_to_delete(self, names: list[str], told: Callable[[list[str], list[str]], None]) -> None:
+    def ask_to_delete(self, names: list[str], on_permission: Callable[[list[str], list[str]], None]) -> None:
         """Say that these checkpoints are no longer needed.
 
         Args:
             names: the checkpoints.
-            told: called with the names that were asked about and those of them that may be removed, by whichever
-                thread receives the answer; it must not call this link.
+            on_permission: called with the names that were asked about and those of them that may be removed, by
+                whichever thread receives the answer; it must not call this link.
         """
         with self._lock:
             self._unneeded += names
-            self._told = told
+            self._on_permission = on_permission
             self._rouse()
 
     def wait_decision(self) -> DecisionKind | None:
@@ -302,7 +302,7 @@ class AttemptLink:
         """Send the next batch and take in the answer; the caller holds the client's lock. A lost call is no error."""
         with self._lock:
             request, announced, deleted = self._request()
-            told = self._told
+            on_permission = self._on_permission
             final = request.end is not None
         try:
             answer = self._client.call("report", self._client.encode(request), self._read)
@@ -326,9 +326,9 @@ class AttemptLink:
             self._called_at = self._client.clock()
             self._take_in(answer, request, announced, deleted, final)
         asked = request.unneeded_checkpoints
-        if asked and told is not None and not answer.superseded:
+        if asked and on_permission is not None and not answer.superseded:
             allowed = set(answer.deletable)
-            told(asked, [name for name in asked if name in allowed])
+            on_permission(asked, [name for name in asked if name in allowed])
         if self._broken is not None:
             raise self._broken
 

@@ -22,7 +22,7 @@ Invariants:
 * An attempt that is answered `superseded` exits at once and does not touch storage again.
 * An attempt that `asks_to_delete` names the checkpoints that it no longer needs (`unneeded_checkpoints`) and removes
   those that an answer calls `deletable`. The server forgets a checkpoint before it says so, and refuses while another
-  trial is to start from it: so nothing that anybody may still be told to read is ever removed.
+  trial is to start from it: so nothing that an attempt may still have to read is ever removed.
 * Unknown fields are ignored; a field that changes the meaning of others comes with a new version.
 """
 
@@ -162,7 +162,7 @@ class Assignment(Message):
 class AssignmentRequest(Message):
     """Asks for work."""
 
-    runner: str  # identity given to the process by whoever started it
+    runner: str  # identity that its parent gave to the process
     pid: int
     hostname: str
     node_ip: str = "127.0.0.1"
@@ -181,7 +181,7 @@ class AssignmentAnswer(Message):
 
 
 class CredentialsRequest(Message):
-    """Asks for keys to the storage, for the attempt that `Assignment.storage_options` told to ask for them."""
+    """Asks for keys to the storage, for the attempt whose `Assignment.storage_options` say that it needs them."""
 
     trial_id: str
     attempt: int
@@ -242,7 +242,7 @@ class ReportRequest(Message):
 
 
 DecisionKind = Literal["stop", "pause", "exploit"]
-"""What a trial is told. "exploit": end without saving; the next attempt has another config and starting point."""
+"""The decision on a trial. "exploit": end without saving; the next attempt has another config and starting point."""
 
 
 class ReportAnswer(Message):

@@ -284,7 +284,7 @@ class Attempt:
             log.warning("%s", warning)
         if found is None:
             if infos:
-                log.warning("no checkpoint of the trial is whole; it starts from the beginning")
+                log.warning("no checkpoint of the trial is valid; it starts from the beginning")
             return None
         return found, self._store.fetch(found)
 
@@ -340,7 +340,7 @@ class Attempt:
         self._writer.submit(checkpoint)
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint of a snapshot; whoever reads it waits until it is stored."""
+        """Return the checkpoint of a snapshot; readers wait until it is stored."""
         from trialpod.tune.checkpoints.reported_checkpoint import ReportedCheckpoint
 
         def locate() -> Path:
@@ -404,7 +404,7 @@ class Attempt:
             try:
                 self._index = self._store.reserve(at_least, self.assignment.attempt)
             except StorageUnavailableError:
-                # Training continues; whoever has that index already makes the commit fail.
+                # Training continues; the owner of that index makes the commit fail.
                 self._index = at_least
         return self._index
 

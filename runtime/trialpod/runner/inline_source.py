@@ -10,7 +10,7 @@ import ast
 
 
 def candidates(source: str) -> list[str]:
-    """Return the names of the functions that may be meant; one when it is clear, none when there is no function.
+    """Return the names of the functions that may be the trainable: one when it is clear, none without a function.
 
     Raises:
         SyntaxError: the source is not Python of this version.

@@ -224,7 +224,7 @@ def _only_trainable(module: ModuleType, source: str) -> Loaded:
         if not key.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
     ]
     classes = [value for value in own if isinstance(value, type) and issubclass(value, Trainable)]
-    # Of classes that derive from each other, only the last is meant to be run.
+    # Of classes that derive from each other, only the last is to be run.
     leaves = [
         value for value in classes if not any(other is not value and issubclass(other, value) for other in classes)
     ]
@@ -232,8 +232,8 @@ def _only_trainable(module: ModuleType, source: str) -> Loaded:
     if not leaves and len(candidates) > 1:
         from trialpod.runner import inline_source
 
-        meant = inline_source.candidates(source)
-        candidates = [value for value in candidates if value.__name__ in meant] or candidates
+        intended = inline_source.candidates(source)
+        candidates = [value for value in candidates if value.__name__ in intended] or candidates
     if len(candidates) == 1:
         found: Loaded = candidates[0]
         return found

@@ -1,4 +1,4 @@
-"""The whole life of an attempt process: ask for an assignment, run it, say how it ended, and ask again if told so.
+"""The whole life of an attempt process: ask for an assignment, run it, say how it ended, and ask again if it may.
 
 Invariants:
 
@@ -70,16 +70,16 @@ def run(
     (`Trainable.reset_config`); the report service then hands out the trial's next attempt to the same runner.
 
     Args:
-        runner: the identity given to this process by whoever started it.
+        runner: the identity that its parent gave to this process.
         address: of the report service, ``unix:/path``, ``http://host:port`` or ``https://host:port``.
         experiment: the experiment's name; "namespace/name" in a cluster.
         token_file: holds the token that says who this process is; None sends none.
         ca_file: certificates to trust for https instead of the system's.
         node_ip: address of the machine, where it is known.
-        on_end: told how each attempt ended, before the report service is.
+        on_end: called with the end of each attempt, before the report service is.
         restart: puts a fresh process in the place of this one, which calls `run` with the same runner; used when the
             trial is to follow another one and cannot do so in place, and with reuse for the next trial, unless a
-            class takes a new config. None: this process ends, and whoever started it starts another.
+            class takes a new config. None: this process ends, and its parent starts another.
         again: whether `restart` has put this process in the place of another one.
 
     Returns:
@@ -111,11 +111,11 @@ def run(
             if assignment is None:
                 process.discard_kept()
                 return 0
-            goes_on = process.carry_out(assignment)
+            continues = process.carry_out(assignment)
             request.again = True
-            if not goes_on:
+            if not continues:
                 return 0
-            if restart is not None and goes_on == "afresh":
+            if restart is not None and continues == "afresh":
                 restart()
                 return 0
     except (Superseded, RefusedError) as error:
@@ -196,7 +196,7 @@ class _Process:
             if assignment.rank:
                 return ""
             if self._shares_pod(assignment):
-                return self._go_on(assignment) if end.asks else ""
+                return self._resume(assignment) if end.asks else ""
             if attempt.preempted:
                 return ""  # this process is to end, and may be ended at any moment
             if assignment.reuse or self._kept is not None:
@@ -213,7 +213,7 @@ class _Process:
         """Return whether other trials may follow in this container."""
         return self._restarts and assignment.reuse and not assignment.rank
 
-    def _go_on(self, assignment: Assignment) -> Literal["here", "afresh"]:
+    def _resume(self, assignment: Assignment) -> Literal["here", "afresh"]:
         if self._kept is not None:
             return "here"
         if assignment.checkpoint_uri:

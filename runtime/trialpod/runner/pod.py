@@ -227,7 +227,7 @@ def _watch(child: int, signals: set[signal.Signals]) -> tuple[int, bool]:
     """Pass on signals and collect children until the runner has ended.
 
     Returns:
-        Its exit status (minus the number of the signal that killed it), and whether it had been told to stop.
+        Its exit status (minus the number of the signal that killed it), and whether it had been asked to stop.
     """
     stopped = False
     while True:

@@ -37,7 +37,7 @@ class PreemptionWatch:
     """Turns SIGTERM into `Attempt.preempt`. Make one per process, in the main thread.
 
     Args:
-        idle_status: the exit status for a SIGTERM while no attempt runs; None dies of the signal, so that whoever has
+        idle_status: the exit status for a SIGTERM while no attempt runs; None dies of the signal, so that who has
             just given this process an attempt sees that it was taken away.
     """
 

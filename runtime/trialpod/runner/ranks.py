@@ -1,6 +1,6 @@
 """The other ranks of an attempt that runs in several processes: the same code as rank 0, whose reports go nowhere.
 
-Rank 0 speaks for the attempt: it reports, keeps the checkpoints and is told how to continue. The others get the same
+Rank 0 speaks for the attempt: it reports, keeps the checkpoints and gets the decisions. The others get the same
 config and start from the same checkpoint; `tune.report` and its checkpoints do nothing there, and class Trainables
 save into a folder that is thrown away, because saving may take all ranks. What a rank needs to find the others is in
 the environment that `torch.distributed` and others read.
@@ -8,7 +8,7 @@ the environment that `torch.distributed` and others read.
 Invariants:
 
 * A rank above 0 never writes to the trial's storage, and says nothing to the report service.
-* Told to end, it continues until its function returns or the grace period is nearly over: rank 0 may need it
+* Asked to end, it continues until its function returns or the grace period is nearly over: rank 0 may need it
   for the step at whose end it saves.
 """
 

@@ -245,7 +245,7 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections, also those that storages made by `sub` use; later calls make new ones."""
+        """Close the connections, also those that storages made by `sub` use; later calls make new ones."""
         ...
 
 

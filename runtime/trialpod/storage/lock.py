@@ -81,7 +81,7 @@ class ExperimentLock:
         Args:
             timeout_s: how long to wait; 0 tries once.
             on_wait: called once, with a sentence that names the holder, when waiting begins.
-            for_orphans_only: wait only while whoever took the lock has ended and its children still hold it.
+            for_orphans_only: wait only while the lock's owner has ended and its children still hold it.
             clock: seconds, for the timeout.
             sleep: how to wait between two tries.
 

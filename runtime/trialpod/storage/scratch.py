@@ -48,7 +48,7 @@ class Scratch:
         remove_left_behind(place, prefix)
         try:
             while not self._make(place, prefix):
-                logger.info("a folder in %s took so long to make that another process removed it", place)
+                logger.info("a folder in %s was removed by another process before it was complete", place)
         except OSError as error:
             raise storage_error(error, "cannot make a folder in", place) from error
 

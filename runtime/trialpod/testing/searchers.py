@@ -97,7 +97,7 @@ class SearcherContract:
         assert self._run(0).suggestions == self._run(0).suggestions
         assert self._run(0).suggestions != self._run(1).suggestions
 
-    def test_a_restored_searcher_goes_on_with_the_same_suggestions(self) -> None:
+    def test_a_restored_searcher_continues_with_the_same_suggestions(self) -> None:
         """Wherever in an experiment the state was taken; it is JSON data, and a copy of its own."""
         for seed in self.seeds:
             whole = self._run(seed, keep_states=True)
@@ -126,19 +126,19 @@ class SearcherContract:
 
     def test_unknown_and_ended_trials_are_ignored(self) -> None:
         """Nothing is learnt from them, and nothing breaks."""
-        told, other = self._search(0), self._search(0)
-        for search in (told, other):
+        informed, other = self._search(0), self._search(0)
+        for search in (informed, other):
             first = search.next_suggestion()
             assert first is not None
             search.on_trial_complete(first.trial_id, self._result(0.5, 3))
         assert first is not None
-        told.on_trial_result("unknown_00000", self._result(0.1, 1))
-        told.on_trial_complete("unknown_00000", self._result(0.1, 1))
-        told.on_trial_stopped("unknown_00000", self._result(0.1, 1))
-        told.on_pause("unknown_00000")
-        told.on_unpause("unknown_00000")
-        told.on_trial_complete(first.trial_id, self._result(0.1, 4))
-        assert told.next_suggestion() == other.next_suggestion()
+        informed.on_trial_result("unknown_00000", self._result(0.1, 1))
+        informed.on_trial_complete("unknown_00000", self._result(0.1, 1))
+        informed.on_trial_stopped("unknown_00000", self._result(0.1, 1))
+        informed.on_pause("unknown_00000")
+        informed.on_unpause("unknown_00000")
+        informed.on_trial_complete(first.trial_id, self._result(0.1, 4))
+        assert informed.next_suggestion() == other.next_suggestion()
 
     def test_results_without_a_usable_number_neither_raise_nor_block(self) -> None:
         """A missing metric, NaN, infinities, a text: the trial counts as failed, and there are more suggestions."""

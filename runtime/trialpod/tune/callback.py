@@ -1,7 +1,7 @@
 """`Callback`: what a user's code may do while an experiment runs, with Ray Tune's hooks.
 
 Callbacks run in the process of the script, one after another in the order of ``RunConfig(callbacks=[...])``, after
-what they are told of is safe in the experiment's journal. The experiment waits for them, so what takes long belongs
+what they receive is safe in the experiment's journal. The experiment waits for them, so what takes long belongs
 into a thread. An exception in a callback ends the experiment.
 """
 

@@ -40,7 +40,7 @@ class Overrides:
         if_exists: what becomes of the results of an experiment of that name.
         strict_metric: whether a trial that never reports the experiment's metric has failed.
         default_storage: where experiments are stored that do not say it.
-        callbacks: classes, "module.Class", of which an object each is told what happens, after the script's own.
+        callbacks: classes, "module.Class", of which an object each receives all events, after the script's own.
     """
 
     run_name: str | None = None

@@ -1,7 +1,7 @@
 """What a trial needs to run: Ray Tune's `PlacementGroupFactory`, and the plain form that trialpod works with.
 
 The plain form is a dict of names to numbers: ``cpu`` and ``gpu`` (counts, fractions allowed), ``memory`` (bytes), and
-any other name as it stands (an extended resource of the cluster, for instance).
+any other name unchanged (an extended resource of the cluster, for instance).
 
 Invariant: on one machine a trial is one process. What it and the workers that it starts need lies in one place, so
 several bundles, and the ``extra_`` amounts of old, count together. In a cluster, bundles beside the first are pods of

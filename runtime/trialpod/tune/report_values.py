@@ -147,7 +147,7 @@ class StopRules:
         self._unjudged = 0
         self._strict = os.environ.get(LENIENT_VARIABLE, "0") == "0" if strict is None else strict
         self.must_end = False
-        """Whether nothing but these rules ends the trial: a class steps until it is told otherwise."""
+        """Whether nothing but these rules ends the trial: a class steps until it is stopped."""
 
     def met(self, result: dict[str, Any]) -> bool:
         """Whether this result ends the trial."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("trialpod", "trialpod_operator")
 
 _handled: set[int] = set()
-"""Ids of interrupts about which the user has been told everything."""
+"""Ids of interrupts about which the user has been informed."""
 
 
 def install() -> None:

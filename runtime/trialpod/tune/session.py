@@ -53,7 +53,7 @@ class Channel(Protocol):
         """Commit a snapshot whose result has been sent before."""
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
-        """Return the checkpoint of a snapshot, to be read by whoever asks for it later."""
+        """Return the checkpoint of a snapshot, to be read later."""
 
     def time_left_s(self) -> float | None:
         """Seconds until the process is killed, None while it is not preempted."""

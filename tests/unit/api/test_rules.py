@@ -101,7 +101,7 @@ class TestNothingVaries:
         (warning,) = self.warned(searchSpace={"lr": 0.1}, numSamples=20)
         assert warning.endswith("spec.searchSpace: nothing varies in it: 20 trials get the same parameters")
 
-    def test_is_none_where_it_is_meant(self) -> None:
+    def test_is_none_where_it_is_intended(self) -> None:
         assert self.warned(searchSpace={"lr": 0.1}) == []
         assert self.warned(numSamples=20) == []
         assert self.warned(searchSpace={"lr": {"uniform": [0, 1]}}, numSamples=20) == []

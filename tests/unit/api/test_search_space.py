@@ -78,14 +78,14 @@ def test_a_nested_config_with_an_ordinary_key_stays_one(nested: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("typo", "meant"),
+    ("typo", "intended"),
     [("logunifrom", "loguniform"), ("Uniform", "uniform"), ("gridsearch", "grid_search"), ("chioce", "choice"),
      ("choices", "choice"), ("log_uniform", "loguniform"), ("randnit", "randint")],
 )  # fmt: skip
-def test_a_misspelt_distribution_is_found(typo: str, meant: str) -> None:
+def test_a_misspelt_distribution_is_found(typo: str, intended: str) -> None:
     path, message = problem({"optimizer": {"lr": {typo: [1, 2]}}})
     assert path == f"spec.searchSpace.optimizer.lr.{typo}"
-    assert f"did you mean {meant!r}" in message
+    assert f"did you mean {intended!r}" in message
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ class TestLooksLikeADistribution:
     """What is nearly one is a mistake with the nearest valid form, never silently a constant."""
 
     @pytest.mark.parametrize(
-        ("lr", "path", "meant"),
+        ("lr", "path", "intended"),
         [
             (
                 {"loguni": [1e-3, 1]},
@@ -164,10 +164,10 @@ class TestLooksLikeADistribution:
             ({"grid_search": ["uniform(0, 1)"]}, "lr.grid_search[0]", "write {uniform: [0, 1]}"),
         ],
     )
-    def test_is_refused_with_the_valid_form(self, lr: Any, path: str, meant: str) -> None:
+    def test_is_refused_with_the_valid_form(self, lr: Any, path: str, intended: str) -> None:
         found_path, message = problem({"optimizer": {"lr": lr}})
         assert found_path == f"spec.searchSpace.optimizer.{path}"
-        assert meant in message
+        assert intended in message
 
     @pytest.mark.parametrize(
         "constant",

@@ -141,8 +141,8 @@ def test_rights_tables_and_list_match_the_chart() -> None:
         [sys.executable, ROOT / "tools/make_rights", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, (
-        f"{done.stderr}A new right has to be explained to whoever upgrades: write a line for CHANGELOG.md that names "
-        "it, a comment above the rule, and run tools/make_rights"
+        f"{done.stderr}A new right has to be explained to users who upgrade: write a line for CHANGELOG.md that "
+        "names it, a comment above the rule, and run tools/make_rights"
     )
 
 

@@ -236,7 +236,7 @@ class Watch:
         api: the server.
         take: called with "experiment", "trial" or "pod", the object, and whether it was deleted.
         random: for the delays.
-        delay_s: at most so long.
+        delay_s: maximum, in seconds.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class FakeKube(Kube):
     Args:
         api: the server.
         random: for latency.
-        latency_s: a request takes up to so long to get there, and its answer as long again.
+        latency_s: maximum time of a request on its way, and of its answer.
     """
 
     def __init__(self, api: FakeApi, random: random.Random | None = None, latency_s: float = 0.02) -> None:

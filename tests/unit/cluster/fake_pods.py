@@ -1,4 +1,4 @@
-"""Pods in memory: each runs its trial's attempts as the runner does, over the report service of whoever operates.
+"""Pods in memory: each runs its trial's attempts as the runner does, over the report service of the leader.
 
 What really happened is noted here, for the tests to compare with what the operator tells: which pod began which
 attempt, and which results the operator said were safe.

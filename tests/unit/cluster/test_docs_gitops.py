@@ -1,4 +1,4 @@
-"""Every YAML block of docs/gitops.md can be applied as it stands, as far as that can be said without a cluster."""
+"""Every YAML block of docs/gitops.md can be applied unchanged, as far as that can be said without a cluster."""
 
 from __future__ import annotations
 

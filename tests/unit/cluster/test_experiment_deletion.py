@@ -80,7 +80,7 @@ def test_silent_storage_is_retried_and_finally_given_up(play: Play) -> None:
     play(scenario)
 
 
-def test_an_operator_replaced_meanwhile_goes_on_deleting(play: Play) -> None:
+def test_an_operator_replaced_meanwhile_continues_deleting(play: Play) -> None:
     async def scenario(world: World) -> None:
         await begun(world)
         world.storage.before = unavailable

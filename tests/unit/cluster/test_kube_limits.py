@@ -34,7 +34,7 @@ class Client:
         return SimpleNamespace(status=200, headers={}, read=read)
 
 
-async def settled() -> None:
+async def run_pending() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -44,13 +44,13 @@ def test_token_burst_delays_no_pod_and_never_the_lease() -> None:
         client = Client()
         kube = Kube(client)
         reviews = [asyncio.ensure_future(kube.review_token(f"t{n}", "trialpod.dev")) for n in range(1000)]
-        await settled()
+        await run_pending()
         assert client.under_way["tokenreviews"] == DEDICATED_LIMITS["/apis/authentication.k8s.io/"]
         lists = [asyncio.ensure_future(kube.request("GET", paths.pods("team"))) for _ in range(100)]
-        await settled()
+        await run_pending()
         assert client.under_way["pods"] == PARALLEL
         lease = asyncio.ensure_future(kube.request("GET", paths.leases("team")))
-        await settled()
+        await run_pending()
         assert client.under_way["leases"] == 1
         client.answers.set()
         await asyncio.gather(*reviews, *lists, lease)

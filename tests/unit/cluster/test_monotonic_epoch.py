@@ -1,11 +1,11 @@
-"""The operator's clock is never set back, and never stands still."""
+"""The operator's clock is never set back, and always advances."""
 
 from __future__ import annotations
 
 from trialpod_operator.cluster.controller import monotonic_epoch
 
 
-def test_a_clock_that_is_set_back_goes_on_from_where_it_was() -> None:
+def test_a_clock_that_is_set_back_continues_from_where_it_was() -> None:
     given = [1000.0]
     clock = monotonic_epoch(lambda: given[0])
     given[0] = 1010.0

@@ -165,7 +165,7 @@ def test_a_quota_is_met_with_patience_and_told(play: Play) -> None:
     play(scenario)
 
 
-def test_suspended_trials_go_on_where_they_were(play: Play) -> None:
+def test_suspended_trials_continue_where_they_were(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20
         await world.apply()
@@ -227,7 +227,7 @@ PBT = {
 }
 
 
-def test_an_exploit_goes_on_in_the_pod_that_asks_again(play: Play) -> None:
+def test_an_exploit_continues_in_the_pod_that_asks_again(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 12
         await world.apply(numSamples=4, scheduler=PBT)
@@ -530,7 +530,7 @@ def test_an_experiment_deleted_and_made_again_is_another_one(play: Play, pause_s
     play(scenario)
 
 
-def test_an_experiment_whose_deletion_was_not_seen_is_let_go(play: Play) -> None:
+def test_an_experiment_whose_deletion_was_not_seen_is_released(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 1000
         await world.apply()

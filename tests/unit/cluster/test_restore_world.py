@@ -35,7 +35,7 @@ async def lose_everything(world: World) -> None:
 
 
 @pytest.mark.parametrize("with_trials", [False, True], ids=["experiments alone", "with their trials"])
-def test_finished_trials_do_not_run_again_and_running_ones_go_on(play: Play, with_trials: bool) -> None:
+def test_finished_trials_stay_and_running_ones_continue(play: Play, with_trials: bool) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 8
         await world.apply(numSamples=6, maxConcurrentTrials=2)

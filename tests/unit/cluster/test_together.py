@@ -36,13 +36,13 @@ def test_a_failure_is_raised_when_the_others_have_ended() -> None:
             failed.set()
             raise ValueError("no")
 
-        async def goes_on() -> None:
+        async def continues() -> None:
             await failed.wait()
             for _ in range(3):
                 await asyncio.sleep(0)
             ended.append(True)
 
-        await gather_all(fails(), goes_on())
+        await gather_all(fails(), continues())
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(main())

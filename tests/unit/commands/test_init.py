@@ -62,7 +62,7 @@ def test_the_manifest_names_the_function_in_the_script(tmp_path: Path) -> None:
     assert f"def {function}(" in (tmp_path / f"{module}.py").read_text()
 
 
-def test_the_example_learns_and_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_learns_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import contextlib
     import shutil
     import sys

@@ -55,15 +55,15 @@ def test_what_a_task_raises_is_raised_by_get() -> None:
 
 
 def test_waiting_returns_what_is_there_and_the_rest() -> None:
-    go_on = threading.Event()
-    slow, quick = ray.remote(go_on.wait).remote(), ray.put(1)
+    resume = threading.Event()
+    slow, quick = ray.remote(resume.wait).remote(), ray.put(1)
     assert ray.wait([slow, quick]) == ([quick], [slow])
     assert ray.wait([slow], timeout=0) == ([], [slow])
     with pytest.raises(GetTimeoutError, match="within 0 s"):
         ray.get(slow, timeout=0)
     with pytest.raises(NotImplementedError, match="cannot be interrupted"):
         ray.cancel(slow)
-    go_on.set()
+    resume.set()
     assert ray.wait([slow, quick], num_returns=2) == ([slow, quick], [])
     with pytest.raises(InvalidInputError, match="num_returns=3"):
         ray.wait([slow, quick], num_returns=3)

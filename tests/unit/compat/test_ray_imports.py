@@ -211,7 +211,7 @@ class TestSmallParts:
         assert [util.is_nan_or_inf(v) for v in (float("inf"), np.float64("-inf"), 0)] == [True, True, False]
         assert util.unflatten_list_dict({"a/0/b": 1, "a/1/b": 2, "c": 3}) == {"a": [{"b": 1}, {"b": 2}], "c": 3}
 
-    def test_a_call_is_tried_again(self) -> None:
+    def test_a_call_is_retried(self) -> None:
         util = importlib.import_module("ray.tune.utils.util")
         calls: list[int] = []
 

@@ -69,7 +69,7 @@ def test_interrupted_run_names_the_resume_command() -> None:
     )
 
 
-def test_a_used_up_time_budget_is_doubled_to_go_on() -> None:
+def test_a_used_up_time_budget_is_doubled_to_continue() -> None:
     view = experiment([trial(0)], state="Stopped", time_budget_s=14.0, elapsed_s=14.2)
     assert "resume:  trialpod run experiment.yaml --set spec.timeBudget=28s\n" in summarize(view, COMMAND)
 
@@ -105,7 +105,7 @@ def test_without_a_best_trial_the_reason_is_plain(last_result: dict[str, Any], r
     assert f"\n\n{reason}\n\n" in summarize(view, COMMAND)
 
 
-def test_a_used_up_budget_of_hours_is_doubled_to_go_on() -> None:
+def test_a_used_up_budget_of_hours_is_doubled_to_continue() -> None:
     view = experiment([trial(0)], state="Stopped", budget_used_up=("maxGpuHours", 0.5))
     assert "resume:  trialpod run experiment.yaml --set spec.maxGpuHours=1\n" in summarize(view, COMMAND)
 

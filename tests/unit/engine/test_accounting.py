@@ -258,7 +258,7 @@ def test_trials_without_gpus_never_use_up_gpu_hours() -> None:
     assert shell.trial("t0").current.decision is None
 
 
-def test_a_raised_budget_goes_on_before_the_end_and_after_it() -> None:
+def test_a_raised_budget_continues_before_the_end_and_after_it() -> None:
     shell = Clocked(3, max_concurrent=1, max_trial_hours=0.01)
     shell.begin("t0")
     shell.wait(36)

@@ -103,7 +103,7 @@ def test_batch_up_to_horizon_decides_like_single_results(make: Any) -> None:
     assert run(batched=True) == run(batched=False)
 
 
-def test_a_finished_experiment_goes_on_when_samples_are_added() -> None:
+def test_a_finished_experiment_continues_when_samples_are_added() -> None:
     shell = Shell(1)
     shell.results("t0", result(1))
     shell.end("t0")

@@ -10,7 +10,7 @@ from trialpod.tune.stopper.timeout import TimeoutStopper
 from trialpod_operator.engine.actions import DecisionMade, StopAttempt, TrialRequeued, Warned
 
 
-def test_a_stopped_trial_hears_it_and_ends_as_terminated() -> None:
+def test_a_stopped_trial_receives_it_and_is_terminated() -> None:
     shell = Shell(2)
     stop = kinds(shell.stop("t0"), StopAttempt)[0]
     assert (stop.attempt, stop.decision, stop.reason) == (1, "stop", {"source": "user"})
@@ -48,7 +48,7 @@ def test_stopping_everything_creates_no_more_trials() -> None:
     assert shell.outcome() == ("Stopped", "stopped by the user")
 
 
-def test_suspend_pauses_what_runs_and_resume_goes_on() -> None:
+def test_suspend_pauses_what_runs_and_resume_continues() -> None:
     shell = Shell(3, max_concurrent=2)
     shell.suspend()
     assert [shell.answer(t).decision for t in ("t0", "t1")] == ["pause", "pause"]
@@ -94,7 +94,7 @@ def test_scheduler_pauses_a_trial_being_suspended() -> None:
     assert starts(shell.resume()) == [("t0", 2)]
 
 
-def test_a_trial_that_pauses_after_the_resume_goes_on_at_once() -> None:
+def test_a_trial_that_pauses_after_the_resume_continues_at_once() -> None:
     shell = Shell()
     shell.suspend()
     shell.resume()

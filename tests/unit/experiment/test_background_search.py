@@ -312,7 +312,7 @@ class Twins:
             one.work()
 
     def check_reading(self) -> None:
-        """Check that whoever reads the journal, without the algorithms, finds the same."""
+        """Check that a reader of the journal, without the algorithms, finds the same."""
         journal = Journal.open(self.spared.directory / TRIALPOD_DIR / JOURNAL_DIR, read_only=True)
         engine = Engine(RecordedSearch(None), FIFOScheduler())
         for data in journal.records():

@@ -34,7 +34,7 @@ def run(directory: Path, host: str, resumed: dict[str, dict[str, int]] | None = 
     return offsets
 
 
-def test_a_trial_that_goes_on_elsewhere_keeps_its_event_file(tmp_path: Path) -> None:
+def test_a_trial_that_continues_elsewhere_keeps_its_event_file(tmp_path: Path) -> None:
     offsets = run(tmp_path, "first")
     run(tmp_path, "second", offsets)
     assert written(tmp_path) == ["events.out.tfevents.1700000000.first"]

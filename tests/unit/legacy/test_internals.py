@@ -46,7 +46,7 @@ def trial(tmp_path: Path, **arguments: Any) -> Trial:
     return Trial("counter", local_dir=str(tmp_path), **arguments)
 
 
-def test_a_trial_is_started_trained_paused_and_goes_on(tmp_path: Path) -> None:
+def test_a_trial_is_started_trained_paused_and_continues(tmp_path: Path) -> None:
     executor, one = RayTrialExecutor(), trial(tmp_path, config={"by": 2})
     assert executor.start_trial(one)
     assert one.status == "RUNNING"
@@ -95,7 +95,7 @@ def test_error_of_a_trainable_is_an_event(tmp_path: Path) -> None:
     assert (event.type, str(event.result)) == ("ERROR", "too far")
 
 
-def test_a_trial_knows_when_it_ends_saves_and_may_be_tried_again(tmp_path: Path) -> None:
+def test_a_trial_knows_when_it_ends_saves_and_may_be_retried(tmp_path: Path) -> None:
     one = trial(
         tmp_path,
         stopping_criterion={"a/b": 3},

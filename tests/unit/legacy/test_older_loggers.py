@@ -47,7 +47,7 @@ def test_results_are_written_as_json_and_csv(tmp_path: Path) -> None:
     assert (tmp_path / "progress.csv").read_text().split() == ["loss,eval/acc,n", "0.5,0.25,1", "0.25,1.0,2"]
 
 
-def test_a_table_that_is_there_goes_on_with_its_columns(tmp_path: Path) -> None:
+def test_a_table_that_is_there_continues_with_its_columns(tmp_path: Path) -> None:
     for result in ({"a": 1, "b": 2}, {"b": 4, "a": 3, "c": 5}):
         logger = CSVLogger({}, str(tmp_path))
         logger.on_result(result)

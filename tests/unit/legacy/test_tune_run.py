@@ -128,7 +128,7 @@ def test_failed_trials_raise_with_the_analysis_or_are_returned(used: Any, tmp_pa
         ("local+restart_errored", (True, False, True)),
     ],
 )
-def test_resume_goes_on_with_the_experiment_of_the_name(
+def test_resume_continues_with_the_experiment_of_the_name(
     used: Any, tmp_path: Path, resume: Any, flags: tuple[bool, bool, bool]
 ) -> None:
     tune.run(train, name="exp", storage_path=tmp_path, resume="AUTO")

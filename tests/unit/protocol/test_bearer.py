@@ -9,7 +9,7 @@ from trialpod.protocol.bearer import BearerToken
 from trialpod.protocol.http import TransportError
 
 
-def test_the_token_is_read_anew_when_its_file_is_exchanged(tmp_path: Path) -> None:
+def test_the_token_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first\n")
     token = BearerToken(str(file))
@@ -45,7 +45,7 @@ def test_refused_token_is_read_again_even_if_unchanged(tmp_path: Path) -> None:
     assert token() == "Bearer bbb"
 
 
-def test_a_missing_file_is_tried_again_later(tmp_path: Path) -> None:
+def test_a_missing_file_is_retried_later(tmp_path: Path) -> None:
     token = BearerToken(str(tmp_path / "token"))
     with pytest.raises(TransportError, match="token of this pod cannot be read"):
         token()

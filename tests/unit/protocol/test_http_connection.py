@@ -136,7 +136,7 @@ def test_trickling_server_is_given_up_after_the_timeout(first: bytes) -> None:
         listener.close()
 
 
-def test_the_time_of_a_call_begins_anew_with_each_call(tmp_path: Path) -> None:
+def test_the_time_of_a_call_begins_again_with_each_call(tmp_path: Path) -> None:
     with serving(tmp_path, [ok(b"one"), ok(b"two")]) as address:
         connection = Connection(address, timeout_s=5.0)
         assert connection.post("/", b"", timeout_s=0.5) == (200, b"one")

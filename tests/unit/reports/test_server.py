@@ -206,7 +206,7 @@ def test_client_reads_the_refusal_of_a_large_body(tmp_path: Path) -> None:
     serve(tmp_path, echo, work, body_bytes=1024)
 
 
-def test_a_failing_handler_is_a_500_and_the_connection_goes_on(
+def test_a_failing_handler_is_a_500_and_the_connection_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(path: str, body: bytes, peer: Peer) -> Answer | Awaitable[Answer]:

@@ -46,7 +46,7 @@ def problems(source: str, **trainable: Any) -> list[str]:
 
 class TestInlineSource:
     @pytest.mark.parametrize(
-        ("source", "meant"),
+        ("source", "intended"),
         [
             (HELPER, "train"),
             (RETURNS, "objective"),
@@ -55,10 +55,10 @@ class TestInlineSource:
             ("def main(): train({})\ndef train(config): print(config)", "train"),
         ],
     )
-    def test_helper_is_no_trainable(self, source: str, meant: str) -> None:
-        assert candidates(source) == [meant]
+    def test_helper_is_no_trainable(self, source: str, intended: str) -> None:
+        assert candidates(source) == [intended]
         assert problems(source) == []
-        assert load_trainable(TrainableRef(source=source)).__name__ == meant
+        assert load_trainable(TrainableRef(source=source)).__name__ == intended
 
     def test_several_are_refused_by_validate(self) -> None:
         (problem,) = problems(TWO)

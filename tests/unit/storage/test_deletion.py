@@ -14,7 +14,7 @@ def test_all_of_an_experiment_goes_and_nothing_else():
     assert set(storage.values) == {"exp2/a", "other"}
 
 
-def test_out_of_time_it_stops_and_goes_on_with_the_next_call():
+def test_out_of_time_it_stops_and_continues_with_the_next_call():
     storage = MemoryStorage({f"exp/{number}": b"x" for number in range(2500)})
     experiment = storage.sub("exp")
     found = [delete_experiment(experiment, lambda: 0.0) for _ in range(4)]

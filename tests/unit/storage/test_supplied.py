@@ -101,7 +101,7 @@ def test_refused_keys_are_exchanged_unless_they_are_new() -> None:
     assert not keys.refused(keys.get())
 
 
-def test_others_go_on_with_the_old_keys_while_one_thread_asks() -> None:
+def test_others_continue_with_the_old_keys_while_one_thread_asks() -> None:
     desk = Desk()
     asking, answer = threading.Event(), threading.Event()
 

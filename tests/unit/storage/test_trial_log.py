@@ -162,7 +162,7 @@ def test_cut_log_resumes_after_its_last_whole_line(tmp_path):
     assert "shorter" in log.warnings[0]
 
 
-def test_resuming_missing_files_begins_them_anew(tmp_path):
+def test_resuming_missing_files_recreates_them(tmp_path):
     log = TrialLog(tmp_path, STATIC)
     log.append([{"a": 0}])
     offsets = log.offsets()

@@ -104,11 +104,11 @@ class TestMisspeltStopKeys:
     RESULT: ClassVar[dict[str, float]] = {"loss": 0.5, "acc_top5": 0.1, "training_iteration": 1, "time_total_s": 2.0}
 
     @pytest.mark.parametrize(
-        ("key", "meant"),
+        ("key", "intended"),
         [("training_iterations", "training_iteration"), ("Loss", "loss"), ("losss", "loss"), ("los", "loss")],
     )
-    def test_the_first_result_names_the_nearest(self, key: str, meant: str) -> None:
-        with pytest.raises(StopRuleError, match=f"stop: '{key}' is not in the result.*did you mean '{meant}'"):
+    def test_the_first_result_names_the_nearest(self, key: str, intended: str) -> None:
+        with pytest.raises(StopRuleError, match=f"stop: '{key}' is not in the result.*did you mean '{intended}'"):
             StopRules([StopRule(key, 1)]).met(self.RESULT)
 
     @pytest.mark.parametrize("key", ["val_loss", "quality", "acc_top1"])
@@ -117,7 +117,7 @@ class TestMisspeltStopKeys:
         assert not any(rules.met(self.RESULT) for _ in range(MAX_UNJUDGED + 1))
         assert rules.met({**self.RESULT, key: 1})
 
-    def test_a_class_does_not_train_for_ever(self) -> None:
+    def test_a_class_does_not_train_forever(self) -> None:
         rules = StopRules([StopRule("quality", 1)])
         rules.must_end = True
         assert not any(rules.met(self.RESULT) for _ in range(MAX_UNJUDGED - 1))

@@ -93,7 +93,7 @@ def test_a_report_is_completed_with_iteration_times_and_date(
     assert last["date"].startswith("2023-11-1")
 
 
-def test_counters_go_on_from_a_restored_checkpoint(channel: Recorder, clock: Clock) -> None:
+def test_counters_continue_from_a_restored_checkpoint(channel: Recorder, clock: Clock) -> None:
     restored = {"training_iteration": 7, "time_total_s": 50.0, "timesteps_total": 700}
     session = Session(TrialInfo(experiment="", trial_name="", trial_id=""), channel, restored=restored, clock=clock)
     clock.now += 1

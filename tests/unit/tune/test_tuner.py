@@ -282,7 +282,7 @@ def test_a_mode_that_the_user_left_open_is_not_guessed(backend: Any, tmp_path: P
         results.get_best_result()
 
 
-def test_a_restored_tuner_goes_on_with_the_same_configuration(backend: Any, tmp_path: Path) -> None:
+def test_a_restored_tuner_continues_with_the_same_configuration(backend: Any, tmp_path: Path) -> None:
     make(backend, tmp_path, param_space={"lr": 0.1}, tune_config=TuneConfig("min", "loss", num_samples=9)).fit()
     directory = tmp_path / "exp"
     assert Tuner.can_restore(directory, backend=backend)

@@ -1,6 +1,6 @@
 """The cluster's programs, built from their published sources into .cache/bin/NAME-VERSION.
 
-Invariants: a file that is there is whole (built elsewhere, then renamed) and of the version in its name; builds at
+Invariants: a file that is there is complete (built elsewhere, then renamed) and of the version in its name; builds at
 the same time wait for each other.
 """
 

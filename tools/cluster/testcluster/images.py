@@ -25,7 +25,7 @@ _BASE_PACKAGES = "python3,python3-venv,python-is-python3,ca-certificates"
 _SUITE = "bookworm"
 _CERTIFICATES = Path("/etc/ssl/certs")
 _PAUSE = r"""
-/* What holds a pod's namespaces: it waits to be told to end, and buries orphans. */
+/* What holds a pod's namespaces: it waits for a signal to end, and buries orphans. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

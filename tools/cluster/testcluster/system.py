@@ -25,7 +25,7 @@ class ClusterError(SystemExit):
 
 
 def say(text: str) -> None:
-    """Tell whoever watches what continues."""
+    """Tell the user what is being done."""
     sys.stderr.write(f"cluster: {text}\n")
     sys.stderr.flush()
 

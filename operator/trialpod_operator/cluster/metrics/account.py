@@ -21,7 +21,7 @@ from trialpod_operator.engine import accounting
 from trialpod_operator.engine.engine import Engine
 
 KEPT_S = 900.0
-"""So long a finished experiment's account is shown; many times an interval of scraping."""
+"""Time for which a finished experiment's account is shown: many times an interval of scraping."""
 
 MOST_RESOURCES = 16
 """So many resources of an experiment have series."""
@@ -85,7 +85,7 @@ class AccountView:
                 value = account.get(outcome, {}).get(name, 0.0)
                 decided[name, outcome] = max(value, before.get((name, outcome), 0.0))
         used = accounting.used(engine.state, now)
-        settled = {
+        counted = {
             name: sum(account.get(outcome, {}).get(name, 0.0) for outcome in accounting.OUTCOMES) for name in names
         }
         budgets = {}
@@ -97,7 +97,7 @@ class AccountView:
             key=self._key,
             queue=queue,
             decided={**before, **decided},
-            open={name: max(0.0, used[name] - settled[name]) for name in names if name in used},
+            open={name: max(0.0, used[name] - counted[name]) for name in names if name in used},
             in_use={name: amount for name, amount in accounting.in_use(engine.state).items() if name in names},
             pending_s=max(0.0, now - waits_since) if waits_since is not None else 0.0,
             budgets=budgets,

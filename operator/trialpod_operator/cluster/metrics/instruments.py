@@ -141,7 +141,7 @@ class ExperimentMeter:
             self._timed = -1
 
     def ended(self, trial_id: str, attempt: int, reason: str, kind: str = "") -> None:
-        """An attempt ended; heard of again, it is not counted again.
+        """An attempt ended; repeated, it is not counted again.
 
         Args:
             trial_id: of the trial.

@@ -1,7 +1,7 @@
 """Which pod may speak for which trial, and which attempt it gets.
 
 Invariants: an attempt begins with the first pod that is given it, and is given to the same pod again and again. The
-pods of a group get theirs together. Who is told that there is no work gets that answer from the operator that is in
+pods of a group get theirs together. The answer that there is no work comes from the operator that is in
 office, never from one that was replaced: the report service requires the fencing check.
 """
 
@@ -22,7 +22,7 @@ from trialpod_operator.experiment.durable import NotReadyError
 from trialpod_operator.reports.service import Caller
 
 TOGETHER_S = 20.0
-"""So long a pod's question waits for the other pods of its group; then it is to ask again."""
+"""Maximum time that a pod's request waits for the other pods of its group; then it asks again."""
 
 
 class Assignments:
@@ -76,7 +76,7 @@ class Assignments:
             self._held.pop(waiting, None)
 
     def close(self) -> None:
-        """Let those who wait ask again, whoever answers then."""
+        """Let those who wait ask again, perhaps another operator."""
         self._closed = True
         for waiting in self._held:
             waiting.cancel()
@@ -206,7 +206,7 @@ class Assignments:
         if not self.begin_group(binding):
             self._pods.enqueue()  # its timeout counts from now
             await group.wait(TOGETHER_S)
-        committed = self._pods.durable.committed()  # here, not of whoever has taken over meanwhile
+        committed = self._pods.durable.committed()  # here, not by a successor
         if committed is not None:
             await committed
         if self._pods.bindings.get(binding.trial.trial_id) is not binding or not binding.trial.running:

@@ -15,7 +15,7 @@ from trialpod_operator.cluster.pods.terminated import read_termination
 from trialpod_operator.engine.trial import Trial
 
 ASK_AGAIN_S = 30.0
-"""So long a pod that continues in place may take to ask for its trial's next attempt."""
+"""Maximum time that a pod which continues in place may take to ask for its trial's next attempt."""
 
 RECREATE_DELAY_S = 1.0
 MAX_RECREATE_DELAY_S = 30.0

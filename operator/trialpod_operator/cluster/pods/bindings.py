@@ -69,7 +69,7 @@ class PodBindings:
 
     Args:
         key, experiment, durable, meter, work, cache, clock, enqueue: as in `ExperimentPods`.
-        on_ending: told of every ending that was read from a pod.
+        on_ending: called with every ending that was read from a pod.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class PodBindings:
 
     @property
     def changed(self) -> set[str]:
-        """Ids of trials whose TuneTrial has to be looked at; whoever has done so takes them out."""
+        """Ids of trials whose TuneTrial has to be looked at; the reader removes them."""
         return self._pods.changed
 
     @property
@@ -271,7 +271,7 @@ class PodBindings:
             return end
         now = self._pods.clock()
         self._endings.note_group(binding, now)
-        judged = binding.group.judge_told(end, now, failing=binding.trial.current.failing is not None)
+        judged = binding.group.judge_report(end, now, failing=binding.trial.current.failing is not None)
         if judged is None:
             self._pods.enqueue()
             raise NotReadyError("the other pods of the attempt are being looked at")
@@ -286,8 +286,8 @@ class PodBindings:
 
         def needed() -> int | None:
             # What is decided and not carried out yet may need any of them.
-            settled = self._pods.durable.is_committed and engine.state.settings is not None
-            return spare(engine, len(self._pods.bindings)) if settled else None
+            ready = self._pods.durable.is_committed and engine.state.settings is not None
+            return spare(engine, len(self._pods.bindings)) if ready else None
 
         await self._pods.reuse.serve(now, self._pods.bindings, engine.state.trials, needed)
 
@@ -355,8 +355,8 @@ class PodBindings:
     async def _collect_garbage(self, now: float) -> None:
         current, stopped = set[str](), set[str]()
         for binding in self._pods.bindings.values():
-            goes_on = binding.stop_at is None or now < binding.stop_at
-            which = current if goes_on else stopped
+            continues = binding.stop_at is None or now < binding.stop_at
+            which = current if continues else stopped
             which.add(self._pods.pod_name(binding))
             if binding.group is not None:
                 which |= self._pods.groups.names(binding)

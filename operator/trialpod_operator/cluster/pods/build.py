@@ -54,7 +54,7 @@ GPU = "gpu"
 POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 POD_GROUP_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 POD_GROUP_RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
-"""Unless it is "false", Kueue waits for a pod in the place of each that failed, and keeps quota and pods so long."""
+"""Unless it is "false", Kueue waits for a replacement of each failed pod, and keeps quota and pods meanwhile."""
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -160,7 +160,7 @@ def spec_digest(spec: TuneExperimentSpec) -> str:
 
 
 def reuses_pods(spec: TuneExperimentSpec) -> bool:
-    """Return whether a pod runs one trial after the other. A deadline is meant for each trial's own pod."""
+    """Return whether a pod runs one trial after the other. A deadline holds for each trial's own pod."""
     limited = (spec.template.get("spec") or {}).get("activeDeadlineSeconds") is not None
     return spec.reuse_pods and spec.workers is None and not limited
 
@@ -317,7 +317,7 @@ def _volumes(spec: TuneExperimentSpec, rules: StorageRules) -> tuple[list[Json],
     code = spec.trainable.config_map_ref
     if code is not None:
         items = [{"key": code.key, "path": module_file(code)}]
-        # Trials get the code of the start with their work. The mount is for images of an earlier release.
+        # Trials get the code of the start with their work. The mount is for code that reads it by itself.
         volumes.append({"name": CODE_VOLUME, "configMap": {"name": code.name, "items": items, "optional": True}})
         mounts.append({"name": CODE_VOLUME, "mountPath": names.CODE_DIR, "readOnly": True})
     return volumes, mounts

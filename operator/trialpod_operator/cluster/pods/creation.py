@@ -13,7 +13,7 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.engine.trial import Trial
 
 PROVEN_WITHIN_S = 2.0
-"""So long one look waits for the storage before a pod is made again; then other work has its turn."""
+"""Maximum time that one pass waits for the storage before it recreates a pod; then other work continues."""
 
 MOST_CREATED = 24
 """Pods and TuneTrials that are created in one look: another experiment's requests have their turn in between."""

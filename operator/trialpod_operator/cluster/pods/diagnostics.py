@@ -26,13 +26,13 @@ EVERY_S = 10.0
 
 
 class PodDiagnostics:
-    """What is heard of the pods of one experiment that do not begin."""
+    """What is known of the pods of one experiment that do not begin."""
 
     def __init__(self, experiment_pods: ExperimentPods) -> None:
         self._pods = experiment_pods
         self._latest: dict[str, str] = {}  # by pod name: the kubelet's latest warning about it
         self._queue_says = ""  # of the pod that waits first in its queue; the others are behind it
-        self._heard_at = 0.0
+        self._polled_at = 0.0
 
     def waits(self, now: float) -> list[tuple[Trial, PendingReason]]:
         """Return why attempts that should run do not, for those that do not."""
@@ -57,12 +57,12 @@ class PodDiagnostics:
 
         Of the pods that wait in a queue, Kueue is asked about the first.
         """
-        if now - self._heard_at < EVERY_S:
+        if now - self._polled_at < EVERY_S:
             return
         begins = [binding for binding in self._pods.bindings.values() if not binding.assigned]
         held = [pod for pod in map(self._pods.own_pod, begins) if pod is not None and waits_in_queue(pod, now)]
         if held:
-            self._heard_at = now
+            self._polled_at = now
             first = min(held, key=lambda pod: (pod["metadata"].get("creationTimestamp"), pod["metadata"]["name"]))
             self._queue_says = await self._pods.work.queue_message(first)
         else:
@@ -71,7 +71,7 @@ class PodDiagnostics:
             pod = self._pods.own_pod(binding)
             if pod is None or binding.assigned or now - binding.created_at < AFTER_S or not node_of(pod):
                 continue
-            self._heard_at = now
+            self._polled_at = now
             if latest_warning := await self._pods.work.latest_warning(pod):
                 self._latest = {self._pods.pod_name(binding): latest_warning}
             return
@@ -89,10 +89,10 @@ def waits_in_queue(pod: Object, now: float) -> bool:
 logger = logging.getLogger(__name__)
 
 SILENT_S = 45.0
-"""After so long without a call from an attempt, the API server is asked what its pod is doing."""
+"""Time without a call from an attempt after which the API server is asked what its pod is doing."""
 
 MISSING_S = 5.0
-"""And after so long about a pod that should be there, and was not seen."""
+"""The same for a pod that should exist and was not seen."""
 
 
 class AttemptEndings:
@@ -100,7 +100,7 @@ class AttemptEndings:
 
     Args:
         shared: the experiment's attempts.
-        on_ending: told of every ending that was read from a pod.
+        on_ending: called with every ending that was read from a pod.
     """
 
     def __init__(self, experiment_pods: ExperimentPods, on_ending: Callable[[Trial, Termination], None]) -> None:
@@ -188,13 +188,13 @@ class AttemptEndings:
         asked = False
         last_contact = self._pods.durable.last_contact
         for binding in list(self._pods.bindings.values()):
-            heard = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
-            if now - heard < MISSING_S:
+            contact = max(last_contact.get(binding.trial.trial_id, 0.0), binding.asked_at, binding.created_at)
+            if now - contact < MISSING_S:
                 continue  # the least that anybody's patience lasts
             pod = self._pods.own_pod(binding)
             if not binding.assigned and pod is None and not binding.created_at:
                 continue
-            if now - heard < self._patience_s(binding, pod, now):
+            if now - contact < self._patience_s(binding, pod, now):
                 continue
             binding.asked_at = now
             asked = True

@@ -14,15 +14,15 @@ from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.trial import Trial
 
 LEAVE_S = 30.0
-"""So long a pod may take to exit after its attempt has ended, beside its grace period."""
+"""Maximum time that a pod takes to exit after its attempt ended, beside its grace period."""
 
 WORKER_LEAVE_S = 10.0
 WORKER_GRACE_S = 1
-"""A worker of a group may take so long when its head's attempt has ended; then it has nothing to save."""
+"""The same for a worker of a group whose head's attempt has ended: it has nothing to save."""
 
 GATHER_S = 2.0
 GATHER_MOST = 16
-"""Finished pods are deleted when there are so many, or the first has waited so long: several take one request."""
+"""Finished pods are deleted together at this count or age of the first: several take one request."""
 
 LOG_AGAIN_S = 1.0
 """How soon to look again whether a log can be had, and is stored."""

@@ -6,8 +6,8 @@ the user's runs before all of them ask for their work; and the attempt ends when
 Of everything that went wrong in a group only the first cause counts, and it is often another pod's: when a node takes
 a worker away, the head's own code fails of a broken connection. So a disruption of any pod explains every failure
 that comes with it, and a failure of any of them is believed only after all workers were looked at. Which of
-several failures came first nobody can say, because times in pods are in seconds: then the head's is told with the one
-of a worker that looks least like a lost connection.
+several failures came first nobody can say, because times in pods are in seconds: then the head's is reported with the
+one of a worker that looks least like a lost connection.
 
 Owned by the event loop.
 """
@@ -27,7 +27,7 @@ from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.pods.terminated import Termination
 
 SETTLE_S = 3.0
-"""So long after a failure the workers are looked at: pods show their ends a little late."""
+"""Time after a failure until the workers are compared: pods show their ends a little late."""
 
 _PEER_LOST = re.compile(r"connection|broken ?pipe|reset by peer|nccl|gloo|rendezvous|timed? ?out", re.IGNORECASE)
 
@@ -67,7 +67,7 @@ class Group:
     waiting_since: float = 0.0  # since when a pod of it waits for the others; 0 = none does
     cause: Termination | None = None  # what ended it, when that was a worker
     beside: list[Termination] = field(default_factory=list)  # failures of workers that were seen after the head's
-    told_at: float = 0.0  # when the head's failure was first told; 0 = not yet
+    reported_at: float = 0.0  # when the head's failure was first reported; 0 = not yet
     failed_at: float = 0.0  # when the first failure of any of them was seen; 0 = not yet
     looked: bool = False  # and whether the server was asked about the workers after that
     progress: int = 0  # results that the head had sent when they were last counted
@@ -119,13 +119,13 @@ class Group:
         for ending in evidence:
             if ending.counts_as_failure:
                 self.failed_at = self.failed_at or now
-            if self.cause is None and self.told_at and ending.counts_as_failure:
+            if self.cause is None and self.reported_at and ending.counts_as_failure:
                 self.beside += [] if ending in self.beside else [ending]
                 continue  # before the head's or after it
             if self.cause is None or (self.cause.counts_as_failure and not ending.counts_as_failure):
                 self.cause = ending
 
-    def judge_told(self, end: AttemptEnd, now: float, *, failing: bool = False) -> AttemptEnd | None:
+    def judge_report(self, end: AttemptEnd, now: float, *, failing: bool = False) -> AttemptEnd | None:
         """Return how the attempt ended whose head says this; None while that is not known for sure.
 
         Args:
@@ -138,7 +138,7 @@ class Group:
         if self.cause is not None:
             return self.cause.attempt_end() if self._is_sure(self.cause) else None
         if end.cause == "failed":
-            return msgspec.structs.replace(end, error=self._with_workers(end.error)) if self._settled(now) else None
+            return msgspec.structs.replace(end, error=self._with_workers(end.error)) if self._compared(now) else None
         return end
 
     def judge_read(self, ending: Termination, now: float) -> Termination | None:
@@ -148,8 +148,8 @@ class Group:
         if self.cause is not None:
             return self.cause if self._is_sure(self.cause) else None
         if ending.counts_as_failure:
-            told = dataclasses.replace(ending, message=self._with_workers(ending.message))
-            return told if self._settled(now) else None
+            ending = dataclasses.replace(ending, message=self._with_workers(ending.message))
+            return ending if self._compared(now) else None
         return ending
 
     def _with_workers(self, message: str) -> str:
@@ -157,9 +157,9 @@ class Group:
             return message
         return f"{message}; {min(self.beside, key=lambda each: bool(_PEER_LOST.search(each.message))).message}"
 
-    def _settled(self, now: float) -> bool:
-        if not self.told_at:
-            self.told_at = now
+    def _compared(self, now: float) -> bool:
+        if not self.reported_at:
+            self.reported_at = now
             self.failed_at = self.failed_at or now
         return self.looked
 

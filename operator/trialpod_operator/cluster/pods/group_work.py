@@ -36,10 +36,10 @@ from trialpod_operator.cluster.pods.reading import PendingReason, condition, nod
 from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
 
 QUIET_S = 60.0
-"""After so long without a result from a head, the server is asked about its workers: it may wait for one in vain."""
+"""Time without a result from a head after which the server is asked about its workers: one may be lost."""
 
 MISSING_S = 5.0
-"""And after so long about a pod that was made and not seen."""
+"""The same for a pod that was created and not seen."""
 
 
 class GroupWork:
@@ -260,7 +260,7 @@ class GroupWork:
         """Ask for the end of heads that have lost a worker."""
         for binding in bindings:
             group = binding.group
-            if group is None or group.cause is None or group.told_at:
+            if group is None or group.cause is None or group.reported_at:
                 continue
             pod = self.pod(binding, 0)
             if pod is not None and not is_leaving(pod, self._work.deleted):

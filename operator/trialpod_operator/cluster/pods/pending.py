@@ -99,7 +99,7 @@ def _gated(pod: Pod, gates: list[str], since: float | None, said: str) -> Pendin
     return PendingReason(
         reason=Reason.SCHEDULING_GATED,
         message=f"the pod is held by the scheduling gate{'s' if len(gates) > 1 else ''} {', '.join(gates)}",
-        remedy="whoever owns the gate must lift it",
+        remedy="the owner of the gate must lift it",
         since=since,
     )
 

@@ -42,7 +42,7 @@ REFUSED_MOST_S = 30.0
 DELETE_BATCH = 50
 
 NO_QUEUES_S = 300.0
-"""So long Kueue's objects are not asked for again where there are none, or where they may not be read."""
+"""Minimum interval between requests for Kueue's objects where there are none, or reading is forbidden."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ class PodWork:
             except ApiError as error:
                 if error.temporary:
                     return ""
-                break  # somebody has taken the right away: what the pod itself shows is told without it
+                break  # somebody has taken the right away: what the pod itself shows is reported without it
             return next((said for each in found.get("items") or [] if (said := queues.words(each))), "")
         self._no_queues_until = now + NO_QUEUES_S
         return ""

@@ -82,7 +82,7 @@ def remedy(said: str, queue: str) -> str:
             "(`kubectl get localqueues`); a new label is for pods made from then on"
         )
     if any(each in said for each in _STOPPED):
-        return "whoever runs the queue has stopped it, or not completed it: it continues when that is put right"
+        return "the queue's administrator has stopped it, or not completed it: it continues when that is put right"
     return f"`kubectl describe localqueue{f' {queue}' if queue else ''}` shows the quota in use"
 
 
@@ -140,7 +140,7 @@ def _quotas(cluster: Object) -> dict[tuple[str, str], str]:
 
 
 # How many attempts may be under way: an experiment runs ahead of its placed pods by a few only, because every further
-# pending pod costs the scheduler and whoever is behind it in a queue.
+# pending pod costs the scheduler and the pods behind it in a queue.
 
 AHEAD = 16
 """So many more attempts than have a place are started."""
@@ -149,7 +149,7 @@ IN_QUEUE = 4
 """So many while some wait in a queue."""
 
 WAITS_AFTER_S = 5.0
-"""After so long a pod that a queue has not admitted waits; before, it is on its way."""
+"""Time after which a pod that its queue has not admitted counts as pending."""
 
 
 def slots(

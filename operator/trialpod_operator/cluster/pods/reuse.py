@@ -5,9 +5,9 @@ labels say which attempt it has now.
 
 Invariants:
 
-* A pod is labelled for an attempt before it is told of it. Which pod began an attempt stands in the journal.
+* A pod is labelled for an attempt before it gets it. Which pod began an attempt stands in the journal.
 * What the trial before printed is fetched before the next one begins, if it can be had; else when the pod has ended.
-* A pod waits for `IDLE_S` at most, and not at all where nothing can come; told so, it leaves by itself.
+* A pod waits for `IDLE_S` at most, and not at all where nothing can come; refused, it exits by itself.
 * Everything here may be forgotten: a pod that asks is taken in again, and one that does not is deleted.
 
 Owned by the event loop; `serve` is a part of the reconcile.
@@ -33,10 +33,10 @@ from trialpod_operator.experiment.durable import NotReadyError
 logger = logging.getLogger(__name__)
 
 IDLE_S = 30.0
-"""So long a pod waits for a trial that may come."""
+"""Maximum time that a pod waits for another trial."""
 
 HELD_S = 20.0
-"""So long a pod's question is held; then it asks again."""
+"""Maximum time that a pod's request is held; then it asks again."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Reuse:
         work: acts at the API server.
         clock: seconds since the epoch.
         wake: asks for a reconcile soon.
-        leaves: told the name of a pod that is to exit now.
+        leaves: called with the name of a pod that is to exit now.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Reuse:
         return which is not None and which in self._idle
 
     def is_bound(self, binding: PodBinding) -> bool:
-        """Return whether the binding's pod is labelled for it, so that it may be told."""
+        """Return whether the binding's pod is labelled for it, so that it may get it."""
         pod = self._cache.pod(self._key, names.pod_name(self._name, *binding.pod_key))
         return binding.assigned or not binding.in_reused_pod or (pod is not None and labelled_for(pod, binding))
 

@@ -56,7 +56,7 @@ from trialpod_operator.cluster.pods.reading import (
 )
 
 GONE_AFTER_S = 20.0
-"""So long after its grace period a pod that is still there on a dead node is given up."""
+"""Time after its grace period at which a pod that is still there on a dead node is given up."""
 
 CLOCK_SKEW_S = 5.0
 """Clocks of a node and of the API server may differ by this; times closer together tell no order."""
@@ -99,8 +99,8 @@ class Termination:
     """How an attempt ended, as its pod tells.
 
     Attributes:
-        kind: `completed` only when the attempt itself has told the engine its end.
-        cause: what the engine is told.
+        kind: `completed` only when the attempt itself has reported its end.
+        cause: for the engine.
         reason: one word for programs.
         message: one sentence with the next step.
         retry: False when running it again cannot help.
@@ -138,7 +138,7 @@ def read_termination(
         pod: the latest object that was seen of it; None when none is known.
         vanished: the API server has no such pod any more.
         deleted_by_us: trialpod deleted it.
-        said_end: the attempt told its end in a report.
+        said_end: the attempt reported its end.
         gone: it is still listed but given up, see `presumed_gone`.
     """
     pod = pod or {}
@@ -153,7 +153,7 @@ def read_termination(
             kind="completed",
             cause="completed",
             reason=Reason.REPORTED,
-            message="the attempt told how it ended",
+            message="the attempt reported how it ended",
             exit_code=exit_code,
         )
     if deleted_by_us:
@@ -290,12 +290,12 @@ def _by_init_container(pod: Pod) -> Termination | None:
 
 def _beside(pod: Pod) -> str:
     """Return which sidecars had failed before the trial's container did."""
-    told = []
+    parts = []
     for each in failed_beside(pod):
         state = last_end(each)
         words = _in_words(last_lines(state.get("message")))
-        told.append(f"; before that container {each.get('name')} exited with status {state['exitCode']}{words}")
-    return "".join(told)
+        parts.append(f"; before that container {each.get('name')} exited with status {state['exitCode']}{words}")
+    return "".join(parts)
 
 
 def _by_container(pod: Pod, terminated: Mapping[str, Any]) -> Termination | None:
@@ -323,7 +323,7 @@ def _by_exit_code(pod: Pod, code: int, output: str) -> Termination:
     if code == 0:
         return _failure(
             Reason.EXITED_SILENTLY,
-            "the process exited with status 0 before it told its result (os._exit(0), or a command that is not "
+            "the process exited with status 0 before it reported its result (os._exit(0), or a command that is not "
             "trialpod's runner?); its log may say more",
             exit_code=code,
         )

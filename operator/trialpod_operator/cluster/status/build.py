@@ -1,7 +1,7 @@
 """The status of a TuneExperiment and of a TuneTrial, computed from the engine's state.
 
 Both are functions of the engine, the time and the status before, from which only times are kept (and the best value
-of a trial, which the engine does not remember). A status is whole: it replaces the one before. None grows with the
+of a trial, which the engine does not remember). A status is complete: it replaces the one before. None grows with the
 number of trials; parameters and messages are cut to fixed sizes.
 """
 

@@ -6,7 +6,7 @@ rules alone:
 | the experiment | conditions | kstatus |
 |---|---|---|
 | not looked at yet | none, observedGeneration -1 | InProgress |
-| being taken up | Ready=False Starting | InProgress |
+| starting | Ready=False Starting | InProgress |
 | trials run, or are about to | Ready=True Running | Current |
 | no trial can run now | Ready=False, reason of the waiting | InProgress |
 | the storage and the like are away | Ready=False, reason of the problem | InProgress |
@@ -21,7 +21,7 @@ only while it is true. Reconciling is never written: observedGeneration says as 
 
 | the trial | conditions | kstatus |
 |---|---|---|
-| waits for its turn, or for its pod | Ready=False Pending, Paused, or the reason of the waiting | InProgress |
+| queued, or waits for its pod | Ready=False Pending, Paused, or the reason of the waiting | InProgress |
 | has an attempt that runs | Ready=True Running | Current |
 | ended well | Ready=True and Succeeded=True | Current |
 | failed | Failed=True, and nothing else | Current |
@@ -230,10 +230,10 @@ def cut(text: str, limit: int = MAX_MESSAGE) -> str:
 
 def whole(conditions: object) -> list[Mapping[str, Any]]:
     """Return those of a status's conditions that can be read; another version may have left anything there."""
-    return [each for each in conditions if _is_whole(each)] if isinstance(conditions, (list, tuple)) else []
+    return [each for each in conditions if _is_complete(each)] if isinstance(conditions, (list, tuple)) else []
 
 
-def _is_whole(condition: object) -> bool:
+def _is_complete(condition: object) -> bool:
     texts = ("type", "status", "reason", "lastTransitionTime")
     return (
         isinstance(condition, Mapping)

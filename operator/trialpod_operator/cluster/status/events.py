@@ -35,7 +35,7 @@ def transition_events(previous: Mapping[str, Any] | None, current: Mapping[str, 
     before, after = _conditions(previous or {}), _conditions(current)
     found: list[KubernetesEvent] = []
     if current.get("startTime") and not (previous or {}).get("startTime"):
-        found.append(_event("Normal", Reason.STARTED, "the experiment was taken up"))
+        found.append(_event("Normal", Reason.STARTED, "the operator started the experiment"))
     was_suspended, suspended = _true(before, conditions.SUSPENDED), _true(after, conditions.SUSPENDED)
     ready = after.get(conditions.READY, {})
     if suspended and not was_suspended:
@@ -76,7 +76,7 @@ class TrialEvents:
     def __init__(self) -> None:
         self._failures = 0
         self._messages: set[str] = set()
-        self._disrupted: dict[str, dict[str, float]] = {}  # by the reason, then by the trial: when it was told
+        self._disrupted: dict[str, dict[str, float]] = {}  # by the reason, then by the trial: when it was reported
 
     def failed(self, trial: str, message: str) -> KubernetesEvent | None:
         """A trial failed for good.
@@ -101,10 +101,10 @@ class TrialEvents:
             message: of the `Termination`.
             now: seconds since the epoch.
         """
-        told = {name: at for name, at in self._disrupted.get(reason, {}).items() if now - at < DISRUPTED_EVERY_S}
-        if trial in told or len(told) >= MAX_DISRUPTIONS:
+        reported = {name: at for name, at in self._disrupted.get(reason, {}).items() if now - at < DISRUPTED_EVERY_S}
+        if trial in reported or len(reported) >= MAX_DISRUPTIONS:
             return None
-        self._disrupted[reason] = {**told, trial: now}
+        self._disrupted[reason] = {**reported, trial: now}
         return _event("Warning", Reason.DISRUPTED, f"{trial}: {message}")
 
 

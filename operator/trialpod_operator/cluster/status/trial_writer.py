@@ -76,9 +76,7 @@ class TrialStatusWriter:
         self._progress_written = {
             trial_id: self._progress_written.get(trial_id, now) for trial_id in bindings.under_way
         }
-        old = [
-            (told, trial_id) for trial_id, told in self._progress_written.items() if now - told >= PROGRESS_INTERVAL_S
-        ]
+        old = [(at, trial_id) for trial_id, at in self._progress_written.items() if now - at >= PROGRESS_INTERVAL_S]
         found = {trial_id for _, trial_id in heapq.nsmallest(room, old)}
         self._progress_written |= dict.fromkeys(found, now)
         return found
@@ -153,7 +151,7 @@ class TrialStatusWriter:
                     bindings.changed.add(trial_id)
                     raise
                 self._services.cache.update_trial(patched or item, deleted=patched is None)
-                if patched is None:  # gone without a watch having told; it is made again
+                if patched is None:  # deleted without a watch event; it is recreated
                     bindings.changed.add(trial_id)
 
         await gather_all(*(write_one(*plan) for plan in plans))

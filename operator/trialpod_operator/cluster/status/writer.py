@@ -40,7 +40,7 @@ class StatusWriter:
 
     Attributes:
         trainable_differs: the spec names another Trainable than trials run.
-        events: what is to be told beside the status.
+        events: what is reported beside the status.
 
     Args:
         key: "namespace/name".
@@ -157,7 +157,7 @@ class StatusWriter:
         status = experiment_status(
             engine,
             name=self._name,
-            generation=self._generation if durable is not None or refused else self._not_gone_on,
+            generation=self._generation if durable is not None or refused else self._unresumed_generation,
             now=now,
             previous=self._status,
             waiting=summarize(named, now, self._status.get("waiting")),
@@ -172,7 +172,12 @@ class StatusWriter:
             if problem is None:
                 return  # nothing is said that is not committed
             status = experiment_status(
-                None, name=self._name, generation=self._not_gone_on, now=now, previous=self._status, problem=problem
+                None,
+                name=self._name,
+                generation=self._unresumed_generation,
+                now=now,
+                previous=self._status,
+                problem=problem,
             )
             durable = None
         if durable is None:  # what an earlier look found stays, until the engine says something else
@@ -188,16 +193,17 @@ class StatusWriter:
         self.events.note_transition(self._status, status)
         self._status = status
         self._written_at = now
-        # Gone without a watch having told: the next look lets go of it.
+        # Deleted without a watch event: the next pass releases it.
         self._services.cache.update_experiment(patched or self._item, deleted=patched is None)
         if patched is None:
             self._services.enqueue(self._key)
 
     @property
-    def _not_gone_on(self) -> int:
-        """The generation that is told of an experiment that is to continue and cannot now.
+    def _unresumed_generation(self) -> int:
+        """The observed generation of an experiment that is to continue and cannot now.
 
-        One that was over before its spec changed would be over for the new spec, too, if that were told as observed.
+        One that was over before its spec changed would be over for the new spec, too, if that were reported as
+        observed.
         """
         if self._status.get("completionTime"):
             return int(self._status.get("observedGeneration") or self._generation)

@@ -281,7 +281,7 @@ class _Examiner:
                 facts.results,
                 facts.before,
                 offset if snapshot is not None else 0,
-                settled=finished and trial.ended,
+                final=finished and trial.ended,
                 ended=trial.ended,
                 copied=self.storage.local_path("") is None,
                 last=trial.result,

@@ -37,7 +37,7 @@ _OWN_WORD = ("completed", "stopped", "paused")
 _OBEYED = {"stopped": ("stop",), "paused": ("pause", "exploit")}
 _COPY = "put the journal back from a copy of the experiment if there is one"
 _MOST_ALIKE = 20
-"""Findings of one kind that are told in full."""
+"""Findings of one kind that are listed in full."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Facts:
     Attributes:
         results: those that count, since the snapshot.
         before: how many counted up to the snapshot.
-        committed: checkpoints that were ever told of, since the snapshot or in it.
+        committed: checkpoints that were ever reported, since the snapshot or in it.
     """
 
     trial_id: str
@@ -74,9 +74,9 @@ class Facts:
     before: int = 0
     failures: int = 0
     disruptions: int = 0
-    decided: set[str] = field(default_factory=set)  # what the current attempt was told
+    decided: set[str] = field(default_factory=set)  # what was decided for the current attempt
     last_cause: str = ""
-    told: bool = False  # scheduler and searcher knew of the completion before the attempt's end
+    completion_reported: bool = False  # scheduler and searcher knew of the completion before the attempt's end
     ended: bool = False
     process: tuple[int, str] | None = None
     committed: dict[str, CheckpointInfo] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class _Account:
         self.engine = engine
         self.facts: dict[str, Facts] = {}
         self.findings = Findings()
-        self._told: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._late: Counter[str] = Counter()
         self._results = 0
         self._at = ""
@@ -148,8 +148,8 @@ class _Account:
     # -- findings --
 
     def _error(self, check: str, what: str, trial: str = "", remedy: str = _COPY) -> None:
-        self._told[check] += 1
-        if self._told[check] <= _MOST_ALIKE:
+        self._counts[check] += 1
+        if self._counts[check] <= _MOST_ALIKE:
             self.findings.error(check, f"{self._at}: {what}" if self._at else what, trial, remedy)
 
     # -- the snapshot --
@@ -172,7 +172,7 @@ class _Account:
                 failures=trial.failures,
                 disruptions=trial.disruptions,
                 decided={trial.current.decision} if trial.current.decision else set(),
-                told=trial.completion_reported,
+                completion_reported=trial.completion_reported,
                 last_cause="completed" if trial.status == TERMINATED else "",
                 ended=trial.ended,
                 committed={info.name: info for info in trial.checkpoints},
@@ -298,7 +298,7 @@ class _Account:
         if facts.process not in (None, process):
             self.findings.warning(
                 "attempt",
-                f"{self._at}: attempt {event.attempt} was taken up by a second process ({event.pid} on "
+                f"{self._at}: attempt {event.attempt} was started by a second process ({event.pid} on "
                 f"{event.hostname})",
                 event.trial_id,
             )
@@ -354,14 +354,14 @@ class _Account:
                     self._close(facts, "lost", before, recovered=True)
 
     def _close(self, facts: Facts, cause: str, before: dict[str, Any], *, recovered: bool = False) -> None:
-        decision, told, _, failing, overdue = before.get(facts.trial_id, (None, False, PENDING, False, False))
+        decision, reported, _, failing, overdue = before.get(facts.trial_id, (None, False, PENDING, False, False))
         facts.open = False
         if failing and (cause in _OWN_WORD or recovered or overdue):
             cause = "failed"
-        facts.last_cause, facts.told = cause, told
+        facts.last_cause, facts.completion_reported = cause, reported
         if failing and cause == "failed":
             facts.failures += 1
-        elif not told and decision != "stop":
+        elif not reported and decision != "stop":
             facts.failures += cause == "failed"
             facts.disruptions += cause in ("preempted", "lost") and decision is None
         if facts.received < facts.promised:
@@ -397,7 +397,7 @@ class _Account:
             if facts.ended and not isinstance(event, events.RetryRequested):
                 self._error("attempt", "an attempt was started after the trial had ended", trial_id)
             facts.attempt += 1
-            facts.open, facts.ended, facts.told = True, False, False
+            facts.open, facts.ended, facts.completion_reported = True, False, False
             facts.received = facts.promised = 0
             facts.decided, facts.process = set(), None
 
@@ -406,7 +406,7 @@ class _Account:
         if facts.ended:
             self._error("trial", "the trial ended twice", trial.trial_id)
         facts.ended = True
-        natural = facts.last_cause in ("completed", "stopped") or facts.told
+        natural = facts.last_cause in ("completed", "stopped") or facts.completion_reported
         if trial.status == TERMINATED and not (trial.stopped or natural):
             self._error(
                 "trial", f"it is TERMINATED, but its last attempt was {facts.last_cause or 'none'}", trial.trial_id
@@ -448,7 +448,7 @@ class _Account:
             self.findings.note(
                 "attempt", f"{count} late reports of attempts that were over; they count nothing", trial_id
             )
-        for check, count in self._told.items():
+        for check, count in self._counts.items():
             if count > _MOST_ALIKE:
                 self.findings.error(check, f"and {count - _MOST_ALIKE:,} more of this kind")
 

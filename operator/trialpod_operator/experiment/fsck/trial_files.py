@@ -34,7 +34,7 @@ class TrialResults:
         results: MessagePack of each since the snapshot, in order.
         before: how many there were before.
         offset: where in result.json the first of `results` begins; None when that is not known.
-        settled: the trial is over and so is the experiment, so nothing will be written any more.
+        final: the trial is over and so is the experiment, so nothing will be written any more.
         ended: the trial is over.
         copied: the files are copies, which may be newer or older than the journal's copy.
         last: MessagePack of the last result; b"" when there is none.
@@ -44,7 +44,7 @@ class TrialResults:
     results: Sequence[msgspec.Raw]
     before: int
     offset: int | None
-    settled: bool
+    final: bool
     ended: bool
     copied: bool
     last: bytes = b""
@@ -90,23 +90,23 @@ def check_results(trial: TrialResults, data: bytes | None, findings: Findings) -
         if problem:
             findings.error("results", f"the last line of {RESULT_FILE} {problem}", name, _COPY)
     if torn:
-        (findings.error if trial.settled else findings.note)(
+        (findings.error if trial.final else findings.note)(
             "results", f"{RESULT_FILE} ends within a line", name, _AGAIN
         )
     if len(lines) < expected:
         _behind(trial, len(lines), expected, findings, f"{RESULT_FILE} has {len(lines):,} results")
     elif len(lines) > expected:
-        told = f"{RESULT_FILE} has {len(lines):,} results, but the journal has {expected:,}"
+        counts = f"{RESULT_FILE} has {len(lines):,} results, but the journal has {expected:,}"
         if trial.ended or not trial.copied:
-            findings.error("results", told, name, "results are missing from the journal; put it back from a copy")
+            findings.error("results", counts, name, "results are missing from the journal; put it back from a copy")
         else:
-            findings.note("results", f"{told}: the file was copied later", name)
+            findings.note("results", f"{counts}: the file was copied later", name)
     return len(lines)
 
 
 def check_progress(trial: TrialResults, data: bytes | None, results: int, findings: Findings) -> None:
     """Compare the number of rows of ``progress.csv`` with that of ``result.json``, once the trial is over."""
-    if not trial.settled or (data is None and not results):
+    if not trial.final or (data is None and not results):
         return
     try:
         text = (data or b"").decode("utf-8", errors="replace")
@@ -120,10 +120,10 @@ def check_progress(trial: TrialResults, data: bytes | None, results: int, findin
         )
 
 
-def _behind(trial: TrialResults, lines: int, expected: int, findings: Findings, told: str) -> None:
-    what = f"{told}, but the journal has {expected:,}"
+def _behind(trial: TrialResults, lines: int, expected: int, findings: Findings, counts: str) -> None:
+    what = f"{counts}, but the journal has {expected:,}"
     lost = lines < trial.before
-    if lost or trial.settled:
+    if lost or trial.final:
         findings.error("results", what, trial.trial_id, _COPY if lost else _AGAIN)
     elif trial.ended:
         findings.warning("results", what, trial.trial_id, _AGAIN)

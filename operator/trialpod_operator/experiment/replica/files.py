@@ -3,8 +3,8 @@
 * A file is replaced as a whole, and only in the version that is known here (`SharedFiles`). So no process that was
   replaced puts back what they were before.
 * ``experiment.json`` is never made again when it was there and is gone: the experiment has been deleted then.
-* A file that is here is whole: it was fetched, or it was written here from its beginning. One that is not here may be
-  in the storage; nothing is ever written here in its place before it was looked for there.
+* A file that is here is complete: it was fetched, or it was written here from its beginning. One that is not here may
+  be in the storage; nothing is ever written here in its place before it was looked for there.
 
 Several threads may `send`; of one file the versions come one after the other, and none that is older than the last.
 Before that, `fetch` and its like may be called from another thread.
@@ -78,7 +78,7 @@ class FileReplica:
     Args:
         directory: the experiment's.
         storage: the experiment's place in the storage.
-        late: is told what was written.
+        late: called with what was written.
     """
 
     def __init__(self, directory: Path, storage: Storage, late: PostDeleteCleanup) -> None:

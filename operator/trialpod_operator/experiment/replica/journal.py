@@ -1,4 +1,4 @@
-"""The copy of an experiment's journal in its storage, of which there is one, whoever writes it.
+"""The copy of an experiment's journal in its storage, of which there is one for all writers.
 
 * The journal's segments only grow. Each growth becomes an object of its own, named by its offset and created only if
   it does not exist. So no object is ever rewritten, and of two processes that write the same experiment from two
@@ -8,7 +8,7 @@
   replaced by a snapshot that does not know them. A mark stays where a segment was removed: what is written there
   again counts nothing, and its writer finds that out.
 * Until its snapshot is stored a segment stays on the disk, too, also when its writer dies: only with it what the
-  storage has of it can be told from what somebody else wrote. It is removed there from here.
+  storage has of it can be distinguished from what somebody else wrote. It is removed there from here.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class JournalReplica:
         storage: the experiment's place in the storage.
         before_snapshot: brings what only the records before a snapshot say into the storage; called before these are
             replaced by it, with what finds out whether another process has continued.
-        written: told when the storage took something of the journal.
-        late: is told what was written.
+        written: called when the storage took something of the journal.
+        late: called with what was written.
         monotonic: seconds, for differences only.
     """
 
@@ -75,7 +75,7 @@ class JournalReplica:
         self._monotonic = monotonic
         self._copying = threading.Lock()  # held while the journal is copied; who holds it changes what is below
         # Held while the storage and what is known of it here may differ. Not while files are sent before a snapshot:
-        # whoever sends one of the same files in another thread asks `refuse_outdated` for it, under the file's lock.
+        # another thread that sends one of the same files asks `refuse_outdated` for it, under the file's lock.
         self._lock = threading.Lock()
         self._sent: dict[str, int] = {}  # segment file -> bytes in the storage
         self._snapshots: set[str] = set()  # in the storage
@@ -83,7 +83,7 @@ class JournalReplica:
         self._sealed_to = 0  # the snapshot that a sealed journal continues with
         self._made_at = monotonic()  # when the latest object was made
         self.sealed = False
-        """Whether the journal as it was pulled takes no more records: whoever continues writes a snapshot first."""
+        """Whether the journal as it was pulled takes no more records: the next process writes a snapshot first."""
 
     @property
     def pieces(self) -> int:

@@ -2,7 +2,7 @@
 
 * ``experiment.json`` is the first object of a place and the last that is deleted. Who knows that it was there, and
   finds it gone, writes nothing more.
-* Who needed long for a write, or did nothing for a while, looks at once. Everybody looks when they let go.
+* Who needed long for a write, or did nothing for a while, looks at once. Every process checks when it closes.
 * Only what this process wrote lately is taken away, and only when nothing else is there: of a place from which
   somebody removes things by hand, or is still removing them, everything stays as it is.
 

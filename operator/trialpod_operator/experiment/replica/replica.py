@@ -3,7 +3,7 @@
 The directory stays where the truth is written first; the storage follows within about a second. Checkpoints are not
 copied from here: the attempts put them into the storage by themselves.
 
-* The journal goes first, and there is one copy of it, whoever writes it (`journal_copy`).
+* The journal goes first, and there is one copy of it for all writers (`journal_copy`).
 * The other files are replaced, each after the records that it follows from were copied, and only in the version that
   is known here (`file_copies`). So no process that was replaced puts back what they were before.
 * A snapshot comes after the files of all trials that may lag behind: of what ended before a stored snapshot, the
@@ -14,8 +14,8 @@ copied from here: the attempts put them into the storage by themselves.
 * What comes behind the deletion of the whole experiment is taken away (`late_objects`).
 * What cannot be copied now is copied later. Nothing here ever stops training.
 
-* Whoever writes the journal may wait until the storage has what was written so far: `request` asks for it, and
-  `committed` is told. The journal has a thread of its own, so that the trials' files never delay it.
+* The journal's writer may wait until the storage has what was written so far: `request` asks for it, and
+  `committed` is called. The journal has a thread of its own, so that the trials' files never delay it.
 
 Background threads do the copying; `Replica`'s public methods may be called from any thread.
 """
@@ -87,7 +87,7 @@ class Replica:
         self._storage = storage
         self._committed: Callable[[int], None] = lambda _position: None
         self._requested = 0  # written by the journal's owner, read by the copying thread
-        self._told = 0
+        self._confirmed = 0
         self._urgent = threading.Event()
         self._report: Callable[[ReplicaStatus], None] = _log_status
         self._fenced: Callable[[FencedError], None] = lambda error: logger.error("%s", error)
@@ -129,7 +129,7 @@ class Replica:
 
     @property
     def sealed(self) -> bool:
-        """Whether the journal as it was pulled takes no more records: whoever continues writes a snapshot first."""
+        """Whether the journal as it was pulled takes no more records: the next process writes a snapshot first."""
         return self._journal.sealed
 
     @property
@@ -143,7 +143,7 @@ class Replica:
         """Bring the directory up to what the storage holds; return True when anything was fetched.
 
         Args:
-            journal_only: leave the trials' files where they are: enough to read. Whoever continues has those that
+            journal_only: leave the trials' files where they are: enough to read. Who continues has those that
                 are needed brought by `fetch`. What is here of trials goes when the journal was behind.
 
         Raises:
@@ -201,10 +201,10 @@ class Replica:
         """Start copying. All three functions are called from the copying threads.
 
         Args:
-            report: told when the storage cannot be reached, and when it can be again.
-            fenced: told once when another process writes the same experiment; nothing is copied any more.
-            committed: told a number that was given to `request`, once everything that the journal held at that call
-                is in the storage.
+            report: called when the storage cannot be reached, and when it can be again.
+            fenced: called once when another process writes the same experiment; nothing is copied any more.
+            committed: called with a number that was given to `request`, once everything that the journal held at that
+                call is in the storage.
         """
         self._report, self._fenced, self._committed = report, fenced, committed
         self._thread = threading.Thread(target=self._run, name="trialpod-replica", daemon=True)
@@ -213,7 +213,7 @@ class Replica:
         self._files_thread.start()
 
     def request(self, position: int, *, urgent: bool) -> None:
-        """Ask to be told when the storage has all that the journal holds now.
+        """Ask for a call when the storage has all that the journal holds now.
 
         Args:
             position: a number that grows with each call; `committed` gets it back, or a later one.
@@ -344,7 +344,7 @@ class Replica:
             self._tell_end()
 
     def _repeat(self, copy: Callable[..., None], wake: threading.Event, backoff_max_s: float) -> None:
-        """Copy again and again, until it was told to finish and has copied everything."""
+        """Copy again and again, until it has to finish and has copied everything."""
         failures = 0
         while self._broken is None and not self._given_up:
             closing = self._closing
@@ -406,10 +406,10 @@ class Replica:
     def _commit(self, *, everything: bool) -> None:
         """Copy the journal and tell how far; `everything` changes nothing here."""
         position = self._requested
-        if position != self._told or everything:
+        if position != self._confirmed or everything:
             self._journal.copy()
-        if position != self._told:
-            self._told = position
+        if position != self._confirmed:
+            self._confirmed = position
             self._committed(position)
 
     def _copy_files(self, *, everything: bool, journal_too: bool = False) -> None:

@@ -1,12 +1,12 @@
 """The users' files of an experiment in its storage, where two processes may believe that they are the ones to write.
 
-What a file says follows from the journal, which has one history whoever writes it. So nothing older may replace
+What a file says follows from the journal, which has one history for all writers. So nothing older may replace
 something newer, although a process that another has replaced may be stopped for any time at any instruction:
 
 * What is sent was in the stored journal before, so every version of a file is how one history was at some time.
   Callers see to that.
 * A version is replaced only by a condition on it: by who wrote it, or by who has read it and then found that nobody
-  continued with the journal from where it is itself. Whoever did might have written it.
+  continued with the journal from where it is itself. That process might have written it.
 * What is found to be longer, and otherwise the same, is never replaced.
 
 With a server that knows no conditions, the journal is looked at before each file, which leaves a gap of a moment.
@@ -51,9 +51,9 @@ class SharedFiles:
         return data
 
     def create(self, key: str, data: bytes) -> bool:
-        """Make a file where there is none; return False when there is one, whoever made it.
+        """Make a file where there is none; return False when there is one, also another's.
 
-        With a server that knows no conditions, two who do this within a moment may both be told that they did.
+        With a server that knows no conditions, two who do this within a moment may both succeed.
 
         Raises:
             StorageError: the storage takes nothing.

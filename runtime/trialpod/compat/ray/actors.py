@@ -59,7 +59,7 @@ class ActorHandle:
         try:
             positional, named = resolved(args, kwargs)
             self._object = self._cls(*positional, **named)
-        # What the user's constructor raises is told to everyone who asks.
+        # What the user's constructor raises is raised for every caller.
         except BaseException as error:  # noqa: BLE001
             gone = RayActorError(f"the actor {self._cls.__name__} could not be made: {type(error).__name__}: {error}")
             gone.__cause__ = error

@@ -305,7 +305,7 @@ def cancel(object_ref: ObjectRef, *, force: bool = False, recursive: bool = True
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return what this machine has, or what `init` was told."""
+    """Return what this machine has, or what `init` was given."""
     cpus = os.environ.get(variables.CPUS)
     gpus = os.environ.get(variables.GPUS)
     found = {"CPU": float(cpus) if cpus else float(len(os.sched_getaffinity(0)))}

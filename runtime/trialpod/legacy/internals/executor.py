@@ -127,7 +127,7 @@ class RayTrialExecutor:
             trial.outcome.failures += 1
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        """Save the trial, unless told not to, and let go of its Trainable; `start_trial` continues with it."""
+        """Save the trial, unless told not to, and release its Trainable; `start_trial` continues with it."""
         if should_checkpoint:
             self.save(trial)
         self._discard(trial)

@@ -158,7 +158,7 @@ class SteeredScheduler(TrialScheduler):
         self.scheduler.set_state(state)
 
     def _stop_others(self, tune_controller: ControllerView) -> None:
-        """Stop the trials of which nothing may be heard soon: those that wait."""
+        """Stop the trials that may not report soon: those that wait."""
         for trial_id, order in list(self.orders.items()):
             trial = tune_controller.get_trial(trial_id)
             if order == self.STOP and trial is not None and trial.status in ("PENDING", "PAUSED"):

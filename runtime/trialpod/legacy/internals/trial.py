@@ -158,7 +158,7 @@ class Trial(TrialView):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """Its newest checkpoint, or the one that it was told of, or None."""
+        """Its newest checkpoint, or the one set by hand, or None."""
         return self._checkpoint or super().checkpoint
 
     @property
@@ -168,7 +168,7 @@ class Trial(TrialView):
 
     @property
     def location(self) -> Any:
-        """Where it runs: what `set_location` was told, else where its latest result came from."""
+        """Where it runs: what `set_location` was given, else where its latest result came from."""
         return super().location if self._location is None else self._location
 
     def init_logdir(self) -> None:
@@ -190,7 +190,7 @@ class Trial(TrialView):
         self.outcome.experiment_tag = experiment_tag
 
     def clear_checkpoint(self) -> None:
-        """Forget the checkpoint that it was told of."""
+        """Forget the checkpoint set by hand."""
         self._checkpoint = None
 
     def set_status(self, status: str) -> None:

@@ -4,7 +4,7 @@ Invariants:
 
 * A checkpoint is announced after its commit, and the retention rules are applied after that.
 * With `ask`, nothing is removed before it was allowed; what is refused is asked for again after the next commit.
-* At most `MAX_WAITING` snapshots wait besides the one in work; then whoever takes the next one waits.
+* At most `MAX_WAITING` snapshots wait besides the one in work; then the next one waits.
 * What may heal is retried for as long as it takes; anything else is raised to the training, at its next call.
 * Once the attempt is superseded the storage is not touched any more.
 """
@@ -124,10 +124,10 @@ class CheckpointWriter:
             BaseException: as of `wait_for_room`.
         """
 
-        def settled() -> bool:
+        def all_committed() -> bool:
             return self._failing_since is not None or self._announced >= index
 
-        self._until(settled)
+        self._until(all_committed)
 
     def wait_committed(self, index: int) -> None:
         """Return when this checkpoint is committed, however long it takes; errors as of `wait_for_room`."""

@@ -26,7 +26,7 @@ class Download:
         storage: the trial's directory.
         manifest: the checkpoint's.
         target: an empty local folder.
-        progress: told how many bytes of how many are there.
+        progress: called with how many bytes of how many are there.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class Snapshots:
                 staged.remove()
 
         thread = threading.Thread(target=run, name="trialpod-hash", daemon=True)
-        with self._lock:  # whoever sees it can wait for it
+        with self._lock:  # a reader that sees it can wait for it
             thread.start()
             self._hashing = thread
 

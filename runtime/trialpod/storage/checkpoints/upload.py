@@ -107,7 +107,7 @@ class Upload:
         if self._stored.foreign:
             self._adopt(threads, tick)
         for path, match in self._matches.items():
-            if path not in self._entries and self._is_whole(path, match):
+            if path not in self._entries and self._is_same_file(path, match):
                 self._note(self._unchanged(path, match))
         jobs = self._jobs([file for file in self._files.values() if file.path not in self._entries])
         if jobs:
@@ -156,11 +156,11 @@ class Upload:
             with self._lock:
                 self.fingerprints[file.path] = fingerprint
                 self.resembles = self.resembles or resembles
-            if match is not None and (self._is_whole(file.path, match) or self._worthwhile(file, match)):
+            if match is not None and (self._is_same_file(file.path, match) or self._worthwhile(file, match)):
                 with self._lock:
                     self._matches[file.path] = match
 
-    def _is_whole(self, path: str, match: Match) -> bool:
+    def _is_same_file(self, path: str, match: Match) -> bool:
         size = self._files[path].size
         return match.known.entry.size == size and len(match.same) == deduplication.block_count(size)
 
@@ -189,7 +189,7 @@ class Upload:
         plain: dict[str, str] = {}
         for path, match in self._matches.items():
             entry = match.known.entry
-            if self._is_whole(path, match) and not entry.key and not entry.pieces:
+            if self._is_same_file(path, match) and not entry.key and not entry.pieces:
                 plain.setdefault(next(iter(needs[path])), path)
         wanted = sorted(key for key in used if 2 * used[key] >= self._stored.object_bytes.get(key, 0))
         run_all(

@@ -187,7 +187,7 @@ class Journal:
     def write_snapshot(self, data: bytes) -> None:
         """Replace all records by `data` and continue in a new segment. If this fails, all is as before.
 
-        The snapshot is there before its segment: whoever copies the journal meanwhile never finds records behind a
+        The snapshot is there before its segment: a concurrent copy of the journal never has records behind a
         segment that has not ended for good.
 
         Args:

@@ -210,7 +210,7 @@ class S3Client:
             transport = Transport(
                 self.options, self.credentials.get, lambda: self._wall_clock() + self._skew_s, self._dial
             )
-            # Without a lock, which a fork may leave locked forever: of two threads one makes its session in vain.
+            # Without a lock, which a fork may leave locked forever: of two threads one makes its session for nothing.
             session = self._sessions.setdefault(os.getpid(), _Session(transport, connect(self.options, transport)))
         return session
 
@@ -237,6 +237,6 @@ def crc32_header(checksum: int) -> str:
     return base64.b64encode(checksum.to_bytes(4, "big")).decode()
 
 
-def settled(rejection: Rejection) -> StorageError:
+def final_error(rejection: Rejection) -> StorageError:
     """Return the error to raise for a rejection that nothing more can be done about."""
     return rejection.failure.error

@@ -11,7 +11,7 @@ import os
 import zlib
 
 from trialpod.storage.base import ConditionalWriteUnsupportedError, KeyChangedError, KeyMissingError
-from trialpod.storage.s3.client import Rejection, S3Client, crc32_header, settled
+from trialpod.storage.s3.client import Rejection, S3Client, crc32_header, final_error
 from trialpod.storage.s3.errors import Answer
 from trialpod.storage.s3.files import FilePart
 
@@ -35,7 +35,7 @@ def put(
         client.call("PUT", key, doing, headers=headers, body=body)
     except Rejection as rejection:
         if not (if_absent and rejection.uncertain and made_by(client, key, doing, writer) is not None):
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
 
 
 def replace(client: S3Client, key: str, doing: str, body: bytes, version: str | None) -> str:
@@ -56,7 +56,7 @@ def replace(client: S3Client, key: str, doing: str, body: bytes, version: str | 
             unknown = f"{doing}: the server does not know {next(iter(condition))}"
             raise ConditionalWriteUnsupportedError(unknown) from rejection
         if code != "PreconditionFailed" and not isinstance(rejection.failure.error, KeyMissingError):
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
         found = made_by(client, key, doing, writer) if rejection.uncertain else None
         if found is None:
             raise KeyChangedError(f"{doing}: it was changed meanwhile") from rejection

@@ -2,7 +2,7 @@
 
 Ray's form is understood too: ``s3://bucket/prefix?endpoint_override=minio:9000&scheme=http&region=eu-west-1``.
 
-Whoever takes a URI from a user takes the query off by `plain`, which remembers it: whatever opens a place in that
+A caller with a user's URI removes the query by `plain`, which remembers it: whatever opens a place in that
 bucket later, in this process, goes to the same server. It goes before the environment's variables, not before what a
 manifest says.
 """

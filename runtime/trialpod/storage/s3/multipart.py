@@ -24,7 +24,7 @@ from trialpod.errors import StorageError
 from trialpod.storage.base import storage_error
 from trialpod.storage.checkpoints.crc32 import combine
 from trialpod.storage.parallel import run_all
-from trialpod.storage.s3.client import Rejection, S3Client, crc32_header, settled
+from trialpod.storage.s3.client import Rejection, S3Client, crc32_header, final_error
 from trialpod.storage.s3.conditional import WRITER, made_by, new_writer, put
 from trialpod.storage.s3.files import FilePart
 
@@ -77,7 +77,7 @@ class _Upload:
         try:
             begun = self._client.call("POST", self._key, self._doing, query={"uploads": ""}, headers=headers)
         except Rejection as rejection:
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
         found = re.search(rb"<UploadId>([^<]+)</UploadId>", begun.body)
         if found is None:
             raise StorageError(f"{self._doing}: the server gave no upload id")
@@ -110,7 +110,7 @@ class _Upload:
             )
         except Rejection as rejection:
             self._failed = True
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
         except BaseException:
             self._failed = True
             raise
@@ -136,7 +136,7 @@ class _Upload:
             self._client.call("POST", self._key, self._doing, query=query, headers=headers, body=body)
         except Rejection as rejection:
             if not (rejection.uncertain and made_by(self._client, self._key, self._doing, writer) is not None):
-                raise settled(rejection) from rejection
+                raise final_error(rejection) from rejection
 
     def _abort(self) -> None:
         try:
@@ -202,7 +202,7 @@ class _Download:
         except Rejection as rejection:
             if rejection.failure.code == "InvalidRange":
                 return 0
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
         self._etag = headers.get("etag", "")
         total = headers.get("content-range", "").rpartition("/")[2]
         return int(total) if total.isdecimal() else self._checksums[0][0]
@@ -216,7 +216,7 @@ class _Download:
             self._failed = True
             if rejection.failure.code == "PreconditionFailed":
                 raise StorageError(f"{self._doing}: it was replaced while it was read; try again") from rejection
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
         except BaseException:
             self._failed = True
             raise

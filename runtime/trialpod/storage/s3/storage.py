@@ -29,7 +29,7 @@ from trialpod.storage.base import (
 )
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.parallel import run_all
-from trialpod.storage.s3.client import Rejection, S3Client, settled
+from trialpod.storage.s3.client import Rejection, S3Client, final_error
 from trialpod.storage.s3.conditional import etag_of, put, replace
 from trialpod.storage.s3.endpoints import endpoint_of, plain, region_of
 from trialpod.storage.s3.errors import Answer, not_s3
@@ -80,7 +80,7 @@ class S3Storage(Storage):
             StorageError: the bucket is missing (unless the options say that it may be made), the server refuses the
                 keys, is not trusted, or is no S3 server.
             StorageUnavailableError: the server cannot be reached, or something may be put right there.
-            InvalidInputError: the URI or the options cannot be meant.
+            InvalidInputError: the URI or the options are not valid.
         """
         bucket, prefix = parse_uri(uri)
         if client is None:
@@ -156,7 +156,7 @@ class S3Storage(Storage):
         try:
             self._client.call("PUT", self._full(key), doing, headers=headers)
         except Rejection as rejection:
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
 
     def get_file(self, key: str, local: Path, *, size: int | None = None) -> int:
         """Fetch an object, in parts if it is large."""
@@ -283,7 +283,7 @@ class S3Storage(Storage):
                     continue
                 if rejection.failure.code == "AccessDenied":
                     raise StorageError(f"{doing}: the keys may not list and abort multipart uploads") from rejection
-                raise settled(rejection) from rejection
+                raise final_error(rejection) from rejection
             count += len(found)
         return count
 
@@ -316,7 +316,7 @@ class S3Storage(Storage):
         try:
             return self._client.run(doing, operation)
         except Rejection as rejection:
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
 
     def _get(self, key: str, headers: dict[str, str] | None = None) -> Answer:
         checked_key(key)
@@ -325,7 +325,7 @@ class S3Storage(Storage):
         except Rejection as rejection:
             if headers and rejection.failure.code == "InvalidRange":
                 return Answer(416, {}, b"")
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
 
     def _put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         checked_key(key)
@@ -341,7 +341,7 @@ class S3Storage(Storage):
             answer = self._client.call("GET", "", doing, query=query, patience_s=patience, refusal_patience_s=0.0)
         except Rejection as rejection:
             if rejection.failure.code != "NoSuchBucket" or not self._client.options.create_bucket:
-                raise settled(rejection) from rejection
+                raise final_error(rejection) from rejection
             self._make_bucket(patience)
             return
         if b"<ListBucketResult" not in answer.body:
@@ -358,7 +358,7 @@ class S3Storage(Storage):
             )
         except Rejection as rejection:
             if rejection.failure.code != "BucketAlreadyOwnedByYou":  # somebody else was faster
-                raise settled(rejection) from rejection
+                raise final_error(rejection) from rejection
 
     def _objects(self, prefix: str) -> Iterator[tuple[str, int]]:
         token = ""
@@ -383,7 +383,7 @@ class S3Storage(Storage):
                 for item in root.iterfind("{*}Contents")
             ]
         except Rejection as rejection:
-            raise settled(rejection) from rejection
+            raise final_error(rejection) from rejection
         except (ET.ParseError, ValueError) as error:
             raise not_s3(doing, self._client.options.endpoint, f"the list cannot be read: {error}") from error
         more = root.findtext("{*}IsTruncated") == "true"
@@ -409,7 +409,7 @@ def _client(uri: str, bucket: str, options: StorageOptions | None) -> S3Client:
 
 
 def parse_uri(uri: str) -> tuple[str, str]:
-    """Return the bucket and the prefix of ``s3://bucket/prefix``; raise InvalidInputError if they cannot be meant."""
+    """Return the bucket and the prefix of ``s3://bucket/prefix``; raise InvalidInputError if they are not valid."""
     _, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:

@@ -23,7 +23,7 @@ from trialpod.storage.base import StorageUnavailableError
 from trialpod.storage.s3.credentials import Credentials, CredentialsProvider
 
 ASK_AGAIN_S = 10.0
-"""So long after somebody could not give new keys, while the old ones hold, it is asked again."""
+"""Minimum interval between requests for new keys while the old ones hold."""
 
 REFUSED_AGAIN_S = 30.0
 """Keys that are refused although they are younger than this are not exchanged: others would be refused too."""

@@ -1,6 +1,6 @@
 """File systems of pyarrow and fsspec as users of Ray Tune give them, and as what they stand for here: a URI.
 
-Neither package is imported: whoever passes an object of theirs has them. Keys in such an object become the variables
+Neither package is imported: a caller that passes such an object has them. Keys in such an object become the variables
 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN of this process, from which its trials have them; they
 are written nowhere.
 """

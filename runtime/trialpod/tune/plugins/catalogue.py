@@ -71,7 +71,7 @@ def _declared(package: str) -> Mapping[str, _Declared]:
 
 
 def canonical(name: str) -> str:
-    """Return a name as it is compared: case, "-" and "_" are not told apart."""
+    """Return a name as it is compared: case, "-" and "_" are ignored."""
     return str(name).lower().replace("-", "").replace("_", "")
 
 
@@ -145,8 +145,8 @@ class Catalogue:
         """Return why the algorithm called `name` decided something, in its own words; None where it has none."""
         targets = {known: each.target for known, each in _declared(self.package).items()}
         try:
-            told = getattr(self._find(name, targets), "describe_reason", None)
-            return None if told is None else str(told(reason))
+            describe = getattr(self._find(name, targets), "describe_reason", None)
+            return None if describe is None else str(describe(reason))
         except Exception:  # noqa: BLE001 - a plug-in's own code: its evidence is shown as it is instead
             return None
 

@@ -6,7 +6,7 @@ own: an operator never does.
 
 Invariants:
 
-* A state that cannot be kept raises `StateNotKeptError`. Whoever asked for it then keeps the journal, from which the
+* A state that cannot be kept raises `StateNotKeptError`. The caller then keeps the journal, from which the
   object can be brought to the same state by calling it as before.
 * References to the engine's objects (trials, the controller) are kept as names, and are the objects of the new engine
   after a restore.

@@ -15,7 +15,7 @@ Invariants:
 * A trial that arrives at a rung and would be promoted at once continues without a pause.
 * A trial that jumped over rungs counts in all of them, and as promoted from all but the last.
 * NaN is never promoted.
-* A trial that was lost after it was told to pause comes back to its rung, and pauses there: that is no promotion.
+* A trial that was lost after its decision to pause comes back to its rung, and pauses there: that is no promotion.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PromotionASHAScheduler(MetricScheduler):
         self._next.setdefault(trial.trial_id, 0)
         self._numbers.setdefault(trial.trial_id, len(self._numbers))
         self._ended.discard(trial.trial_id)
-        self._go_on(trial.trial_id)
+        self._resume(trial.trial_id)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> str:
         """Return STOP at `max_t`, PAUSE at a rung unless the trial is promoted at once, else CONTINUE.
@@ -105,7 +105,7 @@ class PromotionASHAScheduler(MetricScheduler):
         trial_id = trial.trial_id
         if trial_id not in self._next:
             raise InvalidInputError(f"result of trial {trial_id}, which was never added; call on_trial_add first")
-        self._go_on(trial_id)
+        self._resume(trial_id)
         time, value = self._read(result)
         if time is None or value is None:
             return self.CONTINUE
@@ -125,7 +125,7 @@ class PromotionASHAScheduler(MetricScheduler):
             return self.CONTINUE
         self._waiting[trial_id] = number
         if self._candidate(None) == trial_id:
-            self._go_on(trial_id)
+            self._resume(trial_id)
             return self.CONTINUE
         self._explain("rung", time, value, rung=self._milestones[number], **self._rungs[number].standing(trial_id))
         return self.PAUSE
@@ -148,7 +148,7 @@ class PromotionASHAScheduler(MetricScheduler):
         paused = {trial.trial_id: trial for trial in tune_controller.paused_trials()}
         promoted = self._candidate(set(paused))
         if promoted is not None:
-            self._go_on(promoted)
+            self._resume(promoted)
             return paused[promoted]
         for trial in tune_controller.pending_trials():
             self._waiting.pop(trial.trial_id, None)  # it was lost before it had paused
@@ -214,7 +214,7 @@ class PromotionASHAScheduler(MetricScheduler):
         number = self._next[trial_id] - 1
         return number >= 0 and trial_id not in self._waiting and not self._rungs[number].was_promoted(trial_id)
 
-    def _go_on(self, trial_id: str) -> None:
+    def _resume(self, trial_id: str) -> None:
         """Note that a trial that waited at a rung runs on from it."""
         number = self._waiting.pop(trial_id, None)
         if number is not None:

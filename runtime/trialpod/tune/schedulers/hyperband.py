@@ -6,7 +6,7 @@ one bracket is in `hyperband_bracket`.
 Invariants:
 
 * A trial below its bracket's milestone continues, whatever the others do. At the milestone it is paused until all
-  trials of the bracket are there; the last one to arrive has the bracket cut down and hears its own fate at once.
+  trials of the bracket are there; the last one to arrive has the bracket cut down and gets its own decision at once.
 * A bracket is cut down when it is full, or when no more trials are to be had and there is room for one.
 * A trial that reaches `max_t` is stopped at once.
 * A trial that jumped over rungs takes part in each of them with its latest value. None is left paused for it.

@@ -111,7 +111,7 @@ class ControllerView(Protocol):
         ...
 
     def running_trials(self) -> Iterable[TrialView]:
-        """Return the trials whose attempt has not ended, in order of creation; some may have been told to pause."""
+        """Return the trials whose attempt has not ended, in order of creation; some may have a decision to pause."""
         ...
 
     def total_resources(self) -> dict[str, float]:
@@ -123,7 +123,7 @@ class ControllerView(Protocol):
         ...
 
     def stop_trial(self, trial: TrialView, reason: dict[str, Any] | None = None) -> None:
-        """End another trial, whatever it is doing: a running one is told at its next contact.
+        """End another trial, whatever it is doing: a running one learns it at its next contact.
 
         One that has ended stays as it is. The scheduler is not called about it again (as after its own STOP), the
         search algorithm learns of the trial's completion. A trial that reports right now is stopped by returning
@@ -136,7 +136,7 @@ class ControllerView(Protocol):
         ...
 
     def exploit_paused(self, trial: TrialView, exploit: Exploit, reason: dict[str, Any] | None = None) -> bool:
-        """Let a paused trial, or one that was told to pause, continue as `exploit` says when it is chosen again.
+        """Let a paused trial, or one that has to pause, continue as `exploit` says when it is chosen again.
 
         Returns:
             False, and nothing is changed, when the trial is neither, or the source has no committed checkpoint.

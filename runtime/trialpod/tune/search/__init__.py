@@ -37,7 +37,7 @@ def create_searcher(name: str, **kw: Any) -> SearchAlgorithm | Searcher:
 
     Args:
         name: variant_generator (random, grid), optuna, hyperopt, bayesopt, ax, nevergrad, hebo, bohb, zoopt, or that
-            of an installed package. Case, "-" and "_" are not told apart.
+            of an installed package. Case, "-" and "_" are ignored.
         **kw: its arguments.
 
     Raises:

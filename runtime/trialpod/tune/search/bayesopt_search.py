@@ -106,8 +106,8 @@ class BayesOptSearch(RefitSearcher):
             )
             optimizer.set_gp_params(n_restarts_optimizer=1)
             lie = sum(losses) / len(losses)
-            told = [*zip(points, losses, strict=True), *((values, lie) for values in pending)]
-            for values, loss in told:
+            observed = [*zip(points, losses, strict=True), *((values, lie) for values in pending)]
+            for values, loss in observed:
                 inward = dict(pair for d in self.flat.dimensions for pair in _inward(d, values[d.name]))
                 optimizer.register(inward, -loss)
             found = optimizer.suggest()

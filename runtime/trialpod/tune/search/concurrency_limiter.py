@@ -51,7 +51,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         searcher: what proposes configs.
         max_concurrent: how many.
         batch: trials go in groups of at most `max_concurrent`: the next group is proposed when all of one have ended,
-            and the searcher hears of their ends together.
+            and the searcher receives their ends together.
 
     Raises:
         InvalidInputError: an argument cannot be used.
@@ -64,7 +64,7 @@ class ConcurrencyLimiter(SearcherWrapper):
         self.max_concurrent = max_concurrent
         self.batch = batch
         self._live: dict[str, None] = {}
-        self._held: dict[str, list[Any]] = {}  # ends that the searcher has not heard of yet
+        self._held: dict[str, list[Any]] = {}  # ends that the searcher has not received yet
         self._failed: dict[str, None] = {}
         self._inside = not batch and searcher.set_max_concurrency(max_concurrent)
 

@@ -1,6 +1,6 @@
 """What all searchers have in common that get their suggestions from an optimiser of another library.
 
-The state is the log of what was suggested and told, in order; an optimiser is built again from it. That needs no
+The state is the log of suggestions and results, in order; an optimiser is built again from it. That needs no
 pickles of the library's objects, works across its versions, and gives the same suggestions afterwards, because every
 suggestion has random numbers of its own: seeded by the searcher's seed and the suggestion's number.
 
@@ -477,15 +477,15 @@ class LibrarySearcher(Searcher):
                     self._take(number, values)
                     self._tell(number, values, Ending(status, _pair(scores), step))
                     number += 1
-                case ["end", told, status, scores, step, constraints]:
+                case ["end", index, status, scores, step, constraints]:
                     ending = Ending(status, _pair(scores), step, tuple(constraints))
-                    self._tell(told, self._values[told], ending)
-                case ["pause", told, scores, step]:
-                    self._park(told, _pair(scores), step)
-                case ["resume", told]:
-                    self._unpark(told)
-        for told, (latest, step) in self._latest.items():
-            self._report(told, latest, step)
+                    self._tell(index, self._values[index], ending)
+                case ["pause", index, scores, step]:
+                    self._park(index, _pair(scores), step)
+                case ["resume", index]:
+                    self._unpark(index)
+        for index, (latest, step) in self._latest.items():
+            self._report(index, latest, step)
 
 
 def checked_points(user: str, points: Any, rewards: Any) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from trialpod.tune.search.spaces.flat_space import Dimension, Values
 from trialpod.tune.search.spaces.native_spaces import converted
 
 _BUDGET = 100
-"""Several of its optimisers, NGOpt above all, must be told a number of trials, and may be asked for more."""
+"""Several of its optimisers, NGOpt above all, need the number of trials, and may be asked for more."""
 
 
 @algorithm("nevergrad")

@@ -60,6 +60,6 @@ def with_seed(parameters: dict[str, Any], name: str, seed: int) -> dict[str, Any
 
 
 def needs_metric(search: Any) -> bool:
-    """Return whether a search algorithm learns from a metric and has not been told which."""
+    """Return whether a search algorithm learns from a metric and does not know which."""
     searcher = search.searcher if isinstance(search, SearchGenerator) else search
     return isinstance(searcher, Searcher) and not searcher.metric

@@ -18,7 +18,7 @@ TRIAL_INDEX = "__trial_index__"
 class Repeater(SearcherWrapper):
     """Suggests every config of a searcher `repeat` times in a row.
 
-    The searcher knows the first trial of each group only. When all have ended it is told the mean of their metrics,
+    The searcher knows the first trial of each group only. When all have ended it gets the mean of their metrics,
     without those that failed or are no number; that the group failed when there is none; that it was stopped when
     the first was.
 

@@ -1,10 +1,10 @@
 """What the engine asks of a search algorithm.
 
 The engine pulls one suggestion at a time, whenever there is room for another trial. A search algorithm is
-deterministic: what it suggests is a function of its seed, of how much it has suggested, and of what it was told. Its
-state is data.
+deterministic: what it suggests is a function of its seed, of how much it has suggested, and of the results it
+received. Its state is data.
 
-A trial's story, as a search algorithm is told it: `on_trial_result` for its results, `on_pause` and `on_unpause` in
+The calls of a search algorithm about a trial: `on_trial_result` for its results, `on_pause` and `on_unpause` in
 between, and at the end one of `on_trial_complete` and `on_trial_stopped`. A trial that ended with an error may be
 tried once more; then there is another end.
 """

@@ -1,7 +1,7 @@
 """Makes a search algorithm of a searcher: counts the trials, names them, and completes their configs.
 
-Invariants: the searcher hears of a trial only between its suggestion and its end (an end after an error may be
-followed by another one); what it raises is passed on.
+Invariants: the searcher receives calls about a trial only between its suggestion and its end (an end after an error
+may be followed by another one); what it raises is passed on.
 """
 
 from __future__ import annotations

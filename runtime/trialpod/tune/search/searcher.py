@@ -1,10 +1,10 @@
 """The interface of searchers, with Ray Tune's method names and signatures.
 
-A searcher proposes one config at a time and learns from what it is told. `SearchGenerator` makes a `SearchAlgorithm`
+A searcher proposes one config at a time and learns from the results. `SearchGenerator` makes a `SearchAlgorithm`
 of it, which is what the engine talks to. Invariants that a searcher must keep, so that an experiment survives a
 restart of whatever runs it:
 
-* Its suggestions are a function of its arguments, of how many it made, and of what it was told.
+* Its suggestions are a function of its arguments, of how many it made, and of the results it received.
 * Its state (`get_state`) is JSON data; a new searcher with the same arguments and that state continues as the old one
   would have.
 """

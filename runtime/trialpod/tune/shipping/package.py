@@ -4,7 +4,7 @@ What lives in a module that the trials can import travels as a reference to it; 
 or a lambda travels as a whole. Either way one file carries it (see `trialpod.protocol.packed` for its form).
 
 Invariants: nothing is written when something cannot be pickled; a file is replaced in one step, and never by other
-contents, because attempts that are still running may be told to read it.
+contents, because attempts that are still running may have to read it.
 """
 
 from __future__ import annotations

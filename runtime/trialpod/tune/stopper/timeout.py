@@ -1,8 +1,8 @@
 """Stops the whole experiment after some time of work.
 
-Time is passed in: whoever runs the experiment calls `observe(now)` before it asks `stop_all`, and sets a timer for
+Time is passed in: the caller calls `observe(now)` before `stop_all`, and sets a timer for
 `remaining` seconds. The clock is the experiment's own: it starts with the experiment, so that the import of the
-user's module counts, as in Ray; it stands still while the experiment is suspended and while nobody runs it, and a
+user's module counts, as in Ray; it stops while the experiment is suspended and while nobody runs it, and a
 restored stopper continues with what was used. In Ray a restored one begins again.
 """
 

@@ -1,7 +1,7 @@
 """How a function Trainable is to be called: ``(config)``, ``(config, checkpoint_dir=None)``, ``(config, reporter)``.
 
 Invariants: the config is the one positional argument; the two others are recognised by their names, and passed so.
-A function that takes anything else is refused by whoever calls it.
+A function that takes anything else is refused by its caller.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class _Hand:
     def __init__(self, folder: str) -> None:
         self.preempted = False
         self.results: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
-        self.go_on = threading.Semaphore(0)
+        self.resume = threading.Semaphore(0)
         self.stopping = False
         self.newest: Checkpoint | None = None
         self._folder = folder
@@ -54,7 +54,7 @@ class _Hand:
 
     def send(self, result: dict[str, Any], checkpoint: CheckpointInfo | None, done: bool) -> Outcome | None:
         self.results.put(result)
-        self.go_on.acquire()
+        self.resume.acquire()
         return "stopped" if self.stopping else "completed" if done else None
 
     def announce(self, checkpoint: CheckpointInfo) -> None:
@@ -93,7 +93,7 @@ class FunctionTrainable(Trainable):
         elif self._ended:
             raise TrainableError("the function has ended; it has no more results")
         else:
-            self._hand.go_on.release()
+            self._hand.resume.release()
         got = self._hand.results.get()
         self._ended = not isinstance(got, dict)
         if isinstance(got, BaseException):
@@ -171,7 +171,7 @@ class FunctionTrainable(Trainable):
         if thread is None:
             return
         self._hand.stopping = True
-        self._hand.go_on.release()
+        self._hand.resume.release()
         thread.join(float(os.environ.get("TUNE_FUNCTION_THREAD_TIMEOUT_S", "2")))
         sessions.install(None)
         newest = self._hand.newest

@@ -101,7 +101,7 @@ def merge_dicts(d1: Mapping[str, Any], d2: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def date_str() -> str:
-    """Return the present local time as it stands in names, ``2025-01-31_12-00-00``."""
+    """Return the present local time in the form of names, ``2025-01-31_12-00-00``."""
     return time.strftime("%Y-%m-%d_%H-%M-%S")
 
 

@@ -66,7 +66,7 @@ def test_the_last_pods_of_an_experiment_wait_for_nothing() -> None:
     assert world.look(100.0) == [["one"]]
 
 
-def test_many_are_put_away_at_once_and_not_all_in_one_look() -> None:
+def test_many_are_deleted_at_once_and_not_all_in_one_look() -> None:
     world = World()
     world.finish(*(f"pod-{number:02d}" for number in range(GATHER_MOST + 3)))
     (first,) = world.look(100.0, "other")

@@ -43,7 +43,7 @@ def test_unanswered_reuse_requests_all_get_a_timeout() -> None:
 
 
 def test_an_attempt_that_starts_at_the_last_moment_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pod counts as bound to it: sent away, the attempt would wait for it in vain."""
+    """The pod counts as bound to it: sent away, the attempt would wait for it without end."""
 
     async def ask() -> None:
         in_place, given = InPlaceReservations(lambda: 0.0), attempt()

@@ -50,7 +50,7 @@ def suspended() -> Run:
     return run
 
 
-def to_be_tried_again() -> Run:
+def to_be_retried() -> Run:
     run = Run(1, max_failures=1)
     run.apply(events.SuspendRequested())
     run.end(0, "failed", "boom")
@@ -98,7 +98,7 @@ def _begun() -> Run:
 
 
 TRIALS: dict[str, tuple[Run, dict[str, Any], str]] = {
-    "pending": (to_be_tried_again(), {}, "Progressing"),
+    "pending": (to_be_retried(), {}, "Progressing"),
     "starting": (Run(2), {}, "Progressing"),
     "running": (_begun(), {}, "Healthy"),
     "its pod waits": (Run(2), {"waiting": WAITING}, "Progressing"),

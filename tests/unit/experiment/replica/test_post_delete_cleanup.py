@@ -39,7 +39,7 @@ def journal_of(directory: Path) -> Journal:
 
 
 def placed(here: Path, storage: MemoryStorage, step_s: float = 0.0) -> FileReplica:
-    """Return the copies of an experiment that has its place; each look at their clock takes so long."""
+    """Return the copies of an experiment that has its place; each reading of their clock takes this time."""
     clock = partial(next, itertools.count(0.0, step_s))
     copies = FileReplica(here, storage, PostDeleteCleanup(storage, clock))
     assert copies.claim_location()
@@ -50,7 +50,7 @@ def send(copies: FileReplica) -> None:
     copies.send([*copies.due_of_trials(["trial_0"]), *copies.due_of_experiment()], lambda: None)
 
 
-def test_who_lets_go_takes_away_what_came_late(here: Path, storage: MemoryStorage) -> None:
+def test_releasing_process_removes_what_came_late(here: Path, storage: MemoryStorage) -> None:
     replica = Replica(here, storage)
     assert not replica.pull()
     assert replica.claim_location()

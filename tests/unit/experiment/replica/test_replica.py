@@ -46,7 +46,7 @@ def storage(tmp_path: Path) -> DirectoryStorage:
     return DirectoryStorage(tmp_path / "storage")
 
 
-def test_another_machine_goes_on_with_what_was_copied(tmp_path: Path, storage: DirectoryStorage) -> None:
+def test_another_machine_continues_with_what_was_copied(tmp_path: Path, storage: DirectoryStorage) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     journal = journal_of(here)
     journal.append(b"one")
@@ -148,7 +148,7 @@ def test_who_writes_where_a_segment_was_removed_is_stopped(tmp_path: Path, stora
         of_stale.copy()
 
 
-def test_a_sealed_journal_goes_on_with_a_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
+def test_a_sealed_journal_continues_with_a_snapshot(tmp_path: Path, storage: DirectoryStorage) -> None:
     first = journal_of(tmp_path / "first")
     first.append(b"one")
     replica = Replica(tmp_path / "first", storage)

@@ -186,9 +186,9 @@ def test_file_follows_its_records_and_the_rest_waits(storage: MemoryStorage, wri
     assert storage.values[RESULTS] == b"12"
 
 
-@pytest.mark.parametrize("gone_on", ["record", "snapshot"])
+@pytest.mark.parametrize("advanced", ["record", "snapshot"])
 def test_a_replica_that_was_replaced_copies_no_file_any_more(
-    storage: MemoryStorage, writer: Callable[[str], Writer], gone_on: str
+    storage: MemoryStorage, writer: Callable[[str], Writer], advanced: str
 ) -> None:
     stale = writer("stale")
     stale.result("1")
@@ -196,7 +196,7 @@ def test_a_replica_that_was_replaced_copies_no_file_any_more(
     right = writer("right")
     right.result("2")
     right.replica.copy()
-    if gone_on == "snapshot":
+    if advanced == "snapshot":
         right.snapshot()
         right.replica.copy()
     stale.keep("1 of old")  # something that has no record of its own

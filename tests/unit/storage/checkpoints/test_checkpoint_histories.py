@@ -137,7 +137,7 @@ class Histories(RuleBasedStateMachine):
             self.next_attempt()
 
     @rule(files=FILES, calls=st.integers(0, 10))
-    def a_superseded_attempt_goes_on(self, files, calls):
+    def a_superseded_attempt_continues(self, files, calls):
         """The old one is stopped within a commit, its successor takes over and commits, and the old one continues."""
         old, old_storage, attempt, index = self.store, self.storage, self.attempt, self.index
         left = [calls]

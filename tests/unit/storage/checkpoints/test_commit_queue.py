@@ -136,7 +136,7 @@ def test_the_rules_are_applied_after_the_announcement(tmp_path):
     world.store.close()
 
 
-def test_what_may_heal_is_tried_again_and_said(world, caplog):
+def test_what_may_heal_is_retried_and_said(world, caplog):
     left = [2]
 
     def fault(name, key):

@@ -52,7 +52,7 @@ def test_records_appended_since_opening_are_among_the_records(tmp_path):
     journal.close()
 
 
-def test_numbers_go_on_after_snapshots_and_reopening(tmp_path):
+def test_numbers_continue_after_snapshots_and_reopening(tmp_path):
     write(tmp_path, [b"a", b"b"])
     journal = Journal.open(tmp_path)
     journal.write_snapshot(b"state")

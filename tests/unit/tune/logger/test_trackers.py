@@ -171,7 +171,7 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the library's own
-def test_a_restored_mlflow_callback_goes_on_with_the_same_run(tmp_path: Path) -> None:
+def test_a_restored_mlflow_callback_continues_with_the_same_run(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = mlflow_client(uri)
     before = MLflowLoggerCallback(tracking_uri=uri, log_params_on_trial_end=True)
@@ -191,7 +191,7 @@ def test_a_restored_mlflow_callback_goes_on_with_the_same_run(tmp_path: Path) ->
     assert run.data.params["lr"] == "0.1"
 
 
-def test_aim_has_a_run_for_each_trial_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_aim_has_a_run_for_each_trial_and_continues_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs: list[Any] = []
 
     class Run(dict[str, Any]):

@@ -1,4 +1,4 @@
-"""What docs/plug-ins.md shows works as it stands there: its classes hold to the contracts that it gives them."""
+"""What docs/plug-ins.md shows works unchanged: its classes hold to the contracts that it gives them."""
 
 from __future__ import annotations
 

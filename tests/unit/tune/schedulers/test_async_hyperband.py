@@ -109,7 +109,7 @@ def test_without_stop_last_trials() -> None:
     assert [rung["values"] for rung in scheduler.get_state()["brackets"][0]] == [[], [0.5], [0.5]]
 
 
-def test_nan_goes_on_and_counts_in_no_cutoff() -> None:
+def test_nan_continues_and_counts_in_no_cutoff() -> None:
     scheduler = asha(reduction_factor=2)
     assert tell(scheduler, "a", 1, math.nan) == "CONTINUE"
     assert tell(scheduler, "b", 1, 0.5) == "CONTINUE"
@@ -127,7 +127,7 @@ def test_infinite_values_keep_the_cutoff_a_number() -> None:
     assert restored.get_state() == scheduler.get_state()
 
 
-def test_results_without_metric_or_time_go_on() -> None:
+def test_results_without_metric_or_time_continue() -> None:
     scheduler, view = asha(), Trial("a")
     scheduler.on_trial_add(CONTROLLER, view)
     assert scheduler.on_trial_result(CONTROLLER, view, {"training_iteration": 200}) == "CONTINUE"

@@ -42,7 +42,7 @@ def test_every_bracket_ends_at_max_t() -> None:
     assert brackets(max_t=100, reduction_factor=4)[3][1] == [1, 6, 25, 100]
 
 
-def test_trials_wait_for_each_other_and_the_best_go_on() -> None:
+def test_trials_wait_for_each_other_and_the_best_continue() -> None:
     simulated = experiment(8)  # the first bracket has 3 trials, the second the other 5
     assert {trial.status for trial in simulated.trials} == {"RUNNING"}
     for number in range(3, 8):

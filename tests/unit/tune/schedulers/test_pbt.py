@@ -136,7 +136,7 @@ def test_together_all_wait_and_the_worst_copy_the_best() -> None:
     assert simulated.scheduler.horizons(simulated.trials[0])[0].at == 4
 
 
-def test_together_the_end_of_the_last_one_lets_the_others_go_on() -> None:
+def test_the_end_of_the_last_one_lets_the_others_continue() -> None:
     for kind in ("complete", "die"):
         simulated = experiment(synch=True)
         for number in range(3):

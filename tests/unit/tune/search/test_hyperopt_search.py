@@ -64,7 +64,7 @@ class TestSpacesOfHyperOptsOwn:
         with pytest.raises(InvalidInputError, match="has no label 'wdth'"):
             self.searcher(points_to_evaluate=[{"wdth": 4.0}]).suggest("a")
 
-    def test_go_on_with_the_same_suggestions(self) -> None:
+    def test_continue_with_the_same_suggestions(self) -> None:
         one, other = self.searcher(), self.searcher()
         for number in range(4):
             one.on_trial_complete(f"t{number}", {"loss": (one.suggest(f"t{number}") or {})["width"]})

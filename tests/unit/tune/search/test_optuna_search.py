@@ -101,7 +101,7 @@ def test_the_study_knows_what_became_of_each_trial() -> None:
     assert search.searcher.study.trials[4].value is None
 
 
-def test_a_paused_trial_that_never_goes_on_is_pruned() -> None:
+def test_a_paused_trial_that_never_continues_is_pruned() -> None:
     search = _search()
     trial = search.next_suggestion()
     search.on_trial_result(trial.trial_id, {"loss": 4.0, "training_iteration": 1})

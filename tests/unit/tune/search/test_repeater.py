@@ -52,7 +52,7 @@ def test_a_group_without_a_number_failed() -> None:
 
 
 @pytest.mark.parametrize("made", [1, 2, 3, 4])
-def test_restored_or_replayed_it_goes_on_as_it_would_have(made: int) -> None:
+def test_restored_or_replayed_it_continues_as_it_would_have(made: int) -> None:
     search, replayed, restored = _search(), _search(), _search()
     earlier = [search.next_suggestion() for _ in range(made)]
     search.on_trial_complete(earlier[0].trial_id, {"loss": 1.0})

@@ -25,7 +25,7 @@ def test_stops_when_latest_values_are_close() -> None:
     }  # fmt: skip
 
 
-def test_a_deviation_equal_to_the_threshold_goes_on() -> None:
+def test_a_deviation_equal_to_the_threshold_continues() -> None:
     assert first_stop(TrialPlateauStopper("loss", std=0.5, num_results=2, grace_period=0), [0, 1, 0]) is None
     assert first_stop(TrialPlateauStopper("loss", std=0.51, num_results=2, grace_period=0), [0, 1]) == 2
 

@@ -30,7 +30,7 @@ def test_each_report_of_a_function_is_one_result_of_its_class() -> None:
         wrapped.train()
 
 
-def test_a_function_goes_on_from_the_checkpoint_of_another(tmp_path: Path) -> None:
+def test_a_function_continues_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     cls = wrap_function(steps)
     first, second = cls({"n": 9}), cls({"n": 9})
     with pytest.raises(CheckpointError, match="has not reported a checkpoint"):

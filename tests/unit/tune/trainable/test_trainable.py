@@ -51,7 +51,7 @@ def test_setup_gets_a_copy_of_the_config() -> None:
 
 
 @pytest.mark.parametrize("saved_as", ["result", "checkpoint", "path"])
-def test_a_restored_object_goes_on_where_the_other_was(tmp_path: Path, saved_as: str) -> None:
+def test_a_restored_object_continues_where_the_other_was(tmp_path: Path, saved_as: str) -> None:
     first = Counter()
     for _ in range(3):
         first.train()
@@ -182,7 +182,7 @@ class TestOlderParts:
         assert metrics["timestamp"] == int(moment.timestamp())
         assert metrics["date"] == "2024-05-06_07-08-09"
 
-    def test_log_files_are_opened_and_closed_in_vain(self) -> None:
+    def test_log_files_are_opened_and_closed_without_effect(self) -> None:
         trainable: Any = Trainable()
         trainable._open_logfiles("out", "err")
         trainable._close_logfiles()

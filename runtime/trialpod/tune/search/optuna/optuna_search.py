@@ -3,7 +3,7 @@
 Source: Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019; each sampler names
 its papers in Optuna's documentation.
 
-What the study is told: a trial that runs is RUNNING, so that TPE keeps other suggestions away from it; one that a
+What the study receives: a trial that runs is RUNNING, so that TPE keeps other suggestions away from it; one that a
 scheduler stopped or paused is PRUNED with its last value and step, and RUNNING again when it continues; one that
 failed, or whose last result lacks a finite number, is FAIL; every other one COMPLETE. Of intermediate values the
 study keeps the latest of each trial, which is all that a sampler of Optuna looks at.

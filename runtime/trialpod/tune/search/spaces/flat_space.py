@@ -309,7 +309,7 @@ def _leaves(node: Any, name: str = "") -> list[str]:
 
 
 def _is_plain(option: Any) -> bool:
-    """Return whether an option is a value as it stands: no domain anywhere in it."""
+    """Return whether an option is a plain value: no domain anywhere in it."""
     if isinstance(option, Domain):
         return False
     if isinstance(option, dict):
