@@ -104,6 +104,8 @@ def test_default_release_has_operator_crds_and_roles_only() -> None:
         ("ClusterRoleBinding", "tuning-tp-trialpod"),
         ("Role", "tp-trialpod-own"),
         ("RoleBinding", "tp-trialpod-own"),
+        ("Role", "tp-trialpod-lease"),
+        ("RoleBinding", "tp-trialpod-lease"),
         ("Service", "tp-trialpod-reports"),
         ("Deployment", "tp-trialpod"),
         ("Pod", "tp-trialpod-test"),
