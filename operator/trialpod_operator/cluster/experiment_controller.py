@@ -585,7 +585,7 @@ class ExperimentController:
             self._writer.events.note_code(message)
 
     def note_outage(self, seconds: float) -> None:
-        """Tell by an event that the API server did not answer for so long."""
+        """Report by an event how long the API server did not answer."""
         self._writer.events.note_outage(seconds)
 
     # -- while it is open --

@@ -38,7 +38,7 @@ class Place:
             self.directory, self.storage = folder, open_storage(str(folder))
             self.name = name or folder.resolve().name
             return
-        # What the storage refuses is told when it is read: on the page, not by a command that ends.
+        # A refusal of the storage is reported at the first read: on the page, not by a command that ends.
         self.storage = open_storage(self.uri, check=False) if storage is None else storage
         self.name = name or self.uri.partition("?")[0].rpartition("/")[2]
         self._scratch = tempfile.TemporaryDirectory(prefix="trialpod-")

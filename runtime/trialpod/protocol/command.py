@@ -40,7 +40,7 @@ class CheckpointFolderSpec(_Part, kw_only=True, frozen=True):
     """When what a command keeps in TRIALPOD_CHECKPOINT_DIR counts as a checkpoint."""
 
     ready_file: str = ""  # a checkpoint is whole each time this file in the folder is written
-    settle_s: float = DEFAULT_SETTLE_S  # without a ready file: once nothing has changed for so long
+    settle_s: float = DEFAULT_SETTLE_S  # without a ready file: time without a change, in seconds
 
 
 class CommandSpec(_Part, kw_only=True, frozen=True):

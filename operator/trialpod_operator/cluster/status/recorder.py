@@ -60,7 +60,7 @@ class EventRecorder:
         self._add(KubernetesEvent("Warning", Reason.CODE_CHANGED, cut(message, MAX_NOTE)))
 
     def note_outage(self, seconds: float) -> None:
-        """Take in that the API server did not answer for so long, for the events."""
+        """Take in how long the API server did not answer, for the events."""
         message = (
             f"the API server did not answer the operator for {seconds:.0f} s; running trials continued, and no pod "
             "was created meanwhile"

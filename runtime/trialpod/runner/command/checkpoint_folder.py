@@ -81,13 +81,13 @@ class CheckpointFolder:
             return []
         if self._changing_since is None:
             self._changing_since = now
-        settled = [name for name in found if now - self._since[name] >= self._spec.settle_s]
+        complete = [name for name in found if now - self._since[name] >= self._spec.settle_s]
         overdue = now - self._changing_since >= MAX_WAIT * self._spec.settle_s
-        if len(settled) < len(found) and not overdue:
+        if len(complete) < len(found) and not overdue:
             return []
-        if all(self._committed.get(name) == found[name] for name in settled):
+        if all(self._committed.get(name) == found[name] for name in complete):
             return []
-        return sorted(settled)
+        return sorted(complete)
 
     def at_end(self) -> list[str]:
         """Return the entries of the last checkpoint, once the program has ended; [] if it has nothing new."""

@@ -7,7 +7,7 @@ Invariants:
 
 * A checkpoint is committed after the results that came before it, and holds whole entries only.
 * How a command ends that was told to end is the decision's, whatever its exit status.
-* Until the process is gone, its output goes on to the log.
+* Until the process is gone, its output goes to the log.
 """
 
 from __future__ import annotations

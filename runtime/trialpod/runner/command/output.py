@@ -1,4 +1,4 @@
-"""Reads both streams of a command: on to the trial's own log, and line by line to whoever looks for metrics.
+"""Reads both streams of a command: on to the trial's own log, and line by line to the reader of metrics.
 
 Invariants:
 

@@ -76,7 +76,7 @@ class CommandProcess:
                 os.killpg(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for the end, at most so long; return as `poll`."""
+        """Wait for the end, at most this time; return as `poll`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(max(seconds, 0.0))
         return None

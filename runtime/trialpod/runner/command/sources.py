@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 class GrowingFile:
-    """New lines of a file that grows, or is written anew with old lines in front.
+    """New lines of a file that grows, or is rewritten with old lines in front.
 
     Args:
         path: the file; it need not exist yet.

@@ -207,7 +207,7 @@ class TestFiles:
                 assert list(file.lines(last=False)) == expected
         assert list(file.lines(last=True)) == ["a=3"]
 
-    def test_a_file_that_is_written_anew_with_old_lines_in_front(self, tmp_path):
+    def test_a_file_that_is_rewritten_with_old_lines_in_front(self, tmp_path):
         path = tmp_path / "hypertune.jsonl"
         (source,) = open_sources(MetricsSpec(file=str(path)), ())
         lines: list[str] = []
@@ -275,7 +275,7 @@ class TestCheckpointFolder:
         assert folder.poll(0.0) == []
         assert folder.at_end() == []
 
-    def test_an_entry_that_never_rests_holds_the_others_up_for_a_while(self, tmp_path):
+    def test_an_entry_that_never_rests_delays_the_others_briefly(self, tmp_path):
         folder = self.folder(tmp_path, settle_s=1.0)
         (folder.path / "model").write_text("1")
         found = []

@@ -92,7 +92,7 @@ export class Follower {
       } catch (error) {
         if (this.closed) return;
         if (error.status === 401) {
-          this.on.stale(this.lost, "The server was started anew and does not know this page: open the link that it printed.");
+          this.on.stale(this.lost, "The server was restarted and does not know this page: open the link that it printed.");
         }
         this.again();
       }

@@ -24,7 +24,7 @@ class ResultCollector:
 
     Args:
         objective: the metric that completes a result; None takes each group of values as one.
-        step: the value that is the iteration; "" has them counted by whoever reports.
+        step: the value that is the iteration; "" has them counted by the reporter.
         last_step: the iteration that the attempt resumes from.
     """
 

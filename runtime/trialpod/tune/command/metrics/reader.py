@@ -17,7 +17,7 @@ SHOWN_LINES = 10
 class LineReader:
     """Finds metrics in the lines of one output.
 
-    Every number with a name is taken. Where `spec.names` says which are meant, only lines with one of these, or of
+    Every number with a name is taken. Where `spec.names` selects some, only lines with one of these, or of
     `wanted`, count; then all their numbers are taken. A pattern says by itself what counts.
 
     Args:

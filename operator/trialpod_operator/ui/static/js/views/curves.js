@@ -296,14 +296,14 @@ export function curves(store, { only = null, title = "Learning curves", height =
   let stopped = false;
   const more = atMostEvery(2000, load);
   // Thousands of curves do not follow every step of a brush: they wait until the hand rests.
-  const settled = after(150, update);
+  const updateLater = after(150, update);
   load();
   return {
     el: view.el,
     update(what) {
       if (what === "rows") { more(); return; }
       if (what === "view") return;
-      if (what === "filter" && store.rows.size > 500) settled();
+      if (what === "filter" && store.rows.size > 500) updateLater();
       else update();
     },
     refresh: () => { cursor = undefined; load(); },
