@@ -147,6 +147,25 @@ class TestEnding:
         assert counts[4] == 1
 
 
+class TestCommandLine:
+    def test_a_program_without_any_file(self, shell: Shell) -> None:
+        shell.write("train.sh", TRAIN)
+        line = ("--metric", "loss", "--", "sh", "train.sh", "{lr:grid_search:0.5:0.25}", "2")
+        done = shell.run("run", *line)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "with loss=0.25 at iteration 2" in done.stdout
+        again = "run --metric loss --set spec.numSamples=2 -- sh train.sh '{lr:grid_search:0.5:0.25}' 2"
+        assert again in done.stdout
+
+    def test_dry_run_shows_the_exact_commands(self, shell: Shell) -> None:
+        done = shell.run("run", "--dry-run", "--metric", "loss", "--", "./a b", "--x={lr:grid_search:1:c d}")
+        assert done.stdout == f"in {shell.folder}:\n  './a b' --x=1\n  './a b' '--x=c d'\n"
+
+    def test_what_does_not_go_together(self, shell: Shell) -> None:
+        assert "there is nothing to run" in shell.run("run").stderr
+        assert "go with a program after --" in shell.run("run", "--metric", "a", "x.yaml").stderr
+
+
 def test_command_of_a_script(shell: Shell) -> None:
     shell.write("train.sh", TRAIN)
     shell.write(

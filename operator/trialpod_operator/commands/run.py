@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -24,8 +25,10 @@ DEFAULT_STORAGE = "trialpod-results"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", help="a TuneExperiment manifest (- for standard input), a script (.py), or with -m a "
-                        "module")  # fmt: skip
+    parser.add_argument("file", nargs="?", default="",
+                        help="a TuneExperiment manifest (- for standard input), a script (.py), or with -m a module; "
+                        "none: a program stands after --, as in: trialpod run --metric loss -- python train.py "
+                        "--lr {lr:loguniform:1e-4:1e-1}")  # fmt: skip
     parser.add_argument("-m", "--module", action="store_true", help="FILE is the name of a module, as for python -m")
     parser.add_argument("args", nargs="*", help="arguments of a script, after --")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="PATH=VALUE",
@@ -42,6 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="with --retry-failed or --retry-trial: not from their newest checkpoints")  # fmt: skip
     parser.add_argument("--fresh", action="store_true",
                         help="start over: results of that name are moved aside, to NAME.1 or the like")  # fmt: skip
+    parser.add_argument("--metric", metavar="NAME", help="with a program: the value that it prints and that counts")
+    parser.add_argument("--mode", choices=("min", "max"), help="with a program: what is good (default: min)")
+    parser.add_argument(
+        "--samples", type=_positive, metavar="N", help="with a program: how many trials (default: 10)"
+    )
+    parser.add_argument("--dry-run", action="store_true",
+                        help="with a program or a manifest of one: print the command lines of the first trials, and "
+                        "run nothing")  # fmt: skip
     parser.add_argument("--cpus", type=float, metavar="N", help="share out N CPUs instead of those there are")
     parser.add_argument("--gpus", type=int, metavar="N", help="share out N GPUs instead of those there are")
     parser.add_argument("--follow", action="append", default=[], metavar="TRIAL",
@@ -61,26 +72,43 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInputError(
             "--from-scratch is about failed trials: give --retry-failed too; --fresh starts the experiment over"
         )
-    if args.module or args.file.endswith(".py"):
+    if not args.file and not args.args:
+        raise InvalidInputError(
+            "there is nothing to run; name a manifest or a script, or write a program after --; `trialpod init` "
+            "writes an example"
+        )
+    if args.file and (args.metric or args.mode or args.samples):
+        raise InvalidInputError("--metric, --mode and --samples go with a program after --, not with a file")
+    if args.file and (args.module or args.file.endswith(".py")):
+        if args.dry_run:
+            raise InvalidInputError("--dry-run shows the command lines of a program; a script has none")
         return _run_script(args)
-    if args.args:
+    if args.file and args.args:
         raise InvalidInputError(f"unexpected arguments: {' '.join(args.args)}; a manifest takes none")
     return _run_manifest(args)
 
 
 def _run_manifest(args: argparse.Namespace) -> int:
-    from trialpod_operator.api.loader import load_file
+    from trialpod_operator.api.loader import load_file, load_manifests
     from trialpod_operator.display.base import write_closing
     from trialpod_operator.display.choose import choose_display
     from trialpod_operator.display.summary import RunCommand, command_ways, exit_status, summarize
     from trialpod_operator.experiment.plan import plan_from_manifest
+    from trialpod_operator.local.command_line import document_of
     from trialpod_operator.local.experiment_run import RunOptions, run_experiment
 
     overrides = list(args.sets)
     if args.max_concurrent:
         overrides.append(f"spec.maxConcurrentTrials={args.max_concurrent}")
-    experiment = _named(_the_one(load_file(args.file, overrides), args.file), args.name)
-    folder = Path.cwd() if args.file == "-" else Path(args.file).resolve().parent
+    if args.file:
+        experiments = load_file(args.file, overrides)
+    else:
+        document = document_of(args.args, metric=args.metric, mode=args.mode, samples=args.samples)
+        experiments = load_manifests(json.dumps(document), "the command line", overrides)
+    experiment = _named(_the_one(experiments, args.file), args.name)
+    folder = Path.cwd() if args.file in ("", "-") else Path(args.file).resolve().parent
+    if args.dry_run:
+        return _show_command_lines(experiment, folder)
     directory, storage_uri = _locations(args, experiment)
     command = RunCommand(
         file=args.file,
@@ -89,6 +117,13 @@ def _run_manifest(args: argparse.Namespace) -> int:
         sets=tuple(args.sets),
         max_concurrent=args.max_concurrent,
         num_samples=experiment.spec.num_samples,
+        program=() if args.file else tuple(args.args),
+        options=tuple(
+            word
+            for option, value in (("--metric", args.metric), ("--mode", args.mode), ("--samples", args.samples))
+            if value
+            for word in (option, str(value))
+        ),
     )
 
     def plan(stored: Mapping[str, Any] | None) -> ExperimentPlan:
@@ -110,6 +145,34 @@ def _run_manifest(args: argparse.Namespace) -> int:
     warn_of_missing(follow)
     write_closing(sys.stdout, "" if args.json else summarize(outcome.view, command))
     return exit_status(outcome.view, interrupted=outcome.interrupted, uncopied=outcome.uncopied)
+
+
+_SHOWN_TRIALS = 5
+
+
+def _show_command_lines(experiment: TuneExperiment, folder: Path) -> int:
+    """Print what the first trials would run, with parameters drawn at random or from the grid."""
+    import random
+    import shlex
+
+    from trialpod.tune.command.template import BUILT_IN, render_arguments
+    from trialpod.tune.search.spaces.variants import VariantSpace
+    from trialpod_operator.api.command import command_of
+    from trialpod_operator.api.search_space import compile_search_space
+
+    spec = command_of(experiment.spec.trainable)
+    if spec is None:
+        raise InvalidInputError("--dry-run shows the command lines of spec.trainable.command; there is none")
+    space = VariantSpace(compile_search_space(experiment.spec.search_space)[0])
+    rng = random.Random(experiment.spec.seed)
+    samples = experiment.spec.num_samples
+    total = _SHOWN_TRIALS if samples < 0 else min(_SHOWN_TRIALS, samples * space.grid_count)
+    built_in = {name: f"<{name}>" for name in BUILT_IN}
+    print(f"in {folder}:")
+    for index in range(total):
+        config = space.variant(index % space.grid_count, rng).config
+        print(f"  {shlex.join(render_arguments(spec, config, built_in, resumed=False))}")
+    return 0
 
 
 def _run_script(args: argparse.Namespace) -> int:

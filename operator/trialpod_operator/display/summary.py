@@ -47,6 +47,8 @@ class RunCommand:
         max_concurrent: `--max-concurrent`, when it was given.
         num_samples: The experiment's numSamples; None when the command cannot change it.
         module: `file` is the name of a module.
+        program: A program and its arguments, in place of `file`.
+        options: `--metric` and the like that go with a program.
     """
 
     file: str
@@ -56,23 +58,28 @@ class RunCommand:
     max_concurrent: int | None = None
     num_samples: int | None = None
     module: bool = False
+    program: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
-    def text(self, **changes: str) -> str:
+    def text(self, *flags: str, **changes: str) -> str:
         """Return the command; `changes` are fields of the spec to set in addition (or again)."""
         options = [option for option in self.sets if option.partition("=")[0] not in _paths(changes)]
         options += [f"{path}={value}" for path, value in zip(_paths(changes), changes.values(), strict=True)]
-        words = ["run", *(["-m"] if self.module else []), self.file]
+        words = ["run", *(["-m"] if self.module else []), *([] if self.program else [self.file]), *self.options]
         words += ["--name", self.name] if self.name else []
         words += ["--storage", self.storage] if self.storage else []
         words += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
         for option in options:
             words += ["--set", option]
+        words += flags
+        if self.program:
+            words += ["--", *self.program]
         return f"{program()} {shlex.join(words)}"
 
 
 def command_ways(command: RunCommand, budget: str) -> Remedies:
     """Return what can be done about results that are there already, as commands."""
-    return Remedies(replace(command, name="NEW").text(), f"{command.text()} --fresh", budget)
+    return Remedies(replace(command, name="NEW").text(), command.text("--fresh"), budget)
 
 
 def _paths(changes: Iterable[str]) -> list[str]:
@@ -244,7 +251,7 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     elif view.state not in ("Succeeded", "Failed"):
         lines.append(f"resume:  {command.text()}")
     if view.counts.get("ERROR"):
-        lines.append(f"retry:   {command.text()} --retry-failed")
+        lines.append(f"retry:   {command.text('--retry-failed')}")
     if command.num_samples and command.num_samples > 0 and view.state != "Failed":
         lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")
     lines.append(f"compare: {program()} results {one_line(shlex.quote(view.path))}")

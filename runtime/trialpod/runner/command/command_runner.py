@@ -378,7 +378,6 @@ class _CommandRun:
         raise CommandFailedError(
             f"the command ended without a result: {what}",
             f"the command exited with status 0, but {what}.\nLooked for in: {describe_search(self._spec.metrics)}.\n"
-            f"Its last lines:\n{output.last}\n"
-            "Try a sample of the output: trialpod check-metrics --metric NAME < log.txt\n",
+            f"Its last lines:\n{output.last}\n",
             retry=False,
         )
