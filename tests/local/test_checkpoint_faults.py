@@ -1,4 +1,4 @@
-"""What can go wrong between a `CheckpointWriter` and a real MinIO server: nothing of it loses a checkpoint."""
+"""What can go wrong between a `CommitQueue` and a real MinIO server: nothing of it loses a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import Assignment, CheckpointInfo, CheckpointRules, TrainableRef
 from trialpod.storage.base import Storage
 from trialpod.storage.checkpoints import open_checkpoints
-from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+from trialpod.storage.checkpoints.commit_queue import CommitQueue
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.options import StorageOptions
@@ -76,7 +76,7 @@ class Trial:
         self.source.mkdir(exist_ok=True)
         self.attempt = attempt
         self.told: list[str] = []
-        self.writer = CheckpointWriter(
+        self.writer = CommitQueue(
             self.store,
             attempt=attempt,
             rules=CheckpointRules(),

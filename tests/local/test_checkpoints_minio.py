@@ -15,7 +15,7 @@ from minio_server import MinioServer, environment_keys
 from trialpod.errors import CheckpointError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import Storage
-from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+from trialpod.storage.checkpoints.commit_queue import CommitQueue
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.storage.options import StorageOptions
 from trialpod.storage.s3.storage import S3Storage
@@ -126,7 +126,7 @@ def test_server_killed_in_mid_upload_costs_only_time(server: MinioServer, source
     store = RemoteCheckpointStore(storage, scratch=tmp_path)
     first = commit(store, 0, source)
     told: list[str] = []
-    writer = CheckpointWriter(
+    writer = CommitQueue(
         store,
         attempt=1,
         rules=CheckpointRules(num_to_keep=1),

@@ -15,7 +15,7 @@ from sim_plan import KINDS, Fault, Plan, plain_plan_of, plan_of
 
 from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints import remote
-from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+from trialpod.storage.checkpoints.commit_queue import CommitQueue
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 from trialpod.tune.session import Session
 from trialpod_operator.cluster import deletion, experiment_controller, experiment_plan
@@ -182,12 +182,12 @@ class _Nowhere:
 def announced_before_commit(put: Put) -> None:
     """A checkpoint is announced when it is taken, not when it is stored."""
 
-    def submit(self: CheckpointWriter, info: Any) -> None:
+    def submit(self: CommitQueue, info: Any) -> None:
         self._announce(info)
         right(self, info)
 
-    right = CheckpointWriter.submit
-    put(CheckpointWriter, "submit", submit)
+    right = CommitQueue.submit
+    put(CommitQueue, "submit", submit)
 
 
 def decision_forgotten_on_restart(put: Put) -> None:

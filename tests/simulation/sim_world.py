@@ -527,7 +527,7 @@ def patched(world_of: Callable[[], SimWorld]) -> Iterator[None]:
     default(attempt_module.Attempt.__init__, "clock", sim_time.monotonic)
     default(attempt_module.Attempt.__init__, "wall", sim_time.time)
     default(attempt_module.Attempt.__init__, "sleep", sim_time.sleep)
-    default(commit_queue.CheckpointWriter.__init__, "clock", sim_time.monotonic)
+    default(commit_queue.CommitQueue.__init__, "clock", sim_time.monotonic)
     default(_BEGIN_SESSION, "clock", sim_time.monotonic)
     default(_BEGIN_SESSION, "wall", sim_time.time)
     default(backoff.Backoff.__init__, "uniform", lambda: world_of().network.random.random())

@@ -29,7 +29,6 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.values import opaque_decoder
 from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Constant, SearchSpaceError
-from trialpod.tune.search.spaces.variants import VariantSpace
 from trialpod_operator.api.problems import Problem
 
 _NUMERIC: dict[str, Callable[..., Any]] = {
@@ -115,11 +114,6 @@ def compile_search_space(
             message = f"{key!r} stands where a parameter's name belongs; write {{lr: {{{key}: ...}}}}, say"
             return {}, [Problem(f"{path}.{key}", message)]
     return compiler.mapping(document, path), compiler.problems
-
-
-def count_grid(space: dict[str, Any]) -> int:
-    """Return the number of grid points of a compiled search space: trials per sample."""
-    return VariantSpace(space).grid_count
 
 
 class _Compiler:

@@ -33,7 +33,7 @@ from trialpod.tune.report_values import StopRules, as_number, encode
 from trialpod.tune.session import Outcome, TrialInfo
 
 if TYPE_CHECKING:
-    from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+    from trialpod.storage.checkpoints.commit_queue import CommitQueue
     from trialpod.storage.checkpoints.store import CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Attempt:
         self._sleep = sleep
         self._store_or_none: CheckpointStore | None = None
         self._source: CheckpointStore | None = None
-        self._writer_or_none: CheckpointWriter | None = None
+        self._commit_queue_or_none: CommitQueue | None = None
         self._index: int | None = None
         self._rules = StopRules(assignment.stop_rules)
         self._keeps_types = assignment.keeps_types
@@ -180,8 +180,8 @@ class Attempt:
             self._writer.submit(checkpoint)
             if waits:
                 self._writer.settle(checkpoint.index)
-        elif self._writer_or_none is not None:
-            self._writer_or_none.check()
+        elif self._commit_queue_or_none is not None:
+            self._commit_queue_or_none.check()
         if done:
             return "completed"
         decision = link.wait_decision() if waits else link.decision
@@ -217,12 +217,12 @@ class Attempt:
         return self._store_or_none
 
     @property
-    def _writer(self) -> CheckpointWriter:
-        if self._writer_or_none is None:
-            from trialpod.storage.checkpoints.commit_queue import CheckpointWriter
+    def _writer(self) -> CommitQueue:
+        if self._commit_queue_or_none is None:
+            from trialpod.storage.checkpoints.commit_queue import CommitQueue
 
             assignment, link = self.assignment, self.link
-            self._writer_or_none = CheckpointWriter(
+            self._commit_queue_or_none = CommitQueue(
                 self._store,
                 attempt=assignment.attempt,
                 rules=assignment.checkpoint_rules,
@@ -232,7 +232,7 @@ class Attempt:
                 check=link.check,
                 ask=link.ask_to_delete if assignment.asks_to_delete else None,
             )
-        return self._writer_or_none
+        return self._commit_queue_or_none
 
     def restore(self) -> tuple[CheckpointInfo, Path] | None:
         """Return the checkpoint to start from and a local directory with it, and clear away unfinished ones.
@@ -360,7 +360,7 @@ class Attempt:
             Superseded: another attempt has taken over.
             RefusedError: the server refused for good.
         """
-        writer = self._writer_or_none
+        writer = self._commit_queue_or_none
         if writer is None:
             return end
 
@@ -389,8 +389,8 @@ class Attempt:
 
     def close(self) -> None:
         """End the writing of checkpoints, and remove local copies."""
-        if self._writer_or_none is not None:
-            self._writer_or_none.close()
+        if self._commit_queue_or_none is not None:
+            self._commit_queue_or_none.close()
         if self._store_or_none is not None and not self.cut_off:
             self._store_or_none.close()
         if self._source is not None:

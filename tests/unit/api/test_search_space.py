@@ -9,7 +9,7 @@ import pytest
 
 from trialpod.tune.search.sample import Categorical, Float, Integer
 from trialpod.tune.search.spaces.variants import VariantSpace
-from trialpod_operator.api.search_space import compile_search_space, count_grid, varies
+from trialpod_operator.api.search_space import compile_search_space, varies
 
 
 def compiled(document: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_the_documented_form_compiles() -> None:
     assert isinstance(space["units"], Integer)
     assert isinstance(space["tags"][1], Float)
     assert space["epochs"] == 5
-    assert count_grid(space) == 3
+    assert VariantSpace(space).grid_count == 3
 
 
 def test_an_empty_space_is_a_space() -> None:
@@ -52,7 +52,7 @@ def test_an_empty_space_is_a_space() -> None:
 
 def test_a_literal_is_untouched() -> None:
     space = compiled({"a": {"literal": {"grid_search": [1, 2]}}, "b": {"literal": 3}})
-    assert count_grid(space) == 1
+    assert VariantSpace(space).grid_count == 1
     config = VariantSpace(space).variant(0, random.Random(0)).config
     assert config == {"a": {"grid_search": [1, 2]}, "b": 3}
 
@@ -62,7 +62,7 @@ def test_values_of_choices_and_grids_may_contain_distributions() -> None:
         {"model": {"grid_search": [{"kind": "svm", "c": {"uniform": [0, 1]}}, {"width": {"grid_search": [1, 2]}}]},
          "optimizer": {"choice": [{"name": "sgd", "lr": {"uniform": [0, 1]}}]}}
     )  # fmt: skip
-    assert count_grid(space) == 3
+    assert VariantSpace(space).grid_count == 3
     config = VariantSpace(space).variant(0, random.Random(0)).config
     assert 0 <= config["model"]["c"] <= 1
     assert 0 <= config["optimizer"]["lr"] <= 1

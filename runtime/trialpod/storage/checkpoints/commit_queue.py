@@ -38,7 +38,7 @@ class _GivenUpError(Exception):
     """The process has to leave before the commit is done."""
 
 
-class CheckpointWriter:
+class CommitQueue:
     """Commits the snapshots of one attempt.
 
     Args:

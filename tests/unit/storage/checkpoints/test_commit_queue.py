@@ -9,7 +9,7 @@ from memory_storage import MemoryStorage
 from trialpod.errors import CheckpointError, StorageError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
 from trialpod.storage.base import StorageUnavailableError
-from trialpod.storage.checkpoints.commit_queue import CheckpointWriter, size_text
+from trialpod.storage.checkpoints.commit_queue import CommitQueue, size_text
 from trialpod.storage.checkpoints.remote import RemoteCheckpointStore
 
 WAIT_S = 20.0
@@ -35,7 +35,7 @@ class World:
         self.store = RemoteCheckpointStore(self.storage, scratch=folder)
         self.told = []
         self.superseded = None
-        self.writer = CheckpointWriter(
+        self.writer = CommitQueue(
             self.store,
             attempt=1,
             rules=options.pop("rules", CheckpointRules()),
