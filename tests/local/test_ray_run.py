@@ -52,6 +52,15 @@ print("restored class", on["n"], on["training_iteration"], on["iterations_since_
 begun = tune.run(count, **shown).trials[0].checkpoint
 on = tune.run(count, restore=begun, **shown).trials[0].last_result
 print("restored function", on["n"], on["training_iteration"])
+class Broken(Steps):
+    def _export_model(self, export_formats, export_dir):
+        raise ValueError("no model")
+
+failed = tune.run(Broken, stop={"training_iteration": 1}, export_formats=["model"], max_failures=2,
+                  raise_on_failed_trial=False, **shown).trials[0]
+pickled = os.path.basename(failed.pickled_error_file)
+print("not exported", failed.status, isinstance(failed.error, ValueError), pickled)
+print("failures", open(failed.error_file).read().count("Failure # "), failed.last_result["n"])
 both = tune.run([count, Steps], stop={"n": 1}, metric="n", mode="max", **shown)
 print("both", [trial.trainable_name for trial in both.trials])
 best = tune.run(anonymous, mode="max", **shown)
@@ -77,6 +86,8 @@ class TestOlderArguments:
             "logged 123",
             "restored class 5 5 2",
             "restored function 2 1",
+            "not exported ERROR True error.pkl",
+            "failures 1 1",
             "both ['count', 'Steps']",
             "failed NoSuper.__init__() does not call super().__init__(config)",
             "anonymous _metric 0.3 0.3",

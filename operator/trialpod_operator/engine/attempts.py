@@ -93,7 +93,11 @@ class Attempts:
         end = trial.end_attempt(now, event.end)
         decision = trial.current.decision
         stops = decision == "stop" or trial.completion_reported or end.cause in ("completed", "stopped")
-        if end.cause == "failed" and (had_failed or not stops):
+        if end.cause == "failed" and end.after_completion:
+            accounting.end_attempt(state, trial, now, None)
+            trial.fail(end)
+            self._endings.fail(trial, now)
+        elif end.cause == "failed" and (had_failed or not stops):
             accounting.end_attempt(state, trial, now, accounting.FAILED)
             self._fail(trial, end, now)
         elif stops:

@@ -17,6 +17,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,11 +112,17 @@ class TrialFiles:
             self._complain(trial.trial_id, error)
 
     def failed(self, trial: Trial) -> None:
-        """Write down the trial's latest failure."""
-        text = f"Failure # {trial.failures} (attempt {trial.attempt})\n{trial.traceback or trial.error}\n"
+        """Add the trial's latest failure to those that are written down; one that is there is replaced."""
+        number = max(1, trial.failures)
+        head = f"Failure # {number} (occurred at "
+        moment = datetime.fromtimestamp(trial.decisions[-1].time if trial.decision_log else trial.ended_at)
+        text = f"{head}{moment:%Y-%m-%d_%H-%M-%S}, attempt {trial.attempt})\n{trial.traceback or trial.error}\n"
         path = self.path(trial)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if number > 1:
+                with contextlib.suppress(FileNotFoundError):
+                    text = (path / ERROR_FILE).read_text(errors="replace").partition(head)[0] + text
             (path / ERROR_FILE).write_text(text, errors="backslashreplace")
         except OSError as error:
             self._complain(trial.trial_id, storage_error(error, "cannot write", path / ERROR_FILE, len(text)))

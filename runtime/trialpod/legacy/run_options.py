@@ -1,17 +1,15 @@
 """What `tune.run` says of how a Trainable's trials begin and end, carried by a copy of the Trainable itself.
 
 Invariants: a trial that has a checkpoint of its own starts from that; models are exported once, when a trial has
-ended without failing.
+ended without failing. A trial whose model cannot be exported fails, and is not run again: its results and checkpoints
+are there.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from typing import Any
-
-log = logging.getLogger(__name__)
 
 _RESTORE = "_trialpod_restore_path"
 _EXPORT = "_trialpod_export_formats"
@@ -38,16 +36,9 @@ def restore_path(trainable: Any) -> str | None:
     return None if found is None else str(found)
 
 
-def export_model(trainable: Any) -> None:
-    """Export the model of a class Trainable whose trial has ended, if that was asked for."""
-    formats = _find(type(trainable), _EXPORT)
-    if not formats:
-        return
-    try:
-        trainable.export_model(list(formats))
-    # What user code raises; the trial is over, and its results are there.
-    except Exception:
-        log.exception("export_model(%s) raised; the trial has completed without an exported model", formats)
+def export_formats(trainable: type) -> list[str]:
+    """Return the formats in which the model of a class Trainable is exported when a trial has ended."""
+    return list(_find(trainable, _EXPORT) or ())
 
 
 def _find(trainable: Any, name: str) -> Any:

@@ -225,6 +225,7 @@ class AttemptEnd(Message):
     error: str = ""  # one line, "ValueError: learning rate must be positive"
     traceback: str = ""
     retry: bool = True  # False: running it again cannot help (a broken entry point)
+    after_completion: bool = False  # it failed although the trial is complete: its model could not be exported
     asks: bool = False  # the same runner asks again: for the trial's next attempt, or with reuse for any other
 
 

@@ -116,6 +116,8 @@ class Attempt:
         )
         self.preempted = False
         """Whether the process is being taken away (SIGTERM)."""
+        self.exporting = False
+        """Whether the trial is complete and its model is being exported."""
         self.ending = threading.Event()
         """Set when user code has come to its end and only the report of that is outstanding."""
         self._killed_at: float | None = None

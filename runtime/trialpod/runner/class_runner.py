@@ -15,7 +15,7 @@ import logging
 from typing import Any
 
 from trialpod.errors import TrainableError
-from trialpod.legacy.run_options import export_model, restore_path
+from trialpod.legacy.run_options import export_formats, restore_path
 from trialpod.protocol.messages import CheckpointInfo
 from trialpod.runner.attempt import Attempt
 from trialpod.tune import session as sessions
@@ -63,8 +63,10 @@ class ClassRunner:
             elif (given := restore_path(cls)) is not None:
                 trainable.restore(Checkpoint(given))
             outcome = self._loop(trainable)
-            if outcome in ("completed", "stopped"):
-                export_model(trainable)
+            if outcome in ("completed", "stopped") and (formats := export_formats(cls)):
+                self._attempt.exporting = True
+                trainable.export_model(formats)
+                self._attempt.exporting = False
             return outcome
         finally:
             sessions.install(None)

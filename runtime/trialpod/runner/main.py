@@ -289,8 +289,14 @@ class _Process:
         from trialpod.runner.failure import end_of
 
         end = end_of(error, preempted=attempt.preempted, retry=not isinstance(error, StopRuleError))
+        end.after_completion = attempt.exporting and end.cause == "failed"
         if end.traceback:
             write_stderr(end.traceback)
+        folder = attempt.assignment.trial_dir.removeprefix("file://")
+        if end.cause == "failed" and not attempt.assignment.rank and "://" not in folder:
+            from trialpod.storage.pickled_error import keep_error
+
+            keep_error(folder, error)
         return end
 
     def _enter(self, trial_dir: str) -> None:

@@ -26,6 +26,7 @@ RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.csv"
 LOG_FILE = "log.txt"
 ERROR_FILE = "error.txt"
+PICKLED_ERROR_FILE = "error.pkl"
 EVENT_FILE_PREFIX = "events.out.tfevents."
 """TensorBoard reads every file whose name begins so."""
 

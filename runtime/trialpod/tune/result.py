@@ -33,7 +33,10 @@ class TrialFailedError(TrainableError):
     Attributes:
         trial: the trial's name.
         traceback: of the error in the trial's process; may be empty.
+        cause: the exception itself, where the trial ran on this machine and it can be pickled; else None.
     """
+
+    cause: BaseException | None = None
 
     def __init__(self, error: str, trial: str = "", traceback: str = "") -> None:
         super().__init__(error, trial, traceback)
@@ -44,6 +47,30 @@ class TrialFailedError(TrainableError):
         error = str(self.args[0])
         text = f"trial {self.trial}: {error}" if self.trial else error
         return f"{text}\n\n{self.traceback.rstrip()}" if self.traceback else text
+
+
+def failure(error: str, trial: str, traceback: str, folder: str) -> TrialFailedError:
+    """Return the error of a trial that failed, as an instance also of what its code raised, where that is known.
+
+    Args:
+        error: its line, "ValueError: what it says".
+        trial: the trial's name.
+        traceback: may be empty.
+        folder: the trial's, on this machine.
+    """
+    from trialpod.storage.pickled_error import kept_error
+
+    cause = kept_error(folder, error)
+    if cause is None:
+        return TrialFailedError(error, trial, traceback)
+    try:
+        both = type(f"TrialFailedError({type(cause).__name__})", (TrialFailedError, type(cause)), {})
+        made: TrialFailedError = both.__new__(both, *cause.args)
+        TrialFailedError.__init__(made, error, trial, traceback)
+    except TypeError:  # its class cannot be combined with another, or wants other arguments
+        made = TrialFailedError(error, trial, traceback)
+    made.__cause__ = made.cause = cause
+    return made
 
 
 class Metrics(dict[str, Any]):
@@ -122,7 +149,7 @@ class Result:
         """Return the Result of a trial that a backend ran or loaded."""
         error = None
         if trial.status == "ERROR" or trial.error:
-            error = TrialFailedError(trial.error or "failed without an error", trial.name, trial.traceback)
+            error = failure(trial.error or "failed without an error", trial.name, trial.traceback, trial.path)
         newest, best = newest_and_best(trial.checkpoint_uri or trial.path, trial.checkpoints, trial.checkpoint_rules)
         metrics = trial.last_result or facts_of(trial)
         path = trial.checkpoint_uri or trial.path
@@ -375,7 +402,8 @@ def _read_error(storage: Storage, place: str) -> TrialFailedError | None:
         return None
     if not text:
         return None
-    return TrialFailedError(text.splitlines()[-1], place.rpartition("/")[2], text)
+    latest = text[text.rfind("Failure # ") :] if "Failure # " in text else text
+    return failure(latest.splitlines()[-1], place.rpartition("/")[2], latest, place)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from trialpod.storage.layout import PICKLED_ERROR_FILE
 from trialpod.tune.placement_groups import PlacementGroupFactory, Resources
 from trialpod.tune.trainable.training_result import TrainingResult
 from trialpod.tune.trial_core import TrialCore
@@ -141,8 +142,9 @@ class Trial(TrialCore):
 
     @property
     def pickled_error_file(self) -> str | None:
-        """None: errors are kept as text."""
-        return None
+        """The file with the exception of its latest failure, None while there is none."""
+        path = os.path.join(self.path, PICKLED_ERROR_FILE)
+        return path if self.error_file and os.path.exists(path) else None
 
     def get_pickled_error(self) -> Exception | None:
         """Return the error that it failed with, or None."""

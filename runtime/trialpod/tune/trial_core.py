@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.protocol.messages import CheckpointRules
-from trialpod.tune.result import Metrics, Result, TrialFailedError, checkpoints_in, newest_and_best
+from trialpod.tune.result import Metrics, Result, checkpoints_in, failure, newest_and_best
 from trialpod.tune.results import flattened, number, read_rows, score
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class TrialCore:
         facts = self._facts
         if facts.status != self.ERROR and not facts.error:
             return None
-        return TrialFailedError(facts.error or "failed without an error", facts.name, facts.traceback)
+        return failure(facts.error or "failed without an error", facts.name, facts.traceback, self.path)
 
     @property
     def checkpoint(self) -> Checkpoint | None:

@@ -318,6 +318,11 @@ class Shell:
         attempt = attempt or self.trial(trial_id).attempt
         return self.apply(events.AttemptEnded(trial_id=trial_id, attempt=attempt, end=end))
 
+    def export_fails(self, trial_id: str) -> list[Action]:
+        """The trial is complete, and then its model cannot be exported."""
+        end = AttemptEnd(cause="failed", error="RuntimeError: no model", after_completion=True)
+        return self.apply(events.AttemptEnded(trial_id=trial_id, attempt=self.trial(trial_id).attempt, end=end))
+
     def fail(self, trial_id: str, error: str = "worker 1: no") -> list[Action]:
         """One of the processes of the trial's attempt fails."""
         end, attempt = AttemptEnd(cause="failed", error=error), self.trial(trial_id).attempt

@@ -255,3 +255,21 @@ class TestFailureObserved:
         shell.engine = after
         shell.apply(events.Recovered(live=[]))
         assert (shell.status(), shell.trial("t0").failures) == (["ERROR"], 1)
+
+
+class TestFailureAfterCompletion:
+    @pytest.mark.parametrize("max_failures", [0, 3, -1])
+    def test_fails_the_trial_and_is_never_retried(self, max_failures: int) -> None:
+        shell = Shell(max_failures=max_failures, search=(search := ListSearch(1)))
+        shell.results("t0", result(1, done=True))
+        shell.export_fails("t0")
+        assert shell.status() == ["ERROR"]
+        assert shell.trial("t0").error == "RuntimeError: no model"
+        assert [event for event, *_ in search.heard if event != "result"] == ["complete"]
+
+    def test_of_many_trials_does_not_end_the_experiment(self) -> None:
+        shell = Shell(6, max_concurrent=1)
+        for number in range(6):
+            shell.results(f"t{number}", result(1, done=True))
+            shell.export_fails(f"t{number}")
+        assert shell.status() == ["ERROR"] * 6

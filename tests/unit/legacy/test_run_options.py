@@ -9,7 +9,7 @@ import pytest
 
 from trialpod import tune
 from trialpod.errors import InvalidInputError
-from trialpod.legacy.run_options import export_model, restore_path, with_run_options
+from trialpod.legacy.run_options import export_formats, restore_path, with_run_options
 from trialpod.tune.logger import LegacyLoggerCallback, Logger
 from trialpod.tune.resources import resources_of
 
@@ -21,13 +21,6 @@ def train(config: dict[str, Any]) -> None:
 class Steps(tune.Trainable):
     def step(self) -> dict[str, Any]:
         return {"loss": 1.0}
-
-    def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
-        if self.config.get("broken"):
-            raise RuntimeError("no model")
-        path = Path(export_dir, "model")
-        path.write_text(",".join(export_formats))
-        return {"model": str(path)}
 
 
 class Mine(Logger):
@@ -58,14 +51,9 @@ class TestRestore:
 
 
 class TestExport:
-    def test_of_a_class_is_called_once_with_the_formats(self, tmp_path: Path) -> None:
-        made = with_run_options(Steps, export_formats=["onnx", "h5"])({})
-        export_model(made)
-        assert Path(made.logdir, "model").read_text() == "onnx,h5"
-
-    def test_that_fails_is_only_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        export_model(with_run_options(Steps, export_formats=["h5"])({"broken": True}))
-        assert "RuntimeError: no model" in caplog.text
+    def test_formats_travel_with_the_class(self) -> None:
+        assert export_formats(with_run_options(Steps, export_formats=["onnx", "h5"])) == ["onnx", "h5"]
+        assert export_formats(Steps) == []
 
     @pytest.mark.parametrize(
         ("trainable", "formats", "message"),

@@ -9,9 +9,10 @@ import pytest
 
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.protocol.messages import CheckpointInfo, CheckpointRules
+from trialpod.storage.pickled_error import keep_error
 from trialpod.tune import Result
 from trialpod.tune.outcomes import TrialOutcome
-from trialpod.tune.result import NoResultError, TrialFailedError
+from trialpod.tune.result import NoResultError, TrialFailedError, failure
 from trialpod.tune.results import read_rows, score, without_superseded
 from trialpod.tune.trial import Trial
 
@@ -226,3 +227,44 @@ def test_the_best_of_all_ignores_nan_and_a_mean_does_not() -> None:
     assert score(values, "all", "max", finite_only=False) == math.inf
     assert score(values, "avg", "max", finite_only=True) is None
     assert score([], "all", "max", finite_only=False) is None
+
+
+class TestErrorsOfTrials:
+    @staticmethod
+    def of(folder: Path, raised: BaseException, line: str) -> TrialFailedError:
+        keep_error(str(folder), raised)
+        return failure(line, "t", "Traceback", str(folder))
+
+    def test_are_instances_of_what_was_raised(self, tmp_path: Path) -> None:
+        error = self.of(tmp_path, KeyError("lr"), "KeyError: 'lr' (train.py:3, in train)")
+        assert isinstance(error, KeyError)
+        assert isinstance(error, TrialFailedError)
+        assert error.args[0] == "KeyError: 'lr' (train.py:3, in train)"
+        assert repr(error.cause) == "KeyError('lr')"
+        assert "trial t: KeyError: 'lr'" in str(error)
+
+    def test_of_an_earlier_failure_count_for_nothing(self, tmp_path: Path) -> None:
+        error = self.of(tmp_path, KeyError("lr"), "the process was killed by signal 9")
+        assert type(error) is TrialFailedError
+
+    def test_of_a_class_that_wants_arguments(self, tmp_path: Path) -> None:
+        import subprocess
+
+        error = self.of(tmp_path, subprocess.CalledProcessError(1, "make"), "CalledProcessError: Command 'make'")
+        assert isinstance(error, TrialFailedError)
+        assert isinstance(error.cause, subprocess.CalledProcessError)
+
+    def test_that_cannot_be_pickled_leave_no_file(self, tmp_path: Path) -> None:
+        import threading
+
+        assert type(self.of(tmp_path, ValueError(threading.Lock()), "ValueError: <lock>")) is TrialFailedError
+        assert not (tmp_path / "error.pkl").exists()
+
+    def test_of_several_failures_are_all_in_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "result.json").write_text("")
+        (tmp_path / "params.json").write_text("{}")
+        text = "Failure # 1 (occurred at x)\nKeyError: 1\nFailure # 2 (occurred at y)\nValueError: no\n"
+        (tmp_path / "error.txt").write_text(text)
+        error = Result.from_path(tmp_path).error
+        assert str(error).startswith(f"trial {tmp_path.name}: ValueError: no")
+        assert "KeyError" not in str(error)

@@ -30,6 +30,7 @@ from trialpod.storage.layout import (
     LOG_FILE,
     MANIFEST_FILE,
     PARAMS_FILE,
+    PICKLED_ERROR_FILE,
     PROGRESS_FILE,
     RESULT_FILE,
     STAGING_PREFIX,
@@ -56,7 +57,7 @@ from trialpod_operator.experiment.trial_files import TrialFiles
 _THREADS = 8
 _TRIES = 4
 """The journal of a running experiment is replaced by snapshots now and then, but not so often."""
-_TRIAL_FILES = frozenset({PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE})
+_TRIAL_FILES = frozenset({PARAMS_FILE, RESULT_FILE, PROGRESS_FILE, LOG_FILE, ERROR_FILE, PICKLED_ERROR_FILE})
 _EXPERIMENT_FILES = ("tuner.pkl", "pbt_global.txt", "pbt_policy_")
 _COPY = "put the experiment back from a copy"
 
