@@ -87,6 +87,15 @@ class Experiment:
         self.run_identifier = run
         self.arguments: dict[str, Any] = {"name": name, **translated("tune.Experiment", given, older)}
         """By their current names, as `RunArguments` takes them."""
+        self.stopper: Any = None
+        """What `stop` is, where it is more than a dict of limits."""
+        if stop is not None and not isinstance(stop, Mapping):
+            from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper
+
+            if isinstance(stop, (list, tuple)):
+                self.stopper = CombinedStopper(*stop)
+            else:
+                self.stopper = stop if isinstance(stop, Stopper) or not callable(stop) else FunctionStopper(stop)
         RunArguments(where="tune.Experiment", trainable=run, **self.arguments).tuner()  # checks them
 
     @classmethod

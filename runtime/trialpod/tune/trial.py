@@ -135,6 +135,11 @@ class Trial(TrialCore):
         error = self.get_error()
         return None if error is None else getattr(error, "traceback", "") or str(error)
 
+    def should_stop(self, result: dict[str, Any]) -> bool:
+        """Return whether a result ends the trial: it says so itself, or meets one of the limits in `stop`."""
+        limits = self.stopping_criterion
+        return bool(result.get("done")) or any(key in result and result[key] >= limits[key] for key in limits)
+
     @property
     def error_filename(self) -> str | None:
         """The name of the file with its errors."""

@@ -26,6 +26,7 @@ from trialpod.protocol.values import same_value
 from trialpod.tune.search.spaces.numpy_draws import NumpyDraws, generator_of, grid_bounds
 
 UNBOUNDED = math.inf
+_EMPTY = "choice needs at least one value to choose from"
 
 
 class SearchSpaceError(InvalidInputError):
@@ -34,6 +35,10 @@ class SearchSpaceError(InvalidInputError):
     def __init__(self, message: str, argument: str | None = None) -> None:
         super().__init__(message)
         self.argument = argument
+
+
+class SearchSpaceTypeError(SearchSpaceError, TypeError):
+    """A distribution that was given something of a wrong type."""
 
 
 class Sampler:
@@ -203,7 +208,8 @@ class Float(Domain):
         if kind == "loguniform":
             _check_positive_bounds(lower)
             _check_base(base)
-        _check_order(lower, upper)
+        if lower != upper or not _under_rays_name():
+            _check_order(lower, upper)
         if q is not None:
             for argument, bound in (("lower", lower), ("upper", upper)):
                 if not math.isclose(bound / q, round(bound / q), abs_tol=1e-9):
@@ -411,8 +417,8 @@ class Categorical(Domain):
 
     def __init__(self, categories: Sequence[Any]) -> None:
         self.categories = list(categories)
-        if not self.categories:
-            raise SearchSpaceError("choice needs at least one value to choose from", "categories")
+        if not self.categories and not _under_rays_name():
+            raise SearchSpaceError(_EMPTY, "categories")
 
     @property
     def sampler(self) -> dict[str, Any]:
@@ -421,6 +427,8 @@ class Categorical(Domain):
 
     def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> Any:
         """Return one of the values."""
+        if not self.categories:
+            raise SearchSpaceError(_EMPTY, "categories")
         if isinstance(rng, NumpyDraws):
             return self.categories[int(rng.indices(len(self.categories))[0])]
         return self.categories[rng.randrange(len(self.categories))]
@@ -461,6 +469,21 @@ class _GridOf(Categorical):
         return True
 
 
+class _Spec(dict[str, Any]):
+    """A config as the function of a `sample_from` sees it: ``spec.config.lr``, ``spec["config"]["lr"]`` work, too."""
+
+    def __missing__(self, key: str) -> Any:
+        if key == "config":
+            return self
+        raise KeyError(key)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the config has no parameter {name!r}") from None
+
+
 class Function(Domain):
     """What a function of the user returns; see `sample_from`."""
 
@@ -476,6 +499,12 @@ class Function(Domain):
     def sampler(self) -> dict[str, Any]:
         """How values are drawn, as data."""
         return {"name": "sample_from"}
+
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """Return one value, or `size` values when `size` is not 1; `config` is a dict, or a list of them."""
+        if isinstance(config, list):
+            return super().sample([_Spec(each) for each in config], size, random_state)
+        return super().sample(_Spec(config or {}), size, random_state)
 
     def draw(self, rng: random.Random | NumpyDraws, config: Any = None) -> Any:
         """Call the function; its own randomness, if it has any, is its own."""
@@ -566,30 +595,37 @@ def qlograndint(lower: int, upper: int, q: int, base: float = 10) -> Integer:
 def choice(categories: Sequence[Any]) -> Categorical:
     """Draw one of the values, each equally likely. A value may itself contain distributions.
 
-    A text is refused as a likely mistake; under Ray's name its characters are the values, as in Ray.
+    A text or a dict is refused as a likely mistake, and so is an empty list. Under Ray's name the characters or keys
+    are the values, and an empty list is refused once a value is drawn, as in Ray.
     """
-    if isinstance(categories, str) and categories:
-        from trialpod.compat import ray
-
-        if ray.installed():
-            return Categorical(categories)
-    if isinstance(categories, (str, bytes, dict)) or not hasattr(categories, "__iter__"):
-        raise SearchSpaceError(f"choice needs a list of values, got {categories!r}", "categories")
+    _check_values("choice", categories, "categories")
     return Categorical(categories)
 
 
 def sample_from(func: Callable[..., Any]) -> Function:
     """Call `func` for each trial: ``func(config)``, ``func()``, or the old ``lambda spec: spec.config.lr``."""
     if not callable(func):
-        raise SearchSpaceError(f"sample_from needs a function, got {func!r}", "func")
+        raise SearchSpaceTypeError(f"sample_from needs a function, got {func!r}", "func")
     return Function(func)
 
 
 def grid_search(values: Sequence[Any]) -> dict[str, Sequence[Any]]:
     """Try each of the values; several grids are combined with each other."""
-    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-        raise SearchSpaceError(f"grid_search needs a list of values, got {values!r}", "values")
+    _check_values("grid_search", values, "values")
     return {"grid_search": values if isinstance(values, (list, tuple, range)) else list(values)}
+
+
+def _under_rays_name() -> bool:
+    from trialpod.compat import ray
+
+    return ray.installed()
+
+
+def _check_values(function: str, values: Any, argument: str) -> None:
+    if not hasattr(values, "__iter__"):
+        raise SearchSpaceTypeError(f"{function} needs a list of values, got {values!r}", argument)
+    if isinstance(values, (str, bytes, dict)) and not _under_rays_name():
+        raise SearchSpaceError(f"{function} needs a list of values, got {values!r}", argument)
 
 
 def _is_number(value: Any) -> bool:
@@ -598,7 +634,8 @@ def _is_number(value: Any) -> bool:
 
 def _real(value: Any, argument: str) -> float:
     if not _is_number(value):
-        raise SearchSpaceError(f"{argument} must be a finite number, got {value!r}", argument)
+        made = SearchSpaceError if isinstance(value, numbers.Real) else SearchSpaceTypeError
+        raise made(f"{argument} must be a finite number, got {value!r}", argument)
     return float(value)
 
 

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""agreement.py [--check]: write docs/ray-agreement.md, what was compared with Ray and what differs.
+
+tests/data/ray_behaviours/SUBJECT.json holds what ask.py found on real Ray; differences.tsv names each behaviour that
+differs here, with the reason. tests/local/test_ray_behaviours.py asks trialpod the same, and fails when one of both is no
+longer true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "ray-agreement.md"
+ANSWERS = ROOT / "tests" / "data" / "ray_behaviours"
+HERE = Path(__file__).resolve().parent
+ACCIDENTS = frozenset({"AssertionError", "AttributeError", "IndexError", "KeyError", "UnboundLocalError"})
+"""What Ray raises where it does not look; a refusal that says what is wrong counts as the same."""
+
+
+def agree(ray: Any, here: Any) -> bool:
+    """Return whether two answers are the same; an exception must be caught by who catches Ray's."""
+    if isinstance(ray, dict) and "raises" in ray:
+        raised = here.get("raises", []) if isinstance(here, dict) else []
+        return bool(raised) and (ray["raises"][0] in raised or ray["raises"][0] in ACCIDENTS)
+    return bool(ray == here)
+
+
+def differences() -> dict[str, str]:
+    """Return the reasons by "subject.probe.behaviour"."""
+    with open(HERE / "differences.tsv") as stream:
+        return {row[0]: row[1] for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if row}
+
+
+def answers(subject: str) -> dict[str, dict[str, Any]]:
+    """Return what real Ray answered, by probe and behaviour."""
+    found = json.loads((ANSWERS / f"{subject}.json").read_text())
+    return {probe: answer["found"] for probe, answer in found.items()}
+
+
+def subjects() -> list[str]:
+    """Return the subjects that real Ray was asked about."""
+    return sorted(path.stem for path in ANSWERS.glob("*.json"))
+
+
+def page() -> str:
+    """Return the page."""
+    reasons = differences()
+    lines = [
+        "# How far trialpod agrees with Ray Tune",
+        "",
+        "The same small scripts ran on Ray 2.60 and, unchanged, on `trialpod.compat.ray`; values, types, files and",
+        "exceptions were compared. An exception agrees when code that catches Ray's catches ours; where Ray fails by",
+        "accident (an `AssertionError`, a `KeyError` of its inside), any refusal agrees. The scripts are in",
+        "`tools/compare_with_ray/behaviours`; decisions of schedulers and draws of variants are compared event by",
+        "event elsewhere (`tests/data/ray_scheduler_decisions.json`, `ray_variants.json`).",
+        "",
+        "| subject | what it is about | behaviours | agree |",
+        "|---|---|---|---|",
+    ]
+    total = agreeing = 0
+    for subject in subjects():
+        keys = [f"{subject}.{probe}.{key}" for probe, found in answers(subject).items() for key in found]
+        differ = sum(key in reasons for key in keys)
+        doc = ast.get_docstring(ast.parse((HERE / "behaviours" / f"{subject}.py").read_text())) or ""
+        about = doc.splitlines()[0].rstrip(".")
+        lines.append(f"| {subject.replace('_', ' ')} | {about} | {len(keys)} | {len(keys) - differ} |")
+        total, agreeing = total + len(keys), agreeing + len(keys) - differ
+    lines += [
+        f"| all | | {total} | {agreeing} ({agreeing / total:.0%}) |",
+        "",
+        "## What differs, and why",
+        "",
+        "| subject | behaviour | why it is different here |",
+        "|---|---|---|",
+    ]
+    for key, reason in reasons.items():
+        subject, probe, behaviour = key.split(".", 2)
+        words = f"{probe.replace('_', ' ')}: {behaviour}"
+        lines.append(f"| {subject.replace('_', ' ')} | {words} | {reason} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Write the page, or with --check say whether it is up to date."""
+    parser = argparse.ArgumentParser(description="write docs/ray-agreement.md")
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        PAGE.write_text(page())
+    elif PAGE.read_text() != page():
+        print(f"{PAGE} is out of date; run tools/compare_with_ray/agreement.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
