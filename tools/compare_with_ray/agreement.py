@@ -2,8 +2,8 @@
 """agreement.py [--check]: write docs/ray-agreement.md, what was compared with Ray and what differs.
 
 tests/data/ray_behaviours/SUBJECT.json holds what ask.py found on real Ray; differences.tsv names each behaviour that
-differs here, with the reason. tests/local/test_ray_behaviours.py asks trialpod the same, and fails when one of both is no
-longer true.
+differs here, with the reason. tests/local/test_ray_behaviours.py asks trialpod the same, and fails when one of both
+is wrong.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from trialpod import compat
+from trialpod import variables
 from trialpod.compat import ray as alias
 from trialpod.compat.activation import activate
 from trialpod.compat.ray import table
@@ -19,7 +19,7 @@ from trialpod.errors import InvalidInputError, NotSupportedError
 
 @pytest.fixture
 def _alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(compat.VARIABLE, raising=False)
+    monkeypatch.delenv(variables.COMPAT, raising=False)
     alias.install(replace=True)
     yield
     alias.uninstall()
