@@ -6,11 +6,12 @@ NEWEST ?= 3.13
 VENV := .venv
 NEWEST_VENV := .venv-$(NEWEST)
 SEARCH_VENV := .venv-search
+UI_VENV := .venv-ui
 BIN := $(VENV)/bin
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test announced test-fast test-newest test-search test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
+.PHONY: help demo test announced test-fast test-newest test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
 	format lock bench bench-scale chaos-cluster docs site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
@@ -27,6 +28,12 @@ $(SEARCH_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv too
 	tools/make_venv $(OLDEST) $(SEARCH_VENV)
 	$(SEARCH_VENV)/bin/uv pip install --quiet --python $(SEARCH_VENV)/bin/python --override tools/search_overrides.txt \
 	  --group search
+	touch $@
+
+# As for `search`: what is more than the other tests have comes on top of their versions.
+$(UI_VENV)/$(STAMP): pyproject.toml requirements/dev.txt tools/make_venv tools/search_overrides.txt
+	tools/make_venv $(OLDEST) $(UI_VENV)
+	$(UI_VENV)/bin/uv pip install --quiet --python $(UI_VENV)/bin/python --override tools/search_overrides.txt --group ui
 	touch $@
 
 demo: $(VENV)/$(STAMP) ## Tune a real model on this machine, with a live table (under two minutes)
@@ -55,6 +62,9 @@ test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of 
 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py
+
+test-ui: $(UI_VENV)/$(STAMP) ## Test the page in a browser; needs a chromium (apt-get install chromium)
+	$(UI_VENV)/bin/pytest -q -p no:xdist -m ui tests/ui
 
 lint: $(VENV)/$(STAMP) types layers ## Style, types, import layers and words
 	$(BIN)/ruff check .

@@ -78,6 +78,7 @@ class Invented:
             "attempts": 2 if number % 13 == 5 else 1,
             "restarts": 1 if number % 13 == 5 else 0,
             "cost": 3 + epochs * 2.2,
+            "pruned": bool(stopped),
             "parent": f"trial_{number - 4:05d}" if self.pbt and number % 5 == 4 else None,
         }
         if stopped:

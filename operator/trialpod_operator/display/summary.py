@@ -255,6 +255,7 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     if command.num_samples and command.num_samples > 0 and view.state != "Failed":
         lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")
     lines.append(f"compare: {program()} results {one_line(shlex.quote(view.path))}")
+    lines.append(f"look:    {program()} ui {one_line(shlex.quote(view.path))}")
     return "\n".join(lines)
 
 

@@ -26,6 +26,7 @@ from trialpod_operator.display.progress import (
     standing,
     trials,
 )
+from trialpod_operator.display.sparkline import BestSoFar
 from trialpod_operator.display.table_options import TableOptions
 from trialpod_operator.display.view import ENDED, ExperimentView, TrialRow, best_first
 from trialpod_operator.display.words import (
@@ -42,6 +43,9 @@ from trialpod_operator.display.words import (
 
 MAX_LINES = 20
 REFRESH_PER_S = 8.0
+SPARKLINE_WIDTH = 16
+MIN_WIDTH_WITH_SPARKLINE = 100
+"""Minimum width of a terminal where the best value so far is drawn, beside the best parameters."""
 _SEPARATOR = " · "
 _STYLES = {"RUNNING": "cyan", "PAUSED": "yellow", "ERROR": "red", "TERMINATED": "green", "PENDING": "dim"}
 _STATE_STYLES = {"Running": "bold cyan", "Succeeded": "bold green", "Failed": "bold red"}
@@ -84,6 +88,7 @@ class TableDisplay:
         self._varying = VaryingParameters()
         self._widths: dict[str, int] = {}
         self._rate = RateMeter()
+        self._best = BestSoFar()
         self._notices = Notices()
         self._live: Live | None = None
 
@@ -133,6 +138,7 @@ class TableDisplay:
             return
         self._next_draw = self._now() + self.interval_s
         self._drawn = self._appearance(view)
+        self._best.observe(view.best.value if view.best is not None else None)
         self._live.update(self.render(view), refresh=True)
 
     def _appearance(self, view: ExperimentView) -> tuple[object, ...]:
@@ -176,6 +182,9 @@ class TableDisplay:
             chosen = parameters(view.best.config, self._varying.names or None)
             parts = [(f"best {best}", "bold green"), (f"{one_line(view.best.trial_id)}", "")]
             parts += [(f"iteration {view.best.iteration}", "")]
+            curve = self._best.line(SPARKLINE_WIDTH)
+            if curve and width >= MIN_WIDTH_WITH_SPARKLINE:
+                parts.insert(1, (curve, "green"))
             lines.append(_joined([*parts, *([(chosen, "")] if chosen else [])], width, clip_last=True))
         return lines
 

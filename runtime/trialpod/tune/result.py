@@ -259,6 +259,11 @@ class Result:
     def __repr__(self) -> str:
         return self.described()
 
+    def _repr_html_(self) -> str:
+        from trialpod.tune.presentation.html import result_html
+
+        return result_html(self.metrics, self.config, self.error, self.path)
+
     def described(self, indent: int = 0) -> str:
         """Return its `repr`, in lines that are indented by `indent` spaces."""
         shown = {name: value for name, value in self.metrics.items() if name not in AUTOMATIC_METRICS}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trialpod.tune.outcomes import ExperimentOutcome
+    from trialpod.tune.presentation.figures import Plots
 
 
 class ResultGrid(Sequence[Result]):
@@ -79,6 +80,13 @@ class ResultGrid(Sequence[Result]):
         from trialpod.tune.location.filesystems import arrow_filesystem
 
         return arrow_filesystem(self.experiment_path)
+
+    @property
+    def plot(self) -> Plots:
+        """Figures of the trials: ``plot.curves()``, ``parallel()``, ``importance()`` and ``slices()``."""
+        from trialpod.tune.presentation.figures import Plots
+
+        return Plots(self._outcome)
 
     @property
     def num_errors(self) -> int:
@@ -181,3 +189,8 @@ class ResultGrid(Sequence[Result]):
 
     def __repr__(self) -> str:
         return "ResultGrid<[\n" + ",\n".join(result.described(indent=2) for result in self) + "\n]>"
+
+    def _repr_html_(self) -> str:
+        from trialpod.tune.presentation.html import experiment_html
+
+        return experiment_html(self._outcome)

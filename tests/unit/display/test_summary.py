@@ -45,7 +45,8 @@ def test_a_finished_run_ends_with_what_to_paste_and_what_to_type() -> None:
         "\n"
         "retry:   trialpod run experiment.yaml --retry-failed\n"
         "extend:  trialpod run experiment.yaml --set spec.numSamples=40\n"
-        "compare: trialpod results ./trialpod-results/digits"
+        "compare: trialpod results ./trialpod-results/digits\n"
+        "look:    trialpod ui ./trialpod-results/digits"
     )
 
 
@@ -65,7 +66,8 @@ def test_interrupted_run_names_the_resume_command() -> None:
     assert text.endswith(
         f"resume:  {start} --set spec.numSamples=12 --set spec.seed=3\n"
         f"extend:  {start} --set spec.seed=3 --set spec.numSamples=24\n"
-        "compare: trialpod results ./trialpod-results/digits"
+        "compare: trialpod results ./trialpod-results/digits\n"
+        "look:    trialpod ui ./trialpod-results/digits"
     )
 
 

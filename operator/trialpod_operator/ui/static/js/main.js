@@ -172,12 +172,18 @@ function showTab(wanted) {
 
 function changed(what) {
   for (const part of bars) part.update(what);
-  for (const view of views) view.update(what);
+  // With thousands of trials only what is brushed, and the table, follow each step; the other charts wait for a rest.
+  const lazy = what === "filter" && store.rows.size > MANY;
+  for (const view of views) if (!lazy || view.follows) view.update(what);
+  if (lazy) rested();
   if (what !== "rows") writeSoon();
 }
 
 // Browsers limit how often an address changes; a brush would be over that limit.
 const writeSoon = after(200, () => writeAddress());
+
+const MANY = 2000;
+const rested = after(120, () => { for (const view of views) if (!view.follows) view.update("filter"); });
 
 function writeAddress() {
   const wanted = address.read();

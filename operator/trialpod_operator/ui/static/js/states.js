@@ -6,14 +6,14 @@ export const STATES = {
   RUNNING: { label: "Running", shape: "M4 2.500 13 8 4 13.500z", color: "--running" },
   PENDING: { label: "Pending", shape: null, color: "--pending" },
   PAUSED: { label: "Paused", shape: "M4 3h3v10H4zM9 3h3v10H9z", color: "--paused" },
-  TERMINATED: { label: "Terminated", shape: "M8 2.500a5.500 5.500 0 1 0 0 11 5.500 5.500 0 1 0 0-11z", color: "--terminated" },
+  TERMINATED: { label: "Completed", shape: "M8 2.500a5.500 5.500 0 1 0 0 11 5.500 5.500 0 1 0 0-11z", color: "--terminated" },
   STOPPED: { label: "Stopped early", shape: "M3 3h10v10H3z", color: "--stopped" },
   ERROR: { label: "Error", shape: "M8 2 14.500 13.500h-13z", color: "--error" },
 };
 
-/** Returns the state that the page shows: a trial that a scheduler ended before its end is "stopped early". */
+/** Returns the state that the page shows: a trial that a scheduler ended before its last iteration is "stopped early". */
 export function stateOf(row) {
-  return row.state === "TERMINATED" && row.stopped_by ? "STOPPED" : row.state;
+  return row.state === "TERMINATED" && row.pruned ? "STOPPED" : row.state;
 }
 
 export function icon(state) {

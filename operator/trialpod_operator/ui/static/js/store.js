@@ -69,7 +69,9 @@ export class Store {
   take(rows) {
     for (const row of rows) {
       row.shown = stateOf(row);
-      row.value = num(row.best);
+      // What ranks a trial is its latest finite value, as everywhere else.
+      const latest = num(row.metrics?.[this.header.metric]);
+      row.value = Number.isFinite(latest) ? latest : num(row.best);
       this.rows.set(row.id, row);
     }
     this.cache = {};
@@ -124,6 +126,7 @@ export class Store {
     }
     delete this.cache.visible;
     delete this.cache.visibleIds;
+    delete this.cache.ranked;
     this.version += 1;
     this.tell("filter");
   }
@@ -179,7 +182,8 @@ export class Store {
   }
 
   /** Returns the rows with a finite value, the best first. */
-  ranked(rows = this.visible()) {
+  ranked(rows = null) {
+    if (rows === null) return (this.cache.ranked ??= this.ranked(this.visible()));
     return rows.filter((row) => Number.isFinite(row.value)).sort((a, b) => this.sign * (b.value - a.value) || a.number - b.number);
   }
 
@@ -212,7 +216,7 @@ function columnsOf(store) {
   const add = (key, label, group, numeric, get, more = {}) => columns.set(key, { key, label, group, numeric, get, ...more });
   add("number", "Trial", "trial", true, (row) => row.number);
   add("state", "State", "trial", false, (row) => row.shown);
-  if (header.metric) add("best", header.metric, "trial", true, (row) => row.value, { title: `${header.metric}, the value that counts` });
+  if (header.metric) add("best", header.metric, "trial", true, (row) => row.value, { title: `${header.metric}, the latest finite value` });
   const parameters = new Map((header.parameters ?? []).map((parameter) => [parameter.name, parameter]));
   const metrics = new Set(header.metrics ?? []);
   for (const row of store.rows.values()) {
@@ -226,6 +230,7 @@ function columnsOf(store) {
     add(`p:${name}`, name, "parameter", numeric, get, { log: Boolean(parameter.log), parameter });
   }
   for (const name of [...metrics].sort()) {
+    if (name === header.metric) continue;
     add(`m:${name}`, name, "metric", true, (row) => num(row.metrics?.[name]), { title: `${name}, the last value` });
   }
   add("iteration", "Iteration", "trial", true, (row) => row.iteration ?? null);

@@ -32,7 +32,7 @@ export function header(store) {
     const row = store.rows.get(best.trial);
     const varying = store.varying().filter((column) => row && column.get(row) !== null).slice(0, 6);
     return card("Best trial",
-      h("p", { class: "big" }, number(typeof best.value === "number" ? best.value : Number(best.value)), h("span", { class: "unit" }, `${metric} (${mode === "min" ? "lower" : "higher"} is better)`)),
+      h("p", { class: "big" }, number(typeof best.value === "number" ? best.value : Number(best.value)), h("span", { class: "unit" }, `latest ${metric}, ${mode === "min" ? "lower" : "higher"} is better`)),
       h("p", {}, h("a", { href: address.trialUrl(store.id, best.trial) }, `Trial ${row?.number ?? best.trial}`), best.iteration ? ` at iteration ${best.iteration}` : ""),
       h("dl", { class: "config" }, varying.map((column) => [h("dt", {}, column.label), h("dd", { class: "clip", title: text(column.get(row)) }, text(column.get(row)))])),
       h("div", { class: "controls" },
@@ -105,7 +105,7 @@ export function filterBar(store) {
   const first = store.varying().find((column) => column.numeric);
   const input = h("input", {
     type: "search", class: "query", value: store.query, spellcheck: "false", "aria-label": "Filter trials", "aria-describedby": "query-problem",
-    placeholder: first ? `Filter: ${first.label}<${number(first.get(store.all()[0]) ?? 1)}  state=error` : "Filter: state=error",
+    placeholder: first ? `Filter, for example ${first.label}<${number(first.get(store.all()[0]) ?? 1)}` : "Filter, for example state=error",
     oninput: after(180, () => store.setQuery(input.value)),
   });
   const reset = h("button", { type: "button", class: "button small", onclick: () => { input.value = ""; store.clearFilter(); input.focus(); } }, "Clear filter");

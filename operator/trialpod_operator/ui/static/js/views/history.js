@@ -1,7 +1,7 @@
 /** The metric of each trial over its number or the time, and the best value so far as a line. */
 
 import * as address from "../address.js";
-import { segmented } from "../dom.js";
+import { chooser } from "../dom.js";
 import { figure } from "../figure.js";
 import { clock, duration, number, plural } from "../format.js";
 import { mark, padded, Plot } from "../plot.js";
@@ -9,12 +9,12 @@ import { STATES } from "../states.js";
 import { color } from "../theme.js";
 
 export function history(store) {
-  const axis = segmented("Horizontal axis", [["number", "trial"], ["time", "time"]], store.option("history.x", "number"), (value) => {
+  const axis = chooser("over", [["number", "trial"], ["time", "time"]], store.option("history.x", "number"), (value) => {
     store.setOption("history.x", value);
     plot.configure(axes());
     update();
   });
-  const scale = segmented("Vertical scale", [["linear", "linear"], ["log", "log"]], store.option("history.y", "linear"), (value) => {
+  const scale = chooser("axis", [["linear", "linear"], ["log", "log y"]], store.option("history.y", "linear"), (value) => {
     store.setOption("history.y", value);
     plot.configure(axes());
     update();

@@ -15,7 +15,7 @@ const BOTTOM = 40;
 const SIDE = 70;
 const MAX_AXES = 12;
 const MAX_GREY = 1500;
-const MAX_WHILE_DRAGGING = 2500;
+const MAX_WHILE_DRAGGING = 800;
 const MAX_CATEGORIES = 24;
 
 export function parallel(store, { height = 380 } = {}) {
@@ -93,7 +93,7 @@ export function parallel(store, { height = 380 } = {}) {
     ctx.lineWidth = 1;
     ctx.strokeStyle = color("--line-faint");
     ctx.globalAlpha = grey.length > 300 ? 0.35 : 0.7;
-    for (const index of thinned(grey, drag ? 300 : MAX_GREY)) stroke(index);
+    for (const index of thinned(grey, drag ? 200 : MAX_GREY)) stroke(index);
     const drawn = thinned(colored, drag ? MAX_WHILE_DRAGGING : Infinity);
     ctx.globalAlpha = Math.max(0.12, Math.min(0.85, 60 / Math.sqrt(drawn.length + 1) / 4));
     ctx.lineWidth = drawn.length < 200 ? 1.6 : 1;
@@ -112,7 +112,7 @@ export function parallel(store, { height = 380 } = {}) {
     });
     axes.forEach(drawAxis);
     if (!drag) showHandles();
-    const best = shown()[0];
+    const best = drag ? null : shown()[0];
     const words = `${count(colored.length)} of ${plural(order.length, "trial")} pass${colored.length === 1 ? "es" : ""}`
       + (best ? `; the best of them is trial ${best.number} with ${store.header.metric} ${number(best.value)}` : "")
       + ". Drag along an axis, or press its name, to keep a range."
@@ -249,6 +249,7 @@ export function parallel(store, { height = 380 } = {}) {
   layout();
   return {
     el: view.el,
+    follows: true,
     update(what) {
       if (what === "rows") again();
       else if (drag) draw();

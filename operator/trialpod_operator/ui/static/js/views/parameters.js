@@ -20,6 +20,7 @@ export function importance(store) {
   const list = h("ol", { class: "bars" });
   view.host.append(list);
   let stopped = false;
+  view.sentence("Computing …");
   async function load() {
     try {
       answer = await get(experimentPath(store.id, `/importance?metric=${encodeURIComponent(store.header.metric ?? "")}`));
@@ -29,7 +30,7 @@ export function importance(store) {
     if (stopped) return;
     if (answer.unavailable) {
       fill(list);
-      view.sentence(answer.unavailable);
+      view.sentence(`Not known: ${answer.unavailable}.`);
       return;
     }
     const ranked = [...answer.importance].sort((a, b) => b.value - a.value);
@@ -65,7 +66,7 @@ export function slices(store) {
     names = columns.map((column) => column.key).join();
     parts = columns.slice(0, MAX_SLICES).map((column) => slice(store, column, log()));
     fill(place, parts.map((part) => part.el));
-    note.textContent = columns.length > MAX_SLICES ? `the first ${MAX_SLICES} of ${columns.length} parameters` : "later trials are lighter";
+    note.textContent = columns.length > MAX_SLICES ? `the first ${MAX_SLICES} of ${columns.length} parameters` : "later trials are lighter; the ring is the best one";
   }
   build();
   return {

@@ -85,7 +85,7 @@ export function trialTable(store, { height = null } = {}) {
     const leader = store.header.best?.trial;
     const made = [];
     for (let index = first; index < last; index += 1) made.push(rowElement(rows[index], index, leader));
-    if (!rows.length) made.push(h("p", { class: "empty" }, store.rows.size ? "No trial passes the filter." : "There are no trials yet."));
+    if (!rows.length) made.push(h("div", { role: "row" }, h("div", { role: "gridcell", class: "empty" }, store.rows.size ? "No trial passes the filter." : "There are no trials yet.")));
     fill(body, made);
     if (hadFocus) body.querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
   }
@@ -147,8 +147,10 @@ export function trialTable(store, { height = null } = {}) {
       list.map((row) => [row.id, ...every.map((column) => column.get(row))])), "text/csv");
   }
 
+  refresh();
   return {
     el,
+    follows: true,
     update(what) {
       if (what === "selection") { selectionChanged(); paint(); } else refresh();
     },

@@ -41,11 +41,11 @@ export function trialPage(store, id) {
           h("p", { class: "note" }, now.id, now.parent ? [" · cloned from ", h("a", { href: address.trialUrl(store.id, now.parent) }, `trial ${store.rows.get(now.parent)?.number ?? now.parent}`)] : null)),
         h("div", { class: "controls" },
           link(all[at - 1], "← Previous"), link(all[at + 1], "Next →"),
-          h("button", { type: "button", class: "button small", onclick: () => store.select(id) && null }, "Select for comparing"),
+          h("button", { type: "button", class: "button small", "aria-pressed": String(store.selection.has(id)), onclick: (event) => { store.select(id); event.currentTarget.setAttribute("aria-pressed", String(store.selection.has(id))); event.currentTarget.textContent = selectLabel(); } }, selectLabel()),
           actionButtons(store, { trial: id }))),
       now.reason ? h("p", { class: shown === "ERROR" ? "reason bad" : "reason" }, now.reason) : null,
       h("dl", { class: "facts" },
-        fact(store.header.metric ?? "Value", `${number(num(now.best))}${place ? ` (number ${place} of ${store.ranked(store.all()).length})` : ""}`),
+        fact(store.header.metric ?? "Value", `${number(row?.value ?? num(now.best))}${place ? ` (number ${place} of ${store.ranked(store.all()).length})` : ""}`),
         fact("Iteration", text(now.iteration)),
         fact("Time", duration(now.started ? (now.ended ?? Date.now() / 1000) - now.started : null)),
         fact("Attempts", `${now.attempts ?? "–"}${now.restarts ? `, ${plural(now.restarts, "restart")}` : ""}`),
@@ -75,6 +75,10 @@ export function trialPage(store, id) {
       card("Log", h("p", { class: "note" }, data.logs?.where ?? ""), data.logs?.tail
         ? h("pre", { class: "log", tabindex: "0", "aria-label": "The last lines of the log" }, data.logs.tail)
         : h("p", { class: "note" }, "No lines are kept here."), true));
+  }
+
+  function selectLabel() {
+    return store.selection.has(id) ? "Selected for comparing" : "Select for comparing";
   }
 
   function link(other, label) {

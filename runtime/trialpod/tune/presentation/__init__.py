@@ -1,0 +1,1 @@
+"""Results for people: as HTML in a notebook, and as figures."""

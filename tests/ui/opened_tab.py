@@ -1,0 +1,24 @@
+"""A tab of the browser that remembers what went wrong in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Opened:
+    """A tab that remembers what went wrong in it."""
+
+    def __init__(self, page: Any, base: str) -> None:
+        self.page = page
+        self.base = base
+        self.problems: list[str] = []
+        page.on(
+            "console", lambda line: self.problems.append(line.text) if line.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+
+    def show(self, address: str, expect: str = ".grid-row[data-id]") -> Any:
+        self.page.goto("about:blank")
+        self.page.goto(self.base + address)
+        self.page.wait_for_selector(expect, timeout=60_000)
+        return self.page
