@@ -160,5 +160,5 @@ def test_a_folder_called_ray_is_no_ray(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_variable_names_what_to_install() -> None:
     activate("")
     assert not alias.installed()
-    with pytest.raises(InvalidInputError, match="must be 'ray'"):
+    with pytest.raises(InvalidInputError, match="'ray', or 'ray!'"):
         activate("rai")
