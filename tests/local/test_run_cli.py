@@ -189,6 +189,9 @@ def train(config):
         found = [line.split(":", 1) for line in output.splitlines() if re.match(r"\s*[a-z ]+: +venv/trialpod", line)]
         made = {name.strip(): command.strip() for name, command in found}
         for name, command in made.items():
+            if name == "look":  # it serves until it is interrupted
+                assert command.startswith("venv/trialpod ui ")
+                command += " --help"
             done = shell.execute(["sh", "-c", command])
             assert not done.stderr, f"{name}: {command}: {done.stderr}"
             assert done.returncode == (name == "retry"), f"{name}: {command}: {done.stdout}"
@@ -202,11 +205,11 @@ def train(config):
         command = ["venv/trialpod", "run", "experiment.yaml", "--storage", "my results", "--max-concurrent", "1"]
         failed = shell.execute([*command, "--set", "spec.numSamples=7", "--set", "spec.seed=1"])
         assert failed.returncode == 1
-        assert set(self.commands(shell, failed.stdout)) == {"all of them", "retry", "compare"}
+        assert set(self.commands(shell, failed.stdout)) == {"all of them", "retry", "look", "compare"}
         prepared(shell, self.SOURCE.replace("BOUND", "-1"))
         done = shell.execute([*command, "--name", "other"])
         assert done.returncode == 0
-        assert set(self.commands(shell, done.stdout)) == {"extend", "compare"}
+        assert set(self.commands(shell, done.stdout)) == {"extend", "look", "compare"}
 
 
 def test_a_finished_experiment_is_only_told_again(shell: Shell) -> None:

@@ -10,7 +10,6 @@ other.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 
@@ -85,13 +84,6 @@ class Curve:
                 self.skip()
             else:
                 self.append(*point)
-
-    def best(self, mode: str) -> float | None:
-        """Return the best finite value, exactly; None when there is none."""
-        finite = [value for value in self._values if math.isfinite(value)]
-        if not finite:
-            return None
-        return max(finite) if mode == "max" else min(finite)
 
     def points(self, limit: int = MAX_POINTS) -> tuple[list[float], list[float], list[float]]:
         """Return iterations, times and values of at most `limit` points (at least 4)."""

@@ -620,10 +620,6 @@ class ExperimentModel:
             if number is not None:
                 metrics[name] = strict(number)
                 self._metric_names.setdefault(name)
-        settings = self._recorded.settings
-        primary = self._metrics.get(settings.metric or "")
-        curve = primary.curves.get(trial.trial_id) if primary is not None else None
-        best = curve.best(settings.mode) if curve is not None else None
         attempts = self._histories.attempts(trial)
         started = next((each.started for each in attempts if each.started is not None), None)
         reason = trial.stop_reason
@@ -636,10 +632,11 @@ class ExperimentModel:
             "number": trial.index,
             "state": trial.status,
             "reason": trial.error or explain(reason),
-            "stopped_by": str(reason.get("source")) if reason else None,
+            "stopped_by": str(reason.get("source")) if reason and is_early_stop(reason) else None,
             "config": {name: strict(value) for name, value in config},
             "metrics": metrics,
-            "best": strict(best if best is not None else trial.value),
+            # The rule of `trialpod best`: the latest finite value, not the largest or smallest on the way.
+            "best": strict(trial.value),
             "iteration": trial.iteration,
             "started": started,
             "ended": trial.ended_at or None,

@@ -84,5 +84,8 @@ class TestFollowing:
         data = bytearray(segment.read_bytes())
         data[-20] ^= 0xFF
         segment.write_bytes(bytes(data))
-        with pytest.raises(JournalError, match="record 2 is broken"):
+        with pytest.raises(JournalError, match="record 2 is broken") as found:
             follower.poll()
+        with pytest.raises(JournalError) as whole:
+            Journal.open(folder, read_only=True)
+        assert str(found.value) == str(whole.value)  # its remedy names a byte of the whole file

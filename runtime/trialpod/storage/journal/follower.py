@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trialpod.errors import JournalError
 from trialpod.storage.base import storage_error
 from trialpod.storage.journal.format import FRAME, SEGMENT_HEADER_BYTES, read_segment_header, scan
 from trialpod.storage.journal.journal import Journal
@@ -69,7 +70,11 @@ class JournalFollower:
                 first, start = read_segment_header(data, os.fspath(path))
                 if first != position + 1:
                     return self._reopen()
-            position, end = scan(data, start, position, os.fspath(path), last=not closed)
+            try:
+                position, end = scan(data, start, position, os.fspath(path), last=not closed)
+            except JournalError:
+                # The message is to name the place in the file, not in the part of it that was read here.
+                return self._reopen()
             records += _frames(data, start, end)
             offset += end
             if not closed:
