@@ -8,6 +8,10 @@ NEWEST_VENV := .venv-$(NEWEST)
 SEARCH_VENV := .venv-search
 UI_VENV := .venv-ui
 BIN := $(VENV)/bin
+SLOWEST := --durations=20 --durations-min=2
+# The test cluster's Kubernetes: newest, or oldest, the oldest one that the chart accepts.
+KUBERNETES ?= newest
+export TRIALPOD_CLUSTER_KUBERNETES := $(KUBERNETES)
 STAMP := .installed
 
 .DEFAULT_GOAL := help
@@ -48,17 +52,18 @@ announced:
 test-fast: $(VENV)/$(STAMP)
 	@tools/build_minio >/dev/null
 	@echo "== unit, contract and local tests on Python $(OLDEST)"
-	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" tests
+	$(BIN)/pytest -q -n 3 --dist loadgroup -m "not slow" $(SLOWEST) tests
 
 test-slow: $(VENV)/$(STAMP) test-newest ## The tests that take longer (kills, faults of the store, every example), and the newest Python
 	@tools/build_minio >/dev/null
 	@echo "== slow tests on Python $(OLDEST)"
-	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow tests
+	$(BIN)/pytest -q -n 3 --dist loadgroup -m slow $(SLOWEST) tests
 
 test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of Python, on the newest
 	@tools/build_minio >/dev/null
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
-	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" tests/unit tests/contract tests/local
+	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" $(SLOWEST) \
+	  tests/unit tests/contract tests/local
 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py
@@ -102,12 +107,19 @@ cluster-down: $(VENV)/$(STAMP) ## Stop it and remove all that it made
 cluster-image: $(VENV)/$(STAMP) ## Build the image trialpod/trialpod:test and give it to the cluster's nodes
 	@tools/cluster/image
 
+# Where CLUSTER_ARGS chooses tests, one of the two runs may have none of them (pytest's exit status 5).
+NONE_CHOSEN = { [ $$? -eq 5 ] && [ -n '$(CLUSTER_ARGS)' ]; }
+
 # What is compiled or installed from an index is made before: the cluster's network leads to neither.
-test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses
+test-cluster: cluster ## Run the tests that need the cluster: CLUSTER_ARGS="-k name" chooses, KUBERNETES=oldest the version
 	@for program in kstatus network-policies; do tools/build_go $$program > /dev/null || exit 1; done
 	$(BIN)/pytest -q -p no:xdist tests/unit/cluster/status/test_kstatus_library.py
 	@echo "== cluster tests on Python $(OLDEST): real API server, kubelets, containers and MinIO"
-	tools/cluster/exec $(BIN)/pytest -m "cluster and not addon" -p no:xdist tests/cluster $(CLUSTER_ARGS)
+	tools/cluster/exec $(BIN)/pytest -q -n 3 -m "together and not addon" $(SLOWEST) tests/cluster \
+	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
+	@echo "== cluster tests that break the cluster or measure it, one after another"
+	tools/cluster/exec $(BIN)/pytest -q -p no:xdist -m "cluster and not together and not addon" $(SLOWEST) tests/cluster \
+	  $(CLUSTER_ARGS) || $(NONE_CHOSEN)
 
 test-addons: cluster ## Run the cluster tests that need other projects' programs: Kueue, and the scale bench with kwok
 	@tools/build_go kueue > /dev/null

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Generator, Iterator
 
 import pytest
 from cluster_access import Cluster, not_inside
 from operator_release import Operator
+from testcluster import layout
 
 TIMEOUT_SECONDS = 300
+TOGETHER = frozenset(
+    [
+        "test_backend_cluster",
+        "test_causes_cluster",
+        "test_commands_cluster",
+        "test_endings",
+        "test_gitops_cluster",
+        "test_groups_cluster",
+        "test_lifecycle",
+        "test_ray_scripts_cluster",
+        "test_recipes",
+        "test_retry_cluster",
+        "test_scoped_storage",
+    ]
+)
+"""Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/cluster/" in str(item.path):
             item.add_marker(pytest.mark.cluster)
+            if item.path.stem in TOGETHER:
+                item.add_marker(pytest.mark.together)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 
@@ -43,7 +63,9 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def operator(cluster: Cluster) -> Operator:
     """The operator, installed from the chart with the image of this tree; it stays when the tests are over."""
-    return Operator.install(cluster)
+    with open(layout.CACHE / "operator-install.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Helm refuses to work on one release twice at the same time
+        return Operator.install(cluster)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cluster_access import ROOT, Cluster
 from experiments import manifest
+from testcluster import layout
 
 VALUES = {
     "admissionPolicy.enabled": True,
@@ -25,7 +26,7 @@ def judged(cluster: Cluster) -> Iterator[Cluster]:
     made = cluster.make_namespace("policy", {"trialpod.dev/judged": "true"})
     values = {**VALUES, "admissionPolicy.namespaceSelector": {"matchLabels": {"trialpod.dev/judged": "true"}}}
     sets = [word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
-    words = ["template", "judge", str(ROOT / "charts/trialpod"), "--kube-version=1.34.4"]
+    words = ["template", "judge", str(ROOT / "charts/trialpod"), f"--kube-version={layout.KUBERNETES_VERSION}"]
     words += ["--show-only", "templates/admissionpolicy.yaml"]
     rendered = made.helm(*words, *sets)
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))

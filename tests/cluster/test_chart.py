@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from testcluster import layout
 
 from trialpod_operator.cluster.lease import ACTIVE_LABEL
 from trialpod_operator.cluster.options import OperatorOptions
@@ -27,7 +28,7 @@ INSIDE = os.environ.get("KUBECONFIG") == f"{ROOT}/.cache/cluster/kubeconfig"
 EXEC = "" if INSIDE else f"{ROOT}/tools/cluster/exec"
 HELM = shlex.split(os.environ.get("TRIALPOD_HELM", f"{EXEC} helm"))
 KUBECTL = shlex.split(os.environ.get("TRIALPOD_KUBECTL", f"{EXEC} kubectl"))
-VERSION = "1.34.4"
+VERSION = layout.KUBERNETES_VERSION
 """Of Kubernetes, for what is rendered without a cluster."""
 
 pytestmark = pytest.mark.cluster

@@ -144,9 +144,9 @@ def _install(name: str) -> None:
 
 
 def _compile(arguments: list[str], environment: dict[str, str]) -> None:
-    folder = Path(__file__).parents[1] / "go/kubernetes"
+    command = ["nice", "-n", "10", go(), *arguments]
     try:
-        run(["nice", "-n", "10", go(), *arguments], timeout=3600, environment=environment, cwd=folder, stream=True)
+        run(command, timeout=3600, environment=environment, cwd=layout.KUBERNETES_SOURCES, stream=True)
     except ClusterError as error:
         raise ClusterError(
             f"{error.message}\n(see above; a build needs Go's module proxy, GOPROXY, and some 6 GB of disk)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,15 @@ CACHE = (ROOT / ".cache").resolve()
 TAG = "trialpod-" + hashlib.sha256(str(CACHE.parent).encode()).hexdigest()[:6]
 """Of the checkout that owns the cache: a worktree whose `.cache` links there uses the same cluster."""
 
-KUBERNETES_VERSION = "v1.34.4"
+KUBERNETES = os.environ.get("TRIALPOD_CLUSTER_KUBERNETES", "newest")
+"""Which Kubernetes runs: `newest`, or `oldest`, the oldest one that the chart accepts."""
+
+KUBERNETES_SOURCES = (
+    Path(__file__).parents[1] / "go" / ("kubernetes-oldest" if KUBERNETES == "oldest" else "kubernetes")
+)
+"""The folder whose go.mod pins that Kubernetes."""
+
+KUBERNETES_VERSION = re.findall(r"k8s\.io/kubernetes (v\S+)", (KUBERNETES_SOURCES / "go.mod").read_text())[0]
 COREDNS_VERSION = "v1.14.7"
 HELM_VERSION = "v3.22.0"
 
@@ -146,7 +155,7 @@ def configuration_key() -> str:
     """Return a hash of all that a running cluster was made from: another one needs another cluster."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
-    sources = sorted(folder.glob("*.py")) + sorted(folder.parent.glob("go/*/go.mod"))
+    sources = [*sorted(folder.glob("*.py")), KUBERNETES_SOURCES / "go.mod"]
     for path in sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

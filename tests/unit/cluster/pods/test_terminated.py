@@ -41,7 +41,7 @@ def _sandbox(
     phase: str = "Pending",
     metadata: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A pod before its start, as kubelets of 1.30 to 1.34 show it: whether its sandbox is there, and containers."""
+    """A pod before its start, as kubelets of 1.30 to 1.37 show it: whether its sandbox is there, and containers."""
     waiting: dict[str, Any] = {"waiting": {} if container else {"reason": "ContainerCreating"}}
     trial = {"name": "trial", "image": "i", "restartCount": 0, "started": False, "state": waiting}
     status = {
