@@ -3,6 +3,7 @@
 
 OLDEST ?= 3.11
 NEWEST ?= 3.13
+DEBIAN ?= sid
 VENV := .venv
 NEWEST_VENV := .venv-$(NEWEST)
 SEARCH_VENV := .venv-search
@@ -15,7 +16,7 @@ export TRIALPOD_CLUSTER_KUBERNETES := $(KUBERNETES)
 STAMP := .installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test announced test-fast test-newest test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
+.PHONY: help demo test announced test-fast test-newest test-debian test-search test-ui test-slow test-cluster test-addons cluster cluster-down cluster-image lint types layers \
 	format lock bench bench-scale chaos-cluster docs site release sbom soak chaos minio clean bench-quality
 
 help: ## Show this list
@@ -64,6 +65,9 @@ test-newest: $(NEWEST_VENV)/$(STAMP) ## The tests that depend on the version of 
 	@echo "== unit, contract and local tests on Python $(NEWEST), without those that do not depend on the version"
 	$(NEWEST_VENV)/bin/pytest -q -n 3 --dist loadgroup -m "not once and (local or not slow)" $(SLOWEST) \
 	  tests/unit tests/contract tests/local
+
+test-debian: ## The unit and contract tests with the Python of a Debian suite: DEBIAN=sid has the newest (root)
+	@tools/test_in_debian $(DEBIAN)
 
 test-search: $(SEARCH_VENV)/$(STAMP) ## Test every search algorithm with its real library (PyTorch: 5 GB, ten minutes)
 	$(SEARCH_VENV)/bin/pytest -q -p no:xdist -o timeout=1200 tests/unit/tune/search/test_*_search.py tests/unit/tune/search/test_search_docs.py
