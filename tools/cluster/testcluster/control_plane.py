@@ -82,7 +82,7 @@ def _controller_manager() -> Sequence[str | Path]:
     return [
         binaries.path("kube-controller-manager"), f"--kubeconfig={config}",
         f"--authentication-kubeconfig={config}", f"--authorization-kubeconfig={config}",
-        "--controllers=*,-cloud-node-lifecycle-controller", "--use-service-account-credentials",
+        "--controllers=*", "--use-service-account-credentials",
         "--leader-elect=false", "--allocate-node-cidrs=false", f"--cluster-cidr={layout.POD_CIDR}",
         f"--root-ca-file={pki}/ca.crt", f"--service-account-private-key-file={pki}/service-accounts.key",
         f"--cluster-signing-cert-file={pki}/ca.crt", f"--cluster-signing-key-file={pki}/ca.key",
