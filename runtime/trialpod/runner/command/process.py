@@ -53,6 +53,7 @@ class CommandProcess:
         except (OSError, ValueError) as error:
             raise CommandNotFoundError(_why_not_started(arguments[0], env, cwd, error)) from error
         self.pid = self._process.pid
+        self._closed = False
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self.streams = (self._process.stdout, self._process.stderr)
@@ -92,7 +93,10 @@ class CommandProcess:
         return status
 
     def close(self) -> None:
-        """Kill what is left of the group, and the guard."""
+        """Kill what is left of the group, and the guard; only the first call does something."""
+        if self._closed:
+            return  # the number of the group may already be another's
+        self._closed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
