@@ -117,6 +117,13 @@ class Algorithms:
             self._state.search_progress.inform()
         self.ask(method, *args, **kwargs)
 
+    def reach_rung(self, trial: Trial, result: dict[str, Any]) -> None:
+        """The search learns of the rung that the trial reached with its latest result, if it reached one."""
+        rung = getattr(self.scheduler, "filled_rung", None)
+        tell: Any = None if rung is None else getattr(self.search, "on_trial_rung", None)
+        if tell is not None:
+            self.inform_search(tell, trial.trial_id, rung, result)
+
     @property
     def search_name(self) -> str:
         """The name of the search algorithm's class."""

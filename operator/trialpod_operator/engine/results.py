@@ -192,6 +192,7 @@ class Results:
             return None
         scheduler = algorithms.scheduler
         answer = algorithms.ask(scheduler.on_trial_result, algorithms.controller, trial, result)
+        algorithms.reach_rung(trial, result)
         if answer is None or answer == TrialScheduler.CONTINUE or answer == TrialScheduler.NOOP:
             return None
         reason = {"source": "scheduler", **algorithms.scheduler_reason()}

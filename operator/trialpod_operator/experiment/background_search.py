@@ -149,6 +149,10 @@ class BackgroundSearcher(SearchAlgorithm):
         """Pass on that a paused trial continues."""
         self._call("on_unpause", trial_id)
 
+    def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+        """Pass on that a trial reached a rung."""
+        self._call("on_trial_rung", trial_id, rung, dict(result))
+
     def get_state(self) -> dict[str, Any]:
         """Return the algorithm's state; only when `settle` has just returned True."""
         return self.search.get_state()

@@ -531,4 +531,4 @@ class DurableExperiment:
 
 def _meets(horizon: Horizon, result: Mapping[str, Any]) -> bool:
     value = number(result.get(horizon.attr))
-    return value is not None and value >= horizon.at
+    return value is not None and not value < horizon.at  # NaN meets every horizon

@@ -71,7 +71,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Horizon(msgspec.Struct, frozen=True):
     """The first result at which an attempt must wait for a decision: the first with ``result[attr] >= at``.
 
-    A result without `attr` (or whose value is not a number) does not meet it.
+    A result without `attr` (or whose value is not a number) does not meet it; one whose value is NaN does.
     """
 
     attr: str = "training_iteration"

@@ -204,7 +204,7 @@ class Attempt:
             value = result.get(attribute)
             if value.__class__ is not int and value.__class__ is not float:
                 value = as_number(value)
-            if value is not None and value >= at:
+            if value is not None and not value < at:  # NaN meets every horizon
                 return True
         return False
 

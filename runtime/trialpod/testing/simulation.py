@@ -226,7 +226,7 @@ class SimulatedExperiment:
         self._restart()
         horizons = self.scheduler.horizons(trial)
         return any(
-            isinstance(value := result.get(horizon.attr), (int, float)) and value >= horizon.at
+            isinstance(value := result.get(horizon.attr), (int, float)) and not value < horizon.at
             for horizon in horizons
         )
 

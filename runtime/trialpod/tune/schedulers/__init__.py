@@ -13,6 +13,7 @@ from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
 
 if TYPE_CHECKING:
+    from trialpod.tune.schedulers.auto import AutoScheduler
     from trialpod.tune.schedulers.asha_promotion import PromotionASHAScheduler
     from trialpod.tune.schedulers.hb_bohb import HyperBandForBOHB
     from trialpod.tune.schedulers.hyperband import HyperBandScheduler
@@ -62,6 +63,7 @@ __all__ = [
     "PB2",
     "ASHAScheduler",
     "AsyncHyperBandScheduler",
+    "AutoScheduler",
     "ControllerView",
     "DistributeResources",
     "DistributeResourcesToTopJob",

@@ -187,6 +187,10 @@ class TrialScheduler(SavedPlugIn):
     needs_metric: bool = True
     """False when it compares no trials, so that an experiment needs no metric for it."""
 
+    filled_rung: float | None = None
+    """The rung that the trial reached with the result that `on_trial_result` was called with last, where all trials are
+    compared that reach it: the search algorithm learns of it (`Searcher.on_trial_rung`)."""
+
     ABOUT: tuple[str, ...] = ()
     """For the table of the documentation: what happens to trials, and when to use it."""
 

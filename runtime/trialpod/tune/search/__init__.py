@@ -15,6 +15,7 @@ from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod.tune.search.searcher import Searcher
 
 if TYPE_CHECKING:
+    from trialpod.tune.search.auto.auto_search import AutoSearch
     from trialpod.tune.search.ax_search import AxSearch
     from trialpod.tune.search.bayesopt_search import BayesOptSearch
     from trialpod.tune.search.bohb_search import TuneBOHB
@@ -64,6 +65,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AutoSearch",
     "AxSearch",
     "BasicVariantGenerator",
     "BayesOptSearch",

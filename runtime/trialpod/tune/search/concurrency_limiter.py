@@ -102,6 +102,10 @@ class ConcurrencyLimiter(SearcherWrapper):
         """Pass on that a trial continues."""
         self.searcher.on_unpause(trial_id)
 
+    def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+        """Pass on that a trial reached a rung."""
+        self.searcher.on_trial_rung(trial_id, rung, result)
+
     def get_state(self) -> dict[str, Any]:
         """Return the unfinished trials, the ends kept back, and the searcher's state."""
         return {

@@ -292,6 +292,10 @@ class LibrarySearcher(Searcher):
     _OBJECTS: ClassVar[tuple[str, ...]] = ()
     """Attributes with the library's objects, which are not pickled but built again from the log."""
 
+    def _replay_other(self, entry: list[Any]) -> None:
+        """Learn once more from an entry that only the subclass puts into the log."""
+        raise InvalidInputError(f"the log of {type(self).__name__} has an entry that it does not know: {entry!r:.100}")
+
     # -- for subclasses ---------------------------------------------------------------------------------------------
 
     def _again(self, number: int, values: Values, *, preset: bool) -> None:
@@ -484,6 +488,8 @@ class LibrarySearcher(Searcher):
                     self._park(index, _pair(scores), step)
                 case ["resume", index]:
                     self._unpark(index)
+                case _:
+                    self._replay_other(entry)
         for index, (latest, step) in self._latest.items():
             self._report(index, latest, step)
 

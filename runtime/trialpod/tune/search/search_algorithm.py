@@ -100,6 +100,9 @@ class SearchAlgorithm(PlugIn):
     def on_unpause(self, trial_id: str) -> None:
         """Learn that a paused trial continues."""
 
+    def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+        """Learn the result with which a trial reached a rung of the scheduler (`TrialScheduler.filled_rung`)."""
+
     def adopt(self, suggestion: Suggestion) -> None:
         """Take over a suggestion that was made earlier, by this algorithm with the same arguments.
 

@@ -139,6 +139,11 @@ class SearchGenerator(SearchAlgorithm):
             self.searcher.on_trial_stopped(trial_id, result=result)
             self._close(trial_id, False)
 
+    def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+        """Pass on that a trial reached a rung, where the searcher knows of rungs."""
+        if trial_id in self._live and isinstance(self.searcher, Searcher):
+            self.searcher.on_trial_rung(trial_id, rung, result)
+
     def on_pause(self, trial_id: str) -> None:
         """Pass on that a trial was paused."""
         if trial_id in self._live:

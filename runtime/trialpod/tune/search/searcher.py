@@ -99,6 +99,15 @@ class Searcher(SavedPlugIn):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Learn from a result that is not the last."""
 
+    def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+        """Learn the result with which a trial reached a rung of the scheduler, before what that decides.
+
+        Args:
+            trial_id: the trial.
+            rung: where the rung lies; values of one rung can be compared.
+            result: the result.
+        """
+
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Learn how a trial ended; `result` is its last one, None when there is none."""
 

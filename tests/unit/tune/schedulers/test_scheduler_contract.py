@@ -26,6 +26,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "max_t": 9,
         "grace_period": 2.5,
     },
+    "auto": {"name": "auto", "max_t": 20, "calibration": 4},
+    "auto, without an end": {"name": "auto", "reduction_factor": 2, "stop_not_finite": False},
+    "auto in GPU seconds": {"name": "auto", "time_attr": "gpu_seconds", "max_t": 9, "grace_period": 2.5},
     "hyperband": {"name": "hyperband", "max_t": 9, "reduction_factor": 3},
     "hyperband in seconds": {"name": "hyperband", "time_attr": "time_total_s", "max_t": 20, "reduction_factor": 2.5},
     "hyperband without an end": {"name": "hyperband", "max_t": 4, "reduction_factor": 2, "stop_last_trials": False},
@@ -75,7 +78,7 @@ class TestBuiltIn(SchedulerContract):
     def _variant(self, variant: str, mode: str) -> None:
         self.variant, self.mode = variant, mode
         self.histories = 4 if variant == "pb2" else 10
-        self.may_leave_paused = variant.startswith("asha_promotion")
+        self.may_leave_paused = variant.startswith(("asha_promotion", "auto"))
         if variant.startswith("pb2"):
             pytest.importorskip("numpy")
 

@@ -1,0 +1,5 @@
+"""`AutoSearch` and its parts. Optuna is imported when a search is made."""
+
+from trialpod.tune.search.auto.auto_search import AutoSearch
+
+__all__ = ["AutoSearch"]

@@ -1,0 +1,84 @@
+"""What is known of all trials, as one number for each, although some were trained for one epoch and some for 81.
+
+Values are compared within a rung only: between trials that were trained for equally long. The score of a trial is its
+rank among those that reached its highest rung, times the share of all trials that reached that rung. So the best of
+the highest rung scores lowest, one that came up and turned out worst there scores as the worst that come up do, and
+one that waits at the first rung by its rank there. A trial that has diverged scores 1, one without a value none.
+
+Invariant: the view is a function of the events, in their order; nothing in it is random.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+COMPLETE = math.inf
+"""The rung of trials that were trained to their end."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One trial.
+
+    Attributes:
+        rung: the highest that it reached; None before the first.
+        loss: its value there, lower is better.
+        diverged: its metric was not finite, or it failed.
+        live: it has not ended.
+    """
+
+    rung: float | None = None
+    loss: float = math.nan
+    diverged: bool = False
+    live: bool = True
+
+
+@dataclass(slots=True)
+class View:
+    """All trials by number."""
+
+    records: dict[int, Record] = field(default_factory=dict)
+    _rungs: dict[float, list[float]] = field(default_factory=dict)  # all losses that were seen at a rung, sorted
+
+    def begin(self, number: int) -> None:
+        """Add a trial."""
+        self.records[number] = Record()
+
+    def reach(self, number: int, rung: float, loss: float) -> None:
+        """Note the loss of a trial at a rung; a second one at the same rung replaces nothing."""
+        record = self.records[number]
+        if not math.isfinite(loss):
+            record.diverged = True
+            return
+        record.diverged = False
+        if record.rung is not None and record.rung >= rung:
+            return
+        record.rung, record.loss = rung, loss
+        insort(self._rungs.setdefault(rung, []), loss)
+
+    def end(self, number: int, *, diverged: bool = False) -> None:
+        """Note that a trial has ended."""
+        record = self.records[number]
+        record.live, record.diverged = False, record.diverged or diverged
+
+    def score(self, number: int) -> float | None:
+        """Return what a model is to minimise, from 0 to 1; None where nothing is known."""
+        record = self.records[number]
+        if record.diverged:
+            return 1.0
+        if record.rung is None:
+            return None
+        losses = self._rungs[record.rung]
+        most = max(map(len, self._rungs.values()))
+        return (bisect_left(losses, record.loss) + 1) / most
+
+    def best(self, count: int) -> list[int]:
+        """Return the best trials: by rung, the highest first, and there by loss."""
+        known = [
+            (-record.rung, record.loss, number)
+            for number, record in self.records.items()
+            if record.rung is not None and not record.diverged
+        ]
+        return [number for _, _, number in sorted(known)[:count]]

@@ -1,0 +1,184 @@
+"""The search of `auto`: what it proposes, in which order, and what it makes of paused trials."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+
+from trialpod import tune
+from trialpod.errors import InvalidInputError
+from trialpod.testing import SearcherContract
+from trialpod.tune.search import AutoSearch, create_searcher, prepare
+from trialpod.tune.search.auto.points import at, every, share_of, spread
+from trialpod.tune.search.auto.view import COMPLETE, View
+from trialpod.tune.search.spaces.flat_space import FlatSpace
+
+pytest.importorskip("optuna")
+
+SPACE = {
+    "lr": tune.loguniform(1e-4, 1.0),
+    "layers": tune.randint(1, 6),
+    "optimizer": tune.choice(["sgd", "adam"]),
+    "width": tune.lograndint(8, 512),
+}
+
+
+def search(space: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    made = AutoSearch(**{"seed": 1, **arguments})
+    return prepare(made, space=space or SPACE, num_samples=-1, metric="loss", mode="min", seed=1)
+
+
+def loss(config: dict[str, Any]) -> float:
+    return (math.log10(config["lr"]) + 2) ** 2 + (config["optimizer"] == "sgd") + abs(config["layers"] - 3) / 3
+
+
+def played(made: Any, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Play trials that reach rungs, pause, continue, end and fail at random; return their configs."""
+    rng = random.Random(seed)
+    configs, paused = [], []
+    for _ in range(count):
+        suggestion = made.next_suggestion()
+        configs.append(suggestion.config)
+        value = loss(suggestion.config)
+        if rng.random() < 0.05:
+            made.on_trial_complete(suggestion.trial_id, error=True)
+            continue
+        made.on_trial_rung(suggestion.trial_id, 3.0, {"loss": value + rng.gauss(0, 0.1), "training_iteration": 3})
+        if rng.random() < 0.6:
+            made.on_pause(suggestion.trial_id)
+            paused.append((suggestion.trial_id, value))
+        else:
+            made.on_trial_complete(suggestion.trial_id, {"loss": value, "training_iteration": 9})
+        if paused and rng.random() < 0.2:
+            trial_id, value = paused.pop(rng.randrange(len(paused)))
+            made.on_unpause(trial_id)
+            made.on_trial_rung(trial_id, 9.0, {"loss": value, "training_iteration": 9})
+    return configs
+
+
+class TestContract(SearcherContract):
+    trials_to_learn = 40
+    trials_to_win = 60
+
+    def make(self) -> AutoSearch:
+        return AutoSearch()
+
+
+class TestView:
+    def test_ranks_only_within_rungs(self) -> None:
+        view = View()
+        for number, (rung, value) in enumerate([(3, 0.9), (3, 0.5), (3, 0.7), (9, 5.0), (9, 6.0)]):
+            view.begin(number)
+            if rung == 9:
+                view.reach(number, 3.0, 0.1 * number)
+            view.reach(number, float(rung), value)
+        assert view.score(3) == pytest.approx(1 / 5)
+        assert view.score(4) == pytest.approx(2 / 5)
+        assert [view.score(number) for number in range(3)] == [1.0, pytest.approx(3 / 5), pytest.approx(4 / 5)]
+        assert view.best(2) == [3, 4]
+
+    def test_diverged_is_worst_and_unknown_none(self) -> None:
+        view = View()
+        for number in range(3):
+            view.begin(number)
+        view.reach(0, 3.0, 0.5)
+        view.reach(1, 3.0, math.nan)
+        assert (view.score(0), view.score(1), view.score(2)) == (1.0, 1.0, None)
+        assert view.best(5) == [0]
+
+    def test_complete_trials_outrank_all_others(self) -> None:
+        view = View()
+        for number in range(10):
+            view.begin(number)
+            view.reach(number, 3.0, float(number))
+        view.reach(9, COMPLETE, 50.0)
+        assert view.score(9) == pytest.approx(0.1)
+        assert view.best(1) == [9]
+
+
+class TestPoints:
+    def test_shares_of_a_range_round_trip(self) -> None:
+        for dimension in FlatSpace(SPACE, "test").dimensions:
+            for share in (0.01, 0.3, 0.77, 0.99):
+                number = at(dimension, share)
+                assert dimension.low <= number <= dimension.high
+                assert at(dimension, share_of(dimension, number)) == pytest.approx(number)
+
+    def test_spread_points_fill_each_dimension_evenly(self) -> None:
+        flat = FlatSpace({"x": tune.uniform(0, 1), "y": tune.loguniform(1e-3, 1), "c": tune.choice([1, 2])}, "test")
+        points = [spread(flat, number, random.Random(5)) for number in range(16)]
+        quarters = [int(point["x"] * 4) for point in points]
+        assert all(3 <= quarters.count(quarter) <= 5 for quarter in range(4))
+        assert 6 <= sum(point["c"] for point in points) <= 10
+
+    def test_only_small_discrete_spaces_are_listed(self) -> None:
+        nested = {"model": tune.choice([{"depth": tune.randint(1, 4)}, "linear"])}
+        assert len(every(FlatSpace(nested, "test")) or ()) == 4
+        assert every(FlatSpace({"x": tune.uniform(0, 1)}, "test")) is None
+        assert every(FlatSpace({"x": tune.randint(0, 10**6)}, "test")) is None
+
+
+class TestSuggestions:
+    def test_points_of_the_user_come_first(self) -> None:
+        made = search(points_to_evaluate=[{"lr": 0.01, "layers": 3, "optimizer": "adam", "width": 64}, {"lr": 0.5}])
+        first, second = (made.next_suggestion().config for _ in range(2))
+        assert first == {"lr": 0.01, "layers": 3, "optimizer": "adam", "width": 64}
+        assert second["lr"] == 0.5
+
+    def test_no_point_twice_and_small_spaces_end(self) -> None:
+        made = search({"a": tune.randint(0, 4), "b": tune.choice(["x", "y", "z"]), "c": 7})
+        seen = set()
+        while (suggestion := made.next_suggestion()) is not None:
+            seen.add(json.dumps(suggestion.config, sort_keys=True))
+            made.on_trial_complete(suggestion.trial_id, {"loss": suggestion.config["a"], "training_iteration": 1})
+        assert made.finished
+        assert made.total == len(seen) == 12
+
+    def test_repeats_are_possible_when_wanted(self) -> None:
+        made = search({"a": tune.randint(0, 2)}, repeats=True)
+        assert {made.next_suggestion().config["a"] for _ in range(20)} == {0, 1}
+
+    def test_it_learns_from_rungs_alone(self) -> None:
+        made = search()
+        losses = []
+        for _ in range(60):
+            suggestion = made.next_suggestion()
+            losses.append(loss(suggestion.config))
+            made.on_trial_rung(suggestion.trial_id, 3.0, {"loss": losses[-1]})
+            made.on_pause(suggestion.trial_id)
+        assert sum(losses[40:]) < 0.6 * sum(losses[:20])
+
+    def test_restart_at_any_event_gives_the_same_run(self) -> None:
+        whole = search()
+        expected = played(whole, 40)
+        for cut in (0, 5, 11, 25, 39):
+            first = search()
+            played(first, cut)
+            state = json.loads(json.dumps(first.get_state(), allow_nan=False))
+            restored = search()
+            restored.set_state(state)
+            assert restored.next_suggestion().config == expected[cut]
+
+    def test_state_stays_below_a_kilobyte_per_trial(self) -> None:
+        made = search()
+        played(made, 100)
+        assert len(json.dumps(made.get_state())) < 100_000
+
+    @pytest.mark.parametrize(
+        ("wrong", "named"),
+        [
+            ({"startup": 0}, "startup"),
+            ({"local_share": 1.5}, "local_share"),
+            ({"local_share": 0.6, "random_share": 0.6}, "at most 1"),
+            ({"model": "tree"}, "tpe"),
+            ({"model_trials": 10}, "model_trials"),
+            ({"repeats": 3}, "repeats"),
+        ],
+    )
+    def test_bad_arguments_are_refused_by_name(self, wrong: dict[str, Any], named: str) -> None:
+        with pytest.raises(InvalidInputError, match=named):
+            create_searcher("auto", **wrong)
