@@ -13,8 +13,8 @@ from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.schedulers.trial_scheduler import ControllerView, Exploit, TrialScheduler, TrialView
 
 if TYPE_CHECKING:
-    from trialpod.tune.schedulers.auto import AutoScheduler
     from trialpod.tune.schedulers.asha_promotion import PromotionASHAScheduler
+    from trialpod.tune.schedulers.auto import AutoScheduler
     from trialpod.tune.schedulers.hb_bohb import HyperBandForBOHB
     from trialpod.tune.schedulers.hyperband import HyperBandScheduler
     from trialpod.tune.schedulers.median_stopping_rule import MedianStoppingRule

@@ -8,9 +8,9 @@ Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (2018
 * A free place goes, in this order, to the best trial that may be promoted, from the highest rung; to one that was
   paused at a rung that is skipped since; to a new trial. When there is none of these, nothing runs, and no trial was
   trained to its end, the best paused one continues.
-* The first rung adapts. The first `calibration` trials pass it whatever their value is. When the bootstrap interval of
-  Kendall's tau between that rung and the next says that the order at the rung is worth little, it is skipped, and
-  the next one is examined in the same way. The last rung is never skipped.
+* The first rung adapts. The first `calibration` trials pass it whatever their value is. When Kendall's tau between
+  that rung and the next says that the order at the rung is worth little, it is skipped, and the next one is examined
+  in the same way. The last rung is never skipped. The bootstrap interval of tau is part of the reason.
 
 Invariants:
 
@@ -51,7 +51,7 @@ _MAX_RUNGS = 64
 _SHARE = 27
 """Without a `grace_period` the first rung is this part of `max_t`."""
 _LEAST_TAU = 0.25
-"""A rung is skipped when tau is below this, and the interval does not exclude that it is by much."""
+"""A rung is skipped when tau is below this."""
 
 
 @algorithm("auto")

@@ -188,8 +188,8 @@ class TrialScheduler(SavedPlugIn):
     """False when it compares no trials, so that an experiment needs no metric for it."""
 
     filled_rung: float | None = None
-    """The rung that the trial reached with the result that `on_trial_result` was called with last, where all trials are
-    compared that reach it: the search algorithm learns of it (`Searcher.on_trial_rung`)."""
+    """The rung that a trial reached with the result of the latest call of `on_trial_result`, None for no rung. All
+    trials that reach a rung can be compared there: the search algorithm learns of it (`Searcher.on_trial_rung`)."""
 
     ABOUT: tuple[str, ...] = ()
     """For the table of the documentation: what happens to trials, and when to use it."""

@@ -294,7 +294,9 @@ class LibrarySearcher(Searcher):
 
     def _replay_other(self, entry: list[Any]) -> None:
         """Learn once more from an entry that only the subclass puts into the log."""
-        raise InvalidInputError(f"the log of {type(self).__name__} has an entry that it does not know: {entry!r:.100}")
+        raise InvalidInputError(
+            f"the log of {type(self).__name__} has an entry that it does not know: {entry!r:.100}"
+        )
 
     # -- for subclasses ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.catalogue import algorithm
-from trialpod.tune.search.auto.models import MODELS, Model
+from trialpod.tune.search.auto.models import MODELS, Model, make_model
 from trialpod.tune.search.auto.points import drawn, key, neighbour, spread, untried
 from trialpod.tune.search.auto.view import COMPLETE, View
 from trialpod.tune.search.library_searcher import Ending, LibrarySearcher
@@ -95,11 +95,15 @@ class AutoSearch(LibrarySearcher):
             )
         for name, number, least in (("startup", startup, 1), ("model_trials", model_trials, _LEAST_MODEL)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise InvalidInputError(f"AutoSearch: {name} must be a whole number of at least {least}, got {number!r}")
+                raise InvalidInputError(
+                    f"AutoSearch: {name} must be a whole number of at least {least}, got {number!r}"
+                )
         if model not in MODELS:
             guess = nearest(str(model), MODELS)
             hint = f" Did you mean {guess!r}?" if guess else ""
-            raise InvalidInputError(f"AutoSearch: unknown model {model!r}.{hint} Known are {', '.join(sorted(MODELS))}")
+            raise InvalidInputError(
+                f"AutoSearch: unknown model {model!r}.{hint} Known are {', '.join(sorted(MODELS))}"
+            )
         if not isinstance(repeats, bool):
             raise InvalidInputError(f"AutoSearch: repeats must be True or False, got {repeats!r}")
         self._startup = startup
@@ -108,7 +112,7 @@ class AutoSearch(LibrarySearcher):
         self._model_trials = model_trials
         self._repeats = repeats
 
-    # -- what happens to trials ---------------------------------------------------------------------------------------
+    # -- what happens to trials -------------------------------------------------------------------------------------
 
     def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
         """Learn the value of a trial at a rung."""
@@ -128,7 +132,7 @@ class AutoSearch(LibrarySearcher):
         self._tried: set[str] = set()
 
     def _open(self) -> None:
-        self._model = MODELS[self._model_name](self.flat, self._model_trials)
+        self._model = make_model(self._model_name, self.flat, self._model_trials)
         self._view = View()
         self._tried = set()
 

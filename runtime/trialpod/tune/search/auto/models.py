@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from trialpod.tune.search.auto.points import drawn
 from trialpod.tune.search.auto.view import View
@@ -110,8 +110,29 @@ class TPEModel:
         return {number: scores[number] for number in sorted({*chosen, *running})}
 
 
-MODELS = {"tpe": TPEModel, "random": RandomModel}
-"""Models by their names. Another one becomes the default when it wins on the development tasks of benchmarks/quality."""
+def _gaussian_process(flat: FlatSpace, most: int) -> Model:
+    from trialpod.tune.search.auto.gaussian_process import GaussianProcessModel
+
+    return GaussianProcessModel(flat, most)
+
+
+MODELS: Mapping[str, Callable[[FlatSpace, int], Model]] = {
+    "tpe": TPEModel,
+    "gp": _gaussian_process,
+    "random": RandomModel,
+}
+"""Models by their names. Another one becomes the default when it wins on benchmarks/quality's development tasks."""
+
+
+def make_model(name: str, flat: FlatSpace, most: int) -> Model:
+    """Make the model of this name.
+
+    Args:
+        name: one of `MODELS`.
+        flat: the space.
+        most: how many trials it is made of at most.
+    """
+    return MODELS[name](flat, most)
 
 
 def _hash(number: int) -> bytes:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Container
 from statistics import NormalDist
 
+from trialpod.tune.search.sample import Float
 from trialpod.tune.search.spaces.flat_space import Dimension, FlatSpace, Values
 
 _NORMAL = NormalDist()
@@ -61,7 +62,7 @@ def neighbour(flat: FlatSpace, values: Values, rng: random.Random, width: float)
 def untried(
     flat: FlatSpace, tried: Container[str], first: Values, rng: random.Random, propose: Callable[[], Values]
 ) -> Values | None:
-    """Return a point that was not tried: `first`, else one near it, else a random one, else any; None if none is left.
+    """Return a point that was not tried: `first`, else one near it, else a random one, else any.
 
     Args:
         flat: the space.
@@ -69,6 +70,9 @@ def untried(
         first: what is wanted most.
         rng: draws.
         propose: makes another point of the same kind.
+
+    Returns:
+        The point; None when all points of the space were tried.
     """
     if key(first) not in tried:
         return first
@@ -110,7 +114,8 @@ def key(values: Values) -> str:
 def at(d: Dimension, share: float) -> int | float:
     """Return the number at a share of a dimension's range, 0 to 1, in the scale in which it is searched."""
     if d.kind == "normal":
-        return d.middle + _NORMAL.inv_cdf(min(max(share, 1e-9), 1 - 1e-9)) * d.domain.sd  # type: ignore[attr-defined]
+        assert isinstance(d.domain, Float)
+        return d.domain.mean + _NORMAL.inv_cdf(min(max(share, 1e-9), 1 - 1e-9)) * d.domain.sd
     if d.kind == "choice":
         return min(int(share * (d.high + 1)), int(d.high))
     if d.kind == "whole":
@@ -126,7 +131,8 @@ def at(d: Dimension, share: float) -> int | float:
 def share_of(d: Dimension, number: float) -> float:
     """Return where a number lies in a dimension's range, 0 to 1; the middle of its option or whole number."""
     if d.kind == "normal":
-        return _NORMAL.cdf((number - d.middle) / d.domain.sd)  # type: ignore[attr-defined]
+        assert isinstance(d.domain, Float)
+        return _NORMAL.cdf((number - d.domain.mean) / d.domain.sd)
     if d.kind == "choice":
         return (number + 0.5) / (d.high + 1)
     if d.kind == "whole":

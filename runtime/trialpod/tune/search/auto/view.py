@@ -42,6 +42,11 @@ class View:
     records: dict[int, Record] = field(default_factory=dict)
     _rungs: dict[float, list[float]] = field(default_factory=dict)  # all losses that were seen at a rung, sorted
 
+    @property
+    def rungs(self) -> list[float]:
+        """All rungs that a trial has reached."""
+        return sorted(self._rungs)
+
     def begin(self, number: int) -> None:
         """Add a trial."""
         self.records[number] = Record()
