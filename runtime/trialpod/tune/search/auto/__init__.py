@@ -1,4 +1,4 @@
-"""`AutoSearch` and its parts. Optuna is imported when a search is made."""
+"""`AutoSearch` and its parts. NumPy is imported when a search is made."""
 
 from trialpod.tune.search.auto.auto_search import AutoSearch
 

@@ -5,8 +5,8 @@ Processes for Machine Learning" (2006), algorithm 2.1 and section 5.4.1 for fit 
 relevance determination for one length per dimension.
 
 Scores are made normal by their ranks, so that an outlier does no harm. The lower the rung, the more noise a score is
-said to have. Trials of which nothing is known yet count as their own prediction ("kriging believer"), so that parallel
-suggestions differ. Nothing is kept between suggestions but the points.
+said to have. Trials of which nothing is known yet count as their own prediction ("kriging believer"), so that
+parallel suggestions differ. Nothing is kept between suggestions but the points.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from trialpod.tune.search.auto.points import drawn, neighbour, share_of
+from trialpod.tune.search.auto.points import at, drawn, moved, neighbour, share_of
 from trialpod.tune.search.auto.view import COMPLETE, View
 from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
 
@@ -26,7 +26,7 @@ _NORMAL = NormalDist()
 _FIT = 120
 """So many trials the lengths are fitted to."""
 _STEPS = 12
-_MOST = 300
+_MOST = 200
 _ANYWHERE, _NEAR = 300, 200
 """Candidates: drawn from the whole space, and near the best trials."""
 _NOISE = 0.05
@@ -39,7 +39,7 @@ class GaussianProcessModel:
 
     Args:
         flat: the space.
-        most: how many trials the model is made of at most; never more than 300.
+        most: how many trials the model is made of at most; never more than 200.
     """
 
     def __init__(self, flat: FlatSpace, most: int) -> None:
@@ -57,7 +57,7 @@ class GaussianProcessModel:
     def propose(self, view: View, seed: int) -> Values:
         """Return the point with the highest expected improvement among some hundred candidates."""
         rng = random.Random(seed)
-        scores = {number: view.score(number) for number in view.records}
+        scores = view.scores()
         known = sorted((score, number) for number, score in scores.items() if score is not None)
         running = [number for number, score in scores.items() if score is None and view.records[number].live]
         if not known:
@@ -80,21 +80,29 @@ class GaussianProcessModel:
                 lengths,
                 scale,
             )
-        candidates = [drawn(self._flat, rng) for _ in range(_ANYWHERE)]
-        best = [self._values[number] for number in chosen[: max(3, min(10, len(chosen) // 5))]]
-        widths = (0.2, 0.1, 0.05, 0.02)
-        candidates += [neighbour(self._flat, rng.choice(best), rng, rng.choice(widths)) for _ in range(_NEAR)]
+        candidates = self._candidates(chosen[: max(3, min(10, len(chosen) // 5))], rng)
         mean, deviation = process.predict(np.array([self._row(candidate) for candidate in candidates]))
         here, _ = process.predict(x)
         gain = _improvement(mean, deviation, float(here.min()))
-        return candidates[int(np.argmax(gain))]
+        return self._flat.canonical(candidates[int(np.argmax(gain))])
+
+    def _candidates(self, best: list[int], rng: random.Random) -> list[Values]:
+        """Return points from the whole space, and some near the best trials."""
+        flat, widths = self._flat, (0.2, 0.1, 0.05, 0.02)
+        near = [(self._values[rng.choice(best)], rng.choice(widths)) for _ in range(_NEAR)]
+        if any(d.parent is not None for d in flat.dimensions):  # which dimensions count differs
+            anywhere = [drawn(flat, rng) for _ in range(_ANYWHERE)]
+            return anywhere + [neighbour(flat, values, rng, width) for values, width in near]
+        # Their numbers need not be exact before one of them is chosen.
+        anywhere = [{d.name: at(d, rng.random()) for d in flat.dimensions} for _ in range(_ANYWHERE)]
+        return anywhere + [moved(flat, values, rng, width) for values, width in near]
 
     def _selected(self, ranked: list[int]) -> list[int]:
         """Return the trials of the model, the best first."""
         if len(ranked) <= self._most:
             return ranked
         best = ranked[: self._most // 2]
-        rest = sorted(ranked[self._most // 2 :], key=lambda number: random.Random(number).random())
+        rest = sorted(ranked[self._most // 2 :], key=_scattered)
         kept = set(rest[: self._most - len(best)])
         return best + [number for number in ranked[self._most // 2 :] if number in kept]
 
@@ -126,6 +134,11 @@ class _Process:
         half = cross @ self._inverse.T
         variance = self._scale - np.einsum("ij,ij->i", half, half)
         return cross @ self._weights, np.sqrt(np.maximum(variance, 1e-10))
+
+
+def _scattered(number: int) -> int:
+    """Return what puts the trials into another order, always the same (Knuth's multiplicative hash)."""
+    return number * 2654435761 % 2**32
 
 
 def _fit(x: Any, y: Any, noise: Any) -> tuple[Any, float, float]:

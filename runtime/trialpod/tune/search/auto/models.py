@@ -87,7 +87,7 @@ class TPEModel:
         """Return the point with the best expected improvement among those that TPE draws."""
         from trialpod.tune.search.optuna.samplers import reseed
 
-        scores = {number: view.score(number) for number in view.records}
+        scores = view.scores()
         self._storage.show(self._selected(scores, view))
         reseed(self._sampler, seed)
         with _quiet():

@@ -48,15 +48,21 @@ def neighbour(flat: FlatSpace, values: Values, rng: random.Random, width: float)
         rng: draws.
         width: standard deviation of the change, as a share of the dimension's range; choices change to any option.
     """
-    complete = flat.complete(values)
-    active = [d.name for d in flat.active(complete)]
-    changed = {name for name in active if rng.random() < 0.5} or {rng.choice(active)}
+    complete = moved(flat, flat.complete(values), rng, width)
     for d in flat.dimensions:
-        if d.name in changed:
-            complete[d.name] = _moved(d, complete[d.name], rng, width)
-        elif d.name not in values:
+        if d.name not in values:
             complete[d.name] = d.draw(rng)
     return flat.canonical(complete)
+
+
+def moved(flat: FlatSpace, values: Values, rng: random.Random, width: float) -> Values:
+    """Return a point near a complete one, as `neighbour` does, with numbers that need not be canonical."""
+    names = [d.name for d in flat.dimensions if d.name in values]
+    changed = {name for name in names if rng.random() < 0.5} or {rng.choice(names)}
+    return {
+        d.name: _moved(d, values[d.name], rng, width) if d.name in changed else values[d.name]
+        for d in flat.dimensions
+    }
 
 
 def untried(

@@ -70,14 +70,23 @@ class View:
 
     def score(self, number: int) -> float | None:
         """Return what a model is to minimise, from 0 to 1; None where nothing is known."""
-        record = self.records[number]
+        return self._score(self.records[number], self._most)
+
+    def scores(self) -> dict[int, float | None]:
+        """Return the score of every trial."""
+        most = self._most
+        return {number: self._score(record, most) for number, record in self.records.items()}
+
+    @property
+    def _most(self) -> int:
+        return max(map(len, self._rungs.values()), default=1)
+
+    def _score(self, record: Record, most: int) -> float | None:
         if record.diverged:
             return 1.0
         if record.rung is None:
             return None
-        losses = self._rungs[record.rung]
-        most = max(map(len, self._rungs.values()))
-        return (bisect_left(losses, record.loss) + 1) / most
+        return (bisect_left(self._rungs[record.rung], record.loss) + 1) / most
 
     def best(self, count: int) -> list[int]:
         """Return the best trials: by rung, the highest first, and there by loss."""
