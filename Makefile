@@ -99,7 +99,7 @@ bench: $(VENV)/$(STAMP) ## Measure the speed, beside Ray Tune from its wheel (in
 bench-scale: $(VENV)/$(STAMP) ## Measure the operator with 1,000 running trials on fake nodes: SCALE=0.1 for fewer (root, Go)
 	$(BIN)/python benchmarks/scale --scale $(or $(SCALE),1) $(BENCH_ARGS)
 
-bench-quality: $(VENV)/$(STAMP) ## Measure what tuners find for their GPU time, beside the peers' own code: QUICK=1 in two minutes
+bench-quality: $(VENV)/$(STAMP) ## Measure what tuners find for their GPU time, beside the peers' own code (QUICK=1: alone)
 	$(BIN)/python benchmarks/quality $(if $(QUICK),--quick,--full) $(BENCH_ARGS)
 
 cluster: $(VENV)/$(STAMP) ## Run a real two-node Kubernetes cluster with this tree's image (root; first time 10 to 20 minutes)

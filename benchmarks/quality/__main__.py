@@ -103,8 +103,8 @@ def choose(tasks: list[Task], wanted: list[str], *, held_out: bool) -> list[Task
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few tasks without data to fetch, under 2 minutes")
-    parser.add_argument("--full", action="store_true", help="beside the peers; 30 minutes on two cores")
+    parser.add_argument("--quick", action="store_true", help="a few tasks without data to fetch")
+    parser.add_argument("--full", action="store_true", help="beside the peers")
     parser.add_argument("--methods", nargs="+", help=f"SCHEDULER+SEARCHER of trialpod, or of {', '.join(NAMED)}")
     parser.add_argument("--tasks", nargs="+", help="names, families or patterns of tasks")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each method on each task")
