@@ -308,7 +308,7 @@ def test_failed_trials_make_the_status_1_and_can_be_retried(shell: Shell) -> Non
         (["run", "experiment.yaml", "--max-concurrent", "0"], "at least 1"),
         (["run", "experiment.yaml", "extra"], "unexpected arguments: extra"),
         (["run", "experiment.yaml", "--storage", "train.py"], "train.py"),
-        (["run"], "file"),
+        (["run"], "there is nothing to run; name a manifest or a script"),
         (["results", "nowhere"], "nowhere does not exist"),
         (["results", "."], "no experiment"),
         (["best", "train.py"], "no experiment"),
