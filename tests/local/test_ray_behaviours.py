@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +45,6 @@ class TestSubjects:
             timeout=580,
             check=False,
             cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
         )
         assert done.returncode == 0, done.stderr[-3000:]
         here = {
