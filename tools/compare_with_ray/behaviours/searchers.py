@@ -14,21 +14,21 @@ from ray.tune.search.optuna import OptunaSearch
 
 
 class Counting(Searcher):
-    """Suggests 0, 1, 2, ... and remembers what it is told."""
+    """Suggests 0, 1, 2, ... and remembers the results that it gets."""
 
     def __init__(self, limit: int = 10, metric: Any = None, mode: Any = None) -> None:
         super().__init__(metric=metric, mode=mode)
-        self.n, self.limit, self.told = 0, limit, []  # type: ignore[var-annotated]
+        self.n, self.limit, self.reported = 0, limit, []  # type: ignore[var-annotated]
 
     def suggest(self, trial_id: str) -> Any:
         self.n += 1
         return {"x": self.n - 1} if self.n <= self.limit else Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: Any) -> None:
-        self.told.append(["result", result["loss"]])
+        self.reported.append(["result", result["loss"]])
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        self.told.append(["complete", result and result["loss"], error])
+        self.reported.append(["complete", result and result["loss"], error])
 
     def save(self, checkpoint_path: str) -> None:
         open(checkpoint_path, "w").write(str(self.n))
@@ -70,8 +70,8 @@ def own_searchers(folder: str) -> dict[str, Any]:
     limited = ConcurrencyLimiter(Counting(), max_concurrent=1)
     return {
         "configs": [r.config for r in grid],
-        "told": one.told,
-        "told of a failure": failing.told,
+        "reported": one.reported,
+        "reported failure": failing.reported,
         "FINISHED": len(finished),
         "a space as well": lambda: sorted(str(r.config) for r in _fit(folder, Counting(), 2, {"y": 5})),
         "a space with domains": lambda: [
