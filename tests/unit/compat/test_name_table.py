@@ -66,6 +66,7 @@ def test_what_trialpod_exports_for_scripts_is_in_the_table() -> None:
 
     listed = {name.rpartition(".")[2] for name, _, _ in rows()}
     ours = {
+        "Command",
         "get_experiment_name",
         "logger",
         "schedulers",

@@ -21,29 +21,29 @@ FAILED = AttemptEnd(cause="failed", error="ConnectionResetError: a rank")
 
 def test_head_failure_counts_after_workers_were_checked() -> None:
     group = Group(2, 600.0)
-    assert group.judge_told(FAILED, 5.0) is None
+    assert group.judge_report(FAILED, 5.0) is None
     group.looked = True
-    assert group.judge_told(FAILED, 8.0) == FAILED
+    assert group.judge_report(FAILED, 8.0) == FAILED
 
 
 def test_a_worker_that_was_taken_away_explains_the_heads_failure() -> None:
     group = Group(2, 600.0)
-    assert group.judge_told(FAILED, 5.0) is None
+    assert group.judge_report(FAILED, 5.0) is None
     group.note([deleted_worker(2, "EvictionByEvictionAPI")], 5.5)
-    told = group.judge_told(FAILED, 6.0)
+    told = group.judge_report(FAILED, 6.0)
     assert told is not None
     assert (told.cause, told.error) == ("preempted", "worker 2: its pod is being taken away")
 
 
 def test_head_failure_names_the_worker_that_caused_it() -> None:
     group = Group(2, 600.0)
-    group.judge_told(FAILED, 5.0)
+    group.judge_report(FAILED, 5.0)
     first = dataclasses.replace(ending(), message="worker 1: ConnectionResetError")
     second = dataclasses.replace(ending(), message="worker 2: it ran out of memory")
     for _ in range(2):
         group.note([first, second], 6.0)
     group.looked = True
-    told = group.judge_told(FAILED, 8.0)
+    told = group.judge_report(FAILED, 8.0)
     assert told is not None
     assert (told.cause, told.error) == ("failed", f"{FAILED.error}; worker 2: it ran out of memory")
 
@@ -62,7 +62,7 @@ def test_worker_failure_counts_after_others_were_checked() -> None:
     deleted = ending("disruption", "DeletedByOperator")
     group.note([ending()], 4.0)
     assert group.failed_at == 4.0
-    assert group.judge_told(AttemptEnd(cause="preempted"), 5.0) is None
+    assert group.judge_report(AttemptEnd(cause="preempted"), 5.0) is None
     assert group.judge_read(deleted, 6.0) is None
     group.looked = True
     group.note([ending(), ending("disruption", "PodVanished")], 7.0)
@@ -75,7 +75,7 @@ def test_a_head_that_was_ended_for_a_workers_failure_has_failed() -> None:
     group = Group(1, 600.0)
     group.note([ending()], 4.0)
     group.looked = True
-    told = group.judge_told(AttemptEnd(cause="preempted"), 5.0)
+    told = group.judge_report(AttemptEnd(cause="preempted"), 5.0)
     assert told is not None
     assert told.cause == "failed"
     read = group.judge_read(ending("disruption", "DeletedByOperator"), 5.0)
@@ -95,7 +95,7 @@ def test_what_a_head_says_of_its_end_counts(cause: str) -> None:
     group = Group(1, 600.0)
     group.note([ending()], 4.0)
     end = AttemptEnd(cause=cause)  # type: ignore[arg-type]
-    assert group.judge_told(end, 5.0) is end
+    assert group.judge_report(end, 5.0) is end
 
 
 def test_a_worker_may_be_done_before_its_head() -> None:

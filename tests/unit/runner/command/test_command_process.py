@@ -74,7 +74,7 @@ class TestProcess:
     def test_end_signals_the_whole_group(self, tmp_path):
         script = (
             'trap "echo done >ended; exit 0" TERM; '
-            '(trap "echo done >inner; exit 0" TERM; while :; do sleep 0.02; done) & echo >ready; wait; wait'
+            '(trap "echo done >inner; exit 0" TERM; echo >ready; while :; do sleep 0.02; done) & wait; wait'
         )
         with unread("sh", "-c", script, cwd=tmp_path) as process:
             wait_for(lambda: (tmp_path / "ready").exists())
