@@ -1,8 +1,8 @@
 """The search of ``algorithm: auto``: a model over a rung-aware view of all trials.
 
 In this order: the user's points, evenly spread ones until `startup` points are there, and then of a hundred
-suggestions sixty by the model and forty at random: on the development tasks of benchmarks/quality the Gaussian process
-did better with that mix than with ten at random and ten near the best point.
+suggestions sixty by the model and forty at random: on the development tasks of benchmarks/quality the Gaussian
+process did better with that mix than with ten at random and ten near the best point.
 
 Invariants:
 
