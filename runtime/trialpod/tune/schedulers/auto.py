@@ -58,7 +58,7 @@ _LEAST_TAU = 0.25
 class AutoScheduler(MetricScheduler):
     """Trains the best on, pauses the others, and takes up the best paused one when a place is free."""
 
-    ABOUT = ("continued among the best, else paused", "the default for trials that save checkpoints")
+    ABOUT = ("continued among the best, else paused", "trials that save checkpoints, and GPUs that are scarce")
 
     NAME = "auto"
 
