@@ -263,7 +263,7 @@ class Tuner:
         request = self._request(place, overrides)
         if resume is not None and not self._continues(request, backend, overrides):
             resume = None
-            if place.uri:
+            if place.uri and backend.can_restore(str(place)):  # it was not moved aside
                 place = _free(place, backend)
         if resume is None:
             new = not os.path.lexists(place.directory)
