@@ -12,7 +12,7 @@ from typing import Any
 import fake_api
 import pytest
 import virtual_time
-from cluster_world import World
+from cluster_world import Play, World
 from memory_storage import unavailable
 
 from trialpod_operator.cluster import kube as paths
@@ -268,3 +268,23 @@ def test_trials_of_several_pods_end_as_their_history_explains(
                 raise
 
         virtual_time.run(test)
+
+
+def test_a_kill_waits_for_the_kubelet_to_say_why(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 30
+        await world.apply(numSamples=1, failurePolicy={"maxFailures": 0})
+        await world.until_running()
+        await asyncio.sleep(1.0)
+        pod = world.pods.live()[0]
+        world.pods.kill(pod, 137, "Error")
+        await asyncio.sleep(1.0)
+        killed = world.pods.current(pod)
+        assert killed is not None, "nobody judged it yet"
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+        world.api.edit(killed, lambda each: each["status"].update(reason="Evicted", conditions=[target]))
+        status = await world.until_over()
+        assert (status["failures"], status["disruptions"]) == (0, 1)
+        world.check_results()
+
+    play(scenario)

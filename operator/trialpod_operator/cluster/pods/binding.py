@@ -41,6 +41,7 @@ class PodBinding:
     asked_at: float = 0.0  # when the server was last asked about it
     last_alive: object = None  # its pod, as it was when it was last found to show no end
     expected_by: float = 0.0  # a pod that continues in place has to ask until then
+    explained_by: float = 0.0  # until then the kubelet may say why it killed the pod
     resources: dict[str, float] | None = None  # of its pod, where a scheduler gave it others than the manifest
     recreated: int = 0  # how often its pod went away before it began
     not_before: float = 0.0  # when its pod may be made again
@@ -76,7 +77,7 @@ class PodBinding:
                     RECREATE_DELAY_S * 2.0 ** min(self.recreated - 2, 10), MAX_RECREATE_DELAY_S
                 )
         self.pod_trial, self.pod_attempt = "", self.attempt
-        self.pod_uid, self.created_at, self.expected_by = "", 0.0, 0.0
+        self.pod_uid, self.created_at, self.expected_by, self.explained_by = "", 0.0, 0.0, 0.0
 
 
 def is_leaving(pod: Object, deleted: set[str]) -> bool:

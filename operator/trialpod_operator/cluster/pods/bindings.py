@@ -400,7 +400,7 @@ class PodBindings:
         times = [
             at
             for binding in self._pods.bindings.values()
-            for at in (binding.stop_at, binding.expected_by, binding.not_before)
+            for at in (binding.stop_at, binding.expected_by, binding.explained_by, binding.not_before)
             if at
         ]
         times += self._collector.times()
