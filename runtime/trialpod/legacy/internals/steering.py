@@ -125,12 +125,14 @@ class SteeredScheduler(TrialScheduler):
         self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]
     ) -> str | Exploit:
         """Answer as asked for, else as the scheduler does."""
+        self.filled_rung = None
         order = self.orders.pop(trial.trial_id, None)
         self._stop_others(tune_controller)
         if order == self.STOP:
             self.scheduler.on_trial_complete(tune_controller, trial, result)
             return order
         answer = self.scheduler.on_trial_result(tune_controller, trial, result)
+        self.filled_rung = self.scheduler.filled_rung
         return order if order is not None and answer in (self.CONTINUE, self.NOOP) else answer
 
     def on_trial_complete(self, tune_controller: ControllerView, trial: TrialView, result: dict[str, Any]) -> None:

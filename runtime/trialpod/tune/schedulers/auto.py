@@ -6,8 +6,8 @@ Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (2018
   saves a checkpoint and gives its place away. Nothing is stopped early but trials whose metric is NaN or plus
   infinity, and those that cannot save a checkpoint, to which the stopping form of ASHA applies.
 * A free place goes, in this order, to the best trial that may be promoted, from the highest rung; to one that was
-  paused at a rung that is skipped since; to a new trial. When there is none of these, nothing runs, and no trial was
-  trained to its end, the best paused one continues.
+  paused at a rung that is skipped since, or not by this scheduler; to a new trial. When there is none of these,
+  nothing runs, and no trial was trained to its end, the best paused one continues.
 * The first rung adapts. The first `calibration` trials pass it whatever their value is. When Kendall's tau between
   that rung and the next says that the order at the rung is worth little, it is skipped, and the next one is examined
   in the same way. The last rung is never skipped. The bootstrap interval of tau is part of the reason.
@@ -127,6 +127,11 @@ class AutoScheduler(MetricScheduler):
         self._eta = reduction_factor
         self._calibration = calibration
         self._stop_not_finite = stop_not_finite
+        if max_t is not None and math.log(max_t / (grace_period or max_t / _SHARE), reduction_factor) > _MAX_RUNGS:
+            raise InvalidInputError(
+                f"reduction_factor={reduction_factor!r} makes more than {_MAX_RUNGS} rungs up to max_t={max_t!r}: "
+                "use a greater one, such as 3"
+            )
         self._milestones = _milestones(time_attr, max_t, grace_period, reduction_factor)
         self._rungs = [_Rung() for _ in self._milestones]
         self._trials: dict[str, _Place] = {}
@@ -231,6 +236,7 @@ class AutoScheduler(MetricScheduler):
         number = place.next
         if self._comes_back(trial.trial_id):
             number -= 1
+        number = max(number, self._first)
         found = []
         if number < len(self._milestones):
             found.append(self._horizon(place, self._milestones[number]))
@@ -396,10 +402,8 @@ class AutoScheduler(MetricScheduler):
         return None
 
     def _below_first(self, startable: Mapping[str, Any]) -> str | None:
-        """Return the oldest trial that is paused at a rung that is skipped."""
-        if not self._first:
-            return None
-        return next((each for each in startable if 0 <= self._trials[each].waiting < self._first), None)
+        """Return the oldest trial that is paused at a rung that is skipped, or at none."""
+        return next((each for each in startable if self._trials[each].waiting < self._first), None)
 
     def _best_waiting(self, startable: Mapping[str, Any]) -> str | None:
         """Return the best paused trial of the highest rung."""

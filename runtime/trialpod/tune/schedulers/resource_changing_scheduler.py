@@ -127,6 +127,7 @@ class ResourceChangingScheduler(TrialScheduler):
             InvalidInputError: the allocation function returned no resources.
         """
         decision = self._base.on_trial_result(tune_controller, trial, result)
+        self.filled_rung = self._base.filled_rung
         if decision != self.CONTINUE or self._allocate is None:
             return decision
         wanted = self._allocate(tune_controller, trial, result, self)
