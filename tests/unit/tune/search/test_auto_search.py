@@ -99,6 +99,28 @@ class TestView:
         assert view.score(9) == pytest.approx(0.1)
         assert view.best(1) == [9]
 
+    def test_trials_that_rose_unseen_rank_before_those_stopped(self) -> None:
+        view = View()
+        for number in range(5):
+            view.begin(number)
+        view.stop(0, 3, 0.4)
+        view.stop(1, 3, 0.6)
+        for number in (2, 3, 4):
+            view.reach(number, COMPLETE, 0.3 - number / 100)
+        assert [view.score(number) for number in range(5)] == pytest.approx([4 / 5, 1.0, 3 / 5, 2 / 5, 1 / 5])
+
+    def test_iteration_of_an_end_is_no_rung_beside_named_ones(self) -> None:
+        view = View()
+        for number in range(4):
+            view.begin(number)
+        view.stop(0, 500, 0.5)  # before any rung was named
+        for number in (1, 2, 3):
+            view.reach(number, 10.0, float(number))  # say, seconds
+        view.reach(1, 30.0, 1.0)
+        view.stop(3, 600, 3.0)
+        assert [view.score(number) for number in range(4)] == [None, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0]
+        assert view.best(1) == [1]
+
 
 class TestPoints:
     def test_shares_of_a_range_round_trip(self) -> None:
@@ -151,6 +173,36 @@ class TestSuggestions:
             made.on_trial_rung(suggestion.trial_id, 3.0, {"loss": losses[-1]})
             made.on_pause(suggestion.trial_id)
         assert sum(losses[40:]) < 0.6 * sum(losses[:20])
+
+    def test_worst_trials_stopped_by_seconds_are_not_copied(self) -> None:
+        made = search()
+        losses = []
+        for number in range(60):
+            suggestion = made.next_suggestion()
+            losses.append(loss(suggestion.config))
+            result = {"loss": losses[-1], "training_iteration": 1000 + number}
+            made.on_trial_rung(suggestion.trial_id, 60.0, result)
+            if losses[-1] > sorted(losses)[len(losses) // 3]:
+                made.on_trial_stopped(suggestion.trial_id, result)
+            else:
+                made.on_trial_rung(suggestion.trial_id, 180.0, result)
+        assert sum(losses[40:]) < 0.6 * sum(losses[:20])
+
+    def test_suggestion_of_the_gaussian_process_takes_one_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from threadpoolctl import threadpool_info
+
+        from trialpod.tune.search.auto import gaussian_process
+
+        seen = []
+        fit = gaussian_process._fit
+
+        def watched(*arguments: Any) -> Any:
+            seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+            return fit(*arguments)
+
+        monkeypatch.setattr(gaussian_process, "_fit", watched)
+        played(search(random_share=0.0), 14)
+        assert set(seen) == {1}
 
     def test_restart_at_any_event_gives_the_same_run(self) -> None:
         whole = search()

@@ -49,18 +49,23 @@ class AutoSearch(LibrarySearcher):
         local_share: of the suggestions after these, how many are drawn near the best trials; 0 to 1.
         random_share: how many are drawn at random; 0 to 1.
         model: "gp", a Gaussian process; "tpe", Optuna's; or "random" to do without.
-        model_trials: of how many trials the model is made, at least 100: of more, the best and a sample.
+        model_trials: of how many trials the model is made, at least 100: of more, the best and a sample. "gp" takes
+            200 of them at most.
         repeats: whether a point may be suggested again: for a noisy metric in a small discrete space.
         evaluated_rewards: the metric of each of `points_to_evaluate`, when it is known.
         warm_start: the directory or URI of an earlier experiment to learn from.
 
     Raises:
-        InvalidInputError: an argument cannot be used, or NumPy (for "tpe" also Optuna) is not installed.
+        InvalidInputError: an argument cannot be used, or NumPy or threadpoolctl (for "tpe" also Optuna) is not
+            installed.
     """
 
-    ABOUT = ("`pip install numpy`", "the default beside the scheduler `auto`: learns from paused trials")
+    ABOUT = (
+        "`pip install numpy threadpoolctl`",
+        "the default beside the scheduler `auto`: learns from paused trials",
+    )
 
-    LIBRARY: ClassVar = (("numpy", "numpy"),)
+    LIBRARY: ClassVar = (("numpy", "numpy"), ("threadpoolctl", "threadpoolctl"))
     _OBJECTS: ClassVar = ("_model", "_view")
 
     _model: Model
@@ -142,7 +147,7 @@ class AutoSearch(LibrarySearcher):
 
     def _ask(self, number: int, seed: int) -> Values | str | None:
         rng = random.Random(seed)
-        if number < self._startup or not any(self._view.score(each) is not None for each in self._view.records):
+        if number < self._startup or self._view.is_empty:
             offset = random.Random(f"{self.seed}/spread")
             first = spread(self.flat, number, offset)
 
@@ -187,8 +192,11 @@ class AutoSearch(LibrarySearcher):
         if loss is None:
             self._view.end(number, diverged=True)
             return
-        self._view.reach(number, COMPLETE if ending.status == "complete" else float(ending.step), loss)
-        self._view.end(number)
+        if ending.status == "complete":
+            self._view.reach(number, COMPLETE, loss)
+            self._view.end(number)
+        else:
+            self._view.stop(number, ending.step, loss)
 
     def _replay_other(self, entry: list[Any]) -> None:
         _, number, rung, loss = entry

@@ -7,19 +7,24 @@ relevance determination for one length per dimension.
 Scores are made normal by their ranks, so that an outlier does no harm. The lower the rung, the more noise a score is
 said to have. Trials of which nothing is known yet count as their own prediction ("kriging believer"), so that
 parallel suggestions differ. Nothing is kept between suggestions but the points.
+
+A suggestion takes one thread: matrices are so small that more threads wait for each other longer than they compute,
+and the trials of `trialpod run` need the cores.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from trialpod.tune.search.auto.points import at, drawn, moved, neighbour, share_of
-from trialpod.tune.search.auto.view import COMPLETE, View
+from trialpod.tune.search.auto.view import COMPLETE, Record, View
 from trialpod.tune.search.spaces.flat_space import FlatSpace, Values
 
 _NORMAL = NormalDist()
@@ -47,7 +52,7 @@ class GaussianProcessModel:
         self._most = min(most, _MOST)
         self._points: dict[int, Any] = {}
         self._values: dict[int, Values] = {}
-        self._width = len(self._row(flat.complete({})))
+        self._threads = ThreadpoolController()  # of the libraries that are loaded now, NumPy's among them
 
     def add(self, number: int, values: Values) -> None:
         """Note the point of a trial."""
@@ -56,7 +61,10 @@ class GaussianProcessModel:
 
     def propose(self, view: View, seed: int) -> Values:
         """Return the point with the highest expected improvement among some hundred candidates."""
-        rng = random.Random(seed)
+        with self._threads.limit(limits=1):
+            return self._best_candidate(view, random.Random(seed))
+
+    def _best_candidate(self, view: View, rng: random.Random) -> Values:
         scores = view.scores()
         known = sorted((score, number) for number, score in scores.items() if score is not None)
         running = [number for number, score in scores.items() if score is None and view.records[number].live]
@@ -65,7 +73,8 @@ class GaussianProcessModel:
         chosen = self._selected([number for _, number in known])
         x = np.array([self._points[number] for number in chosen])
         y = _normal_scores([scores[number] or 0.0 for number in chosen])
-        noise = np.array([_noise(view, number) for number in chosen]) ** 2
+        rungs = view.rungs
+        noise = np.array([_noise(view.records[number], rungs) for number in chosen]) ** 2
         fitted = chosen if len(chosen) <= _FIT else chosen[: _FIT // 3] + chosen[_FIT // 3 :: 3][: 2 * _FIT // 3]
         rows = [chosen.index(number) for number in fitted] if len(fitted) < len(chosen) else slice(None)
         lengths, scale, jitter = _fit(x[rows], y[rows], noise[rows])
@@ -214,9 +223,7 @@ def _normal_scores(scores: list[float]) -> Any:
     return (made - made.mean()) / max(float(made.std()), 1e-9)
 
 
-def _noise(view: View, number: int) -> float:
-    record = view.records[number]
+def _noise(record: Record, rungs: list[float]) -> float:
     if record.diverged or record.rung is None or record.rung == COMPLETE:
         return _NOISE
-    above = sum(1 for rung in view.rungs if rung > record.rung)
-    return _NOISE + _NOISE_PER_RUNG * above
+    return _NOISE + _NOISE_PER_RUNG * (len(rungs) - bisect_right(rungs, record.rung))
