@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from sim_kernel import PROCESS, sim_time
-from sim_plan import KINDS, Fault, Plan, plain_plan_of, plan_of
+from sim_plan import KINDS, Fault, Plan, placed_plan_of, plain_plan_of
 
 from trialpod.storage.base import KeyExistsError
 from trialpod.storage.checkpoints import remote
@@ -417,7 +417,9 @@ def provoking(seed: int, defect: Defect) -> Plan:
     choose = random.Random(f"provoke {seed}")
     plan = plain_plan_of(seed)
     if feature := WITHIN.get(defect):
-        plan = next(found for n in itertools.count() if feature in (found := plan_of(seed + 1000 * n)).features)
+        plan = next(
+            found for n in itertools.count() if feature in (found := placed_plan_of(seed + 1000 * n)).features
+        )
     faults = []
     for kind in kinds:
         for _ in range(choose.choice([1, 2, 3])):

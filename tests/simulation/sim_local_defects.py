@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import sim_local
-from sim_local_plan import LOCAL_KINDS, LocalPlan, local_plan_of
+from sim_local_plan import LOCAL_KINDS, LocalPlan, earlier_local_plan_of
 from sim_plan import PLAIN_CLASS, Fault
 from sim_world import Journals
 
@@ -201,7 +201,7 @@ def provoking_locally(seed: int, defect: LocalDefect) -> LocalPlan:
     bucket, kinds = LOCAL_DEFECTS[defect]
     assert set(kinds) <= set(LOCAL_KINDS)
     choose = random.Random(f"provoke {seed}")
-    plan = next(found for n in range(100) if (found := local_plan_of(seed + 1000 * n)).bucket == bucket)
+    plan = next(found for n in range(100) if (found := earlier_local_plan_of(seed + 1000 * n)).bucket == bucket)
     faults = [
         Fault(
             kind,

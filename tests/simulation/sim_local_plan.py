@@ -7,7 +7,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from sim_plan import CLASS, FUNCTION, PLAIN_CLASS, Fault, experiment_spec
+from sim_plan import AUTO_SHARE, CLASS, FUNCTION, PLAIN_CLASS, Fault, experiment_spec, with_auto
 
 END_S = 25.0
 """Faults begin within this time."""
@@ -80,6 +80,15 @@ def local_plan_from_text(text: str) -> LocalPlan:
 
 def local_plan_of(seed: int) -> LocalPlan:
     """Return what a seed stands for."""
+    plan = earlier_local_plan_of(seed)
+    choose = random.Random(f"local auto {seed}")
+    if choose.random() >= AUTO_SHARE:
+        return plan
+    return replace(plan, spec=with_auto(choose, plan.spec), same_end=False)
+
+
+def earlier_local_plan_of(seed: int) -> LocalPlan:
+    """Return what a seed stood for while there was no `auto`."""
     choose = random.Random(f"local {seed}")
     spec, same_end = experiment_spec(choose)
     entrypoint = choose.choice([CLASS, PLAIN_CLASS, FUNCTION])

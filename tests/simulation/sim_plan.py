@@ -54,10 +54,13 @@ KINDS = (*_PLAIN_KINDS, "experiment deleted")
 CLASS, PLAIN_CLASS, FUNCTION = "train:train", "train:plain", "train:function"
 """Entry points: a class that takes new configs, one that does not, and a function."""
 
+AUTO_SHARE = 0.35
+"""Of the experiments, so many have the scheduler or the search `auto`."""
+
 NAMESPACE, OTHER_NAMESPACE = "team", "others"
 BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
 FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers",
-            "workers apart")  # fmt: skip
+            "workers apart", "scheduler auto", "search auto")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class Experiment:
         found["function"] = self.spec.get("trainable") == {"entrypoint": FUNCTION}
         # A function without checkpoints does not end on a SIGTERM.
         found["workers apart"] = found["function"] and found["workers"] and self.apart and not self.keeps_every
+        for part, kind in (("scheduler", "scheduler"), ("searchAlgorithm", "search")):
+            found[f"{kind} auto"] = self.spec.get(part, {}).get("name") == "auto"
         return {name for name, there in found.items() if there}
 
 
@@ -224,8 +229,38 @@ def plain_plan_of(seed: int) -> Plan:
     )
 
 
+def with_auto(choose: random.Random, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return what a user asks for with the scheduler `auto`, the search `auto`, or both."""
+    scheduler, search = choose.choice([(True, True), (True, True), (True, False), (False, True)])
+    spec = dict(spec, numSamples=choose.choice([1, 3, 4, 6]))
+    if scheduler:
+        arguments = [
+            {"max_t": STEPS, "grace_period": 1, "reduction_factor": 2, "calibration": choose.choice([0, 4])},
+            {"max_t": STEPS, "calibration": 0},
+            {"grace_period": 2, "reduction_factor": 2, "calibration": 0},
+            {"time_attr": "time_total_s", "max_t": 6.0, "grace_period": 1.0, "reduction_factor": 2},
+            {"time_attr": "gpu_seconds", "grace_period": 2.0, "reduction_factor": 1.5, "calibration": 0},
+        ]
+        spec["scheduler"] = {"name": "auto", "parameters": choose.choice(arguments)}
+    if search:
+        parameters = {"startup": choose.choice([1, 3]), "model": choose.choice(["gp", "gp", "tpe", "random"])}
+        spec["searchAlgorithm"] = {"name": "auto", "parameters": {**parameters, "random_share": 0.2}}
+    return spec
+
+
 def plan_of(seed: int) -> Plan:
     """Return what a seed stands for."""
+    plan = placed_plan_of(seed)
+    choose = random.Random(f"auto {seed}")
+    found = (
+        replace(each, spec=with_auto(choose, each.spec), same_end=False) if choose.random() < AUTO_SHARE else each
+        for each in plan.experiments
+    )
+    return replace(plan, experiments=tuple(found))
+
+
+def placed_plan_of(seed: int) -> Plan:
+    """Return what a seed stood for while there was no `auto`."""
     plan = wide_plan_of(seed)
     apart = random.Random(f"apart {seed}").random() < 0.3
     plan = replace(plan, experiments=tuple(replace(each, apart=apart) for each in plan.experiments))

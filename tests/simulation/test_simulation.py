@@ -14,7 +14,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sim_plan import FEATURES, KINDS, Fault, Plan, plain_plan_of, plan_from_text, plan_of, shrunk, wide_plan_of
+from sim_plan import (
+    FEATURES,
+    KINDS,
+    Fault,
+    Plan,
+    placed_plan_of,
+    plain_plan_of,
+    plan_from_text,
+    plan_of,
+    shrunk,
+    wide_plan_of,
+)
 from sim_world import simulate
 
 PARTS = 4
@@ -136,16 +147,16 @@ def test_what_went_wrong_once_in_a_wider_plan_does_not_again(seed: int, faults: 
     ],
 )
 def test_known_multi_namespace_violations_stay_fixed(seed: int) -> None:
-    holds(plan_of(seed))
+    holds(placed_plan_of(seed))
 
 
 def test_operator_with_fast_clock_waits_for_deleted_pods() -> None:
     faults = (Fault("operator clock jumps", 8.92, 4.418, 0.3881), Fault("experiment deleted", 16.904, 0.152, 0.0326))
-    holds(plan_of(1795366181).with_faults(faults))
+    holds(placed_plan_of(1795366181).with_faults(faults))
 
 
 def test_new_operator_waits_for_pods_of_what_it_deletes() -> None:
-    holds(plan_of(21124))
+    holds(placed_plan_of(21124))
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
+from trialpod.tune.schedulers.auto import AutoScheduler
 from trialpod.tune.schedulers.fifo import FIFOScheduler
 from trialpod.tune.stopper.combined import CombinedStopper
 from trialpod.tune.stopper.timeout import TimeoutStopper
@@ -23,7 +24,7 @@ from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.engine import Engine
 from trialpod_operator.engine.trial import ERROR, PAUSED, PENDING, RUNNING, STATUSES, TERMINATED
 
-SCHEDULERS = ("fifo", "asha", "slices", "sliced asha", "population", "population", "population")
+SCHEDULERS = ("fifo", "asha", "auto", "auto", "slices", "sliced asha", "population", "population", "population")
 CAUSES = ("completed", "stopped", "paused", "preempted", "failed", "lost", "damaged")
 ENDS = {"stop": "stopped", "pause": "paused", "exploit": "paused", None: "completed"}
 MOST_TRIALS = 12
@@ -38,7 +39,12 @@ class SlicedASHA(AsyncHyperBandScheduler):
 def build(kind: str, at_once: int | None, stopper: str, *, other: bool = False) -> Engine:
     """The engine of a run; `other`: one whose algorithms would choose differently."""
     if other:
-        others = {"slices": FIFOScheduler, "asha": lambda: Population(5), "population": lambda: Population(3)}
+        others = {
+            "slices": FIFOScheduler,
+            "auto": FIFOScheduler,
+            "asha": lambda: Population(5),
+            "population": lambda: Population(3),
+        }
         return Engine(
             ListSearch(0, shift=7),
             others.get(kind, lambda: TimeSlices(1))(),
@@ -47,6 +53,7 @@ def build(kind: str, at_once: int | None, stopper: str, *, other: bool = False) 
     scheduler = {
         "fifo": FIFOScheduler,
         "asha": lambda: AsyncHyperBandScheduler(max_t=9, reduction_factor=3),
+        "auto": lambda: AutoScheduler(max_t=9, reduction_factor=2, calibration=0),
         "slices": lambda: TimeSlices(2, stop_at=6),
         "population": Population,
         "sliced asha": lambda: SlicedASHA(max_t=4, reduction_factor=2),
