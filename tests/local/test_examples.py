@@ -1,5 +1,6 @@
 """What the README and examples/ tell people to run does run, word by word."""
 
+import os
 import re
 import subprocess
 import sys
@@ -59,3 +60,25 @@ def test_the_digits_example_trains_and_checkpoints_a_real_model(tmp_path: Path) 
     assert accuracy is not None
     assert float(accuracy[1]) > 0.8
     assert list(tmp_path.glob("digits/*/checkpoint_*/model.pkl"))
+
+
+def test_the_script_of_a_command_runs(tmp_path: Path) -> None:
+    manifest = str(ROOT / "examples" / "commands" / "climb.yaml")
+    done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 trials in" in done.stdout
+    (best, *_) = tmp_path.glob("climb/*/result.json")
+    assert '"step":1' in best.read_text().replace(" ", "")
+
+
+@pytest.mark.once
+@pytest.mark.slow
+def test_a_scikit_learn_script_prints_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{TRIALPOD.parent}{os.pathsep}{os.environ['PATH']}")
+    manifest = str(ROOT / "examples" / "commands" / "train.yaml")
+    done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"with logloss=(\d\.\d+) at iteration 20", done.stdout)
+    assert found is not None
+    assert float(found[1]) < 5
+    assert list(tmp_path.glob("cancer/*/checkpoint_*/model.pkl"))
