@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import TrainableRef
 from trialpod_operator.display.events import Event
 from trialpod_operator.local import loading
@@ -45,6 +46,11 @@ class TestLoading:
             "imported train in 9.0 s",
         ]
         assert messages == ["importing train, 1 s", "importing train, 5 s", "", ""]
+
+    def test_a_program_is_not_said_to_be_imported(self) -> None:
+        times = iter([0.0, 2.0])
+        ref = TrainableRef(command=CommandSpec(command=["./program"]))
+        assert Loading(ref, lambda _event: None, lambda: next(times)).message == "importing trialpod, 2 s"
 
     @pytest.mark.parametrize("result", ["", "there are threads"])
     def test_a_short_import_is_not_mentioned(self, result: str) -> None:
