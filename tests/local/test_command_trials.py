@@ -99,6 +99,18 @@ class TestRun:
         shell.manifest(trainable={"entrypoint": "a:b", "env": {"A": "1"}})
         assert "spec.trainable.env: goes only with command" in shell.run("validate", "experiment.yaml").stderr
 
+    def test_what_the_group_still_passes_on_counts(self, shell: Shell) -> None:
+        source = """
+        exec 3>&1
+        (sleep 0.1; echo loss=2 >&3) &
+        echo loss=1
+        printf loss=3 >&2
+        """
+        prepared(shell, source=source, searchSpace={"lr": 1})
+        done = shell.run("run", "experiment.yaml")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [row["loss"] for row in results_of(shell.folder)] == [1, 2, 3]
+
 
 class TestEnding:
     def test_a_stop_rule_ends_the_program_with_sigterm(self, shell: Shell) -> None:
@@ -145,6 +157,38 @@ class TestEnding:
             counts[row["loss"]] = counts.get(row["loss"], 0) + 1
         assert counts[1] == 9
         assert counts[4] == 1
+
+    def test_a_checkpoint_at_a_horizon_has_its_result(self, shell: Shell) -> None:
+        source = """
+        state=$TRIALPOD_CHECKPOINT_DIR/state
+        i=0
+        [ -f "$state" ] && i=$(cat "$state")
+        while [ $i -lt 4 ]; do
+            i=$((i + 1))
+            echo $i > "$state.tmp"
+            mv "$state.tmp" "$state"
+            echo loss=$1
+            trialpod-report --checkpoint
+        done
+        """
+        pbt: dict[str, Any] = {"time_attr": "training_iteration", "perturbation_interval": 2}
+        pbt |= {"hyperparam_mutations": {"lr": {"uniform": [1, 2]}}}
+        prepared(
+            shell, source=source, searchSpace={"lr": {"grid_search": [1, 2]}},
+            checkpointFolder={"readyFile": "state"},
+            atHorizon="freeze", scheduler={"name": "pbt", "parameters": pbt},
+        )  # fmt: skip
+        done = shell.run("run", "experiment.yaml", timeout_s=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        kept = [
+            (row["training_iteration"], (file.parent / name / "state").read_text().strip())
+            for file in shell.folder.glob("trialpod-results/exp/*/result.json")
+            for row in read_json_lines(file)
+            if (name := row.get("checkpoint_dir_name")) and (file.parent / name).exists()
+        ]
+        assert kept
+        assert all(state == str(iteration) for iteration, state in kept), kept
+        shell.assert_whole()
 
 
 class TestCommandLine:

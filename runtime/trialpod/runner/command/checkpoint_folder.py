@@ -4,7 +4,8 @@ Without a ready file the folder counts once nothing in it has changed for `settl
 the others up for `MAX_WAIT` times that long, then they are taken without it. With a ready file the folder counts each
 time that file has been written.
 
-Invariants: hidden entries and those that end with one of `UNFINISHED` never count, so what is written under such a
+Invariants: hidden entries, those that end with one of `UNFINISHED`, and what is no file (a socket, a pipe) never
+count, so what is written under such a
 name and renamed is seen whole; a copy is used only if the folder has not changed while it was made.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from trialpod.errors import CheckpointError
@@ -148,10 +150,10 @@ def _signature(root: str) -> Signature:
         whole = os.path.join(root, path) if path else root
         try:
             status = os.stat(whole)
-            if os.path.isdir(whole):
+            if stat.S_ISDIR(status.st_mode):
                 found[path] = (status.st_ino, 0, 0, 0)
                 todo += [os.path.join(path, name) for name in os.listdir(whole)]
-            else:
+            elif stat.S_ISREG(status.st_mode):
                 found[path] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         except OSError:
             continue

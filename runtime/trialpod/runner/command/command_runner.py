@@ -5,7 +5,8 @@ as those of any other Trainable.
 
 Invariants:
 
-* A checkpoint is committed after the results that came before it, and holds whole entries only.
+* A checkpoint is committed after the results that the program said before it, and holds whole entries only; one that
+  is taken at a horizon belongs to the result there.
 * How a command ends that was told to end is the decision's, whatever its exit status.
 * Until the process is gone, its output goes to the log.
 """
@@ -25,6 +26,7 @@ import msgspec
 from trialpod import variables
 from trialpod.errors import TrainableError
 from trialpod.protocol.command import CommandSpec
+from trialpod.protocol.messages import CheckpointInfo
 from trialpod.runner.attempt import Attempt
 from trialpod.runner.command.checkpoint_folder import CheckpointFolder
 from trialpod.runner.command.output import CommandOutput
@@ -55,7 +57,12 @@ FOLDER = ".command"
 
 _TICK_S = 0.1
 _POLL_S = 1.0
+_DRAIN_TICK_S = 0.01
 _DRAIN_S = 10.0
+"""How long what is left of the program's group may write on after the program has ended, as `tee` does."""
+_QUIET_S = 2.0
+"""After this time without output it is no more waited for."""
+_CATCH_UP_S = 2.0
 _SETTLE_AT_HORIZON = 3.0
 _UPLOAD_SHARE = 0.4
 """Of the grace period of a preempted trial this part is kept for storing its last checkpoint."""
@@ -84,6 +91,22 @@ def run_command(spec: CommandSpec, attempt: Attempt, config: dict[str, Any], bas
     return _CommandRun(spec, attempt, config, base).run()
 
 
+class _CommandSession(Session):
+    """A session whose checkpoints are already where the attempt makes the next one."""
+
+    def __init__(self, attempt: Attempt, *, checkpoint: Checkpoint | None, restored: dict[str, Any] | None) -> None:
+        super().__init__(attempt.info, attempt, checkpoint=checkpoint, restored=restored)
+        self._attempt = attempt
+
+    def expected(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a result with what `report` is going to add to it and horizons may be about."""
+        total = self._time_total + self._clock() - self._reported_at
+        return {"training_iteration": self._iteration + 1, "time_total_s": total, **result}
+
+    def _snapshot(self, checkpoint: Checkpoint, result: dict[str, Any]) -> CheckpointInfo:
+        return self._attempt.snapshot(None, result)
+
+
 class _CommandRun:
     def __init__(self, spec: CommandSpec, attempt: Attempt, config: dict[str, Any], base: str) -> None:
         self._attempt = attempt
@@ -105,8 +128,7 @@ class _CommandRun:
         self._spec = spec
         found = attempt.restore()
         self._resumed = found is not None
-        self._session = Session(
-            attempt.info,
+        self._session = _CommandSession(
             attempt,
             checkpoint=Checkpoint(found[1]) if found else None,
             restored=found[0].metrics if found else None,
@@ -120,6 +142,7 @@ class _CommandRun:
         self._reports = ReportServer()
         self._polled_at = 0.0
         self._commit_now = False
+        self._kept_at_horizon = False
 
     def _wanted_names(self) -> tuple[str, ...]:
         if not self._objective:
@@ -153,14 +176,20 @@ class _CommandRun:
         sources = open_sources(msgspec.structs.replace(metrics, **places), self._wanted)
         reader = LineReader(metrics, self._wanted)
         process = CommandProcess(arguments, environment, directory)
-        output = CommandOutput(process.streams, reader)
         try:
-            outcome = self._follow(process, output, reader, sources)
+            output = CommandOutput(process.streams, reader)
+            try:
+                outcome = self._follow(process, output, reader, sources)
+            finally:
+                process.close()
+                output.drop()
+                output.stop()
+                output.join(_DRAIN_S)
         finally:
             process.close()
-            output.drop()
-            output.finish(_DRAIN_S, keep_partial=False)
-        if outcome not in ("stopped", "exploited"):
+        # A program that ran on during the decision may have saved what comes after the result at the horizon.
+        ran_on = outcome == "paused" and self._kept_at_horizon and self._spec.at_horizon == "continue"
+        if outcome not in ("stopped", "exploited") and not ran_on:
             self._commit_rest()
         if outcome == "completed":
             self._check_objective(output, reader, sources)
@@ -225,15 +254,16 @@ class _CommandRun:
         try:
             while (status := process.poll()) is None:
                 self._take_line(output, reader, process, _TICK_S)
-                self._tick(process, sources)
+                self._tick(process, output, reader, sources)
                 if (decided := self._attempt.decided) is not None:
                     raise TrialStopped(decided)
                 if self._attempt.preempted:
                     return self._preempt(process, output, reader, sources)
-            self._drain(process, output, reader, sources, keep_partial=status >= 0)
+            self._drain(process, output, reader, sources, by_itself=status >= 0)
         except TrialStopped as stopped:
             self._session.over = stopped.cause
             output.drop()
+            self._reports.release()
             process.end(self._grace_s())
             return stopped.cause
         if self._attempt.preempted and status != 0:
@@ -252,11 +282,12 @@ class _CommandRun:
         """End the program in time for its last checkpoint to be stored, and report what it still says."""
         left = self._attempt.time_left_s() or 0.0
         deadline = time.monotonic() + left * (1.0 - _UPLOAD_SHARE)
+        self._reports.release()
         process.signal(signal.SIGTERM)
         while process.poll() is None and time.monotonic() < deadline:
             self._take_line(output, reader, process, _TICK_S)
         process.end(0.0)
-        self._drain(process, output, reader, sources, keep_partial=False)
+        self._drain(process, output, reader, sources, by_itself=False)
         return "preempted"
 
     def _drain(
@@ -266,16 +297,26 @@ class _CommandRun:
         reader: LineReader,
         sources: list[Source],
         *,
-        keep_partial: bool,
+        by_itself: bool,
     ) -> None:
-        """Report everything that the program has said, now that it has ended."""
+        """Report everything that the program has said, now that it has ended; nothing of its group is left after."""
+        since = started = time.monotonic()
+        while by_itself and not output.ended and not self._attempt.preempted:
+            now = time.monotonic()
+            if now - started > _DRAIN_S or now - max(since, output.read_at) > _QUIET_S:
+                break
+            if self._take_line(output, reader, process, _DRAIN_TICK_S):
+                since = time.monotonic()
+                if since - now > _QUIET_S:
+                    started += since - now  # a decision was waited for, and with it the writers
         process.close()
-        deadline = time.monotonic() + _DRAIN_S
-        while not output.ended and time.monotonic() < deadline:
-            self._take_line(output, reader, process, _TICK_S)
-        output.finish(0.0, keep_partial=keep_partial)
-        while self._take_line(output, reader, process, 0.0):
-            pass
+        output.stop()
+        while True:
+            ended = output.ended  # before the line is asked for, so that none can come after
+            if not self._take_line(output, reader, process, 0.0 if ended else _DRAIN_TICK_S) and ended:
+                break
+        for line in output.partials if by_itself else ():
+            self._read(line, reader, process)
         self._poll(sources, process, last=True)
 
     def _grace_s(self) -> float:
@@ -288,44 +329,70 @@ class _CommandRun:
         line = output.next(timeout_s)
         if line is None:
             return False
-        if values := reader.read(line):
-            self._add(values, None, process)
+        self._read(line, reader, process)
         return True
 
-    def _tick(self, process: CommandProcess, sources: list[Source]) -> None:
+    def _read(self, line: str, reader: LineReader, process: CommandProcess) -> None:
+        if values := reader.read(line):
+            self._add(values, None, process)
+
+    def _catch_up(
+        self, process: CommandProcess, output: CommandOutput, reader: LineReader, sources: list[Source]
+    ) -> None:
+        """Report what the program has said until now; one that never pauses is followed for a limited time."""
+        deadline = time.monotonic() + _CATCH_UP_S
+        while not output.idle and time.monotonic() < deadline:
+            self._take_line(output, reader, process, _DRAIN_TICK_S)
+        self._poll(sources, process, last=False)
+        self._take_reports(process)
+
+    def _take_reports(self, process: CommandProcess) -> None:
         while (report := self._reports.next()) is not None:
             self._add(*report, process)
+
+    def _tick(
+        self, process: CommandProcess, output: CommandOutput, reader: LineReader, sources: list[Source]
+    ) -> None:
+        self._take_reports(process)
+        requests = self._reports.checkpoint_requests()
+        if requests or self._commit_now:
+            self._commit_now = False
+            self._catch_up(process, output, reader, sources)
+            taken = self._commit_whole()
+            for request in requests:
+                request.answer(taken=taken)
         now = time.monotonic()
-        asked = self._commit_now or self._reports.wants_checkpoint.is_set()
-        if now - self._polled_at < _POLL_S and not asked:
+        if now - self._polled_at < _POLL_S:
             return
         self._polled_at = now
         self._poll(sources, process, last=False)
-        self._commit_now = False
-        self._reports.wants_checkpoint.clear()
-        self._commit(self._folder.at_end() if asked else self._folder.poll(now))
+        if self._folder.poll(now):
+            self._catch_up(process, output, reader, sources)
+            self._commit(self._folder.poll(time.monotonic()))
 
     def _poll(self, sources: list[Source], process: CommandProcess, *, last: bool) -> None:
         for source in sources:
             for values, step in source.poll(time.monotonic(), last=last):
                 self._add(values, step, process)
-        while last and (report := self._reports.next()) is not None:
-            self._add(*report, process)
+        if last:
+            self._take_reports(process)
 
     def _add(self, values: dict[str, Any], step: float | None, process: CommandProcess) -> None:
         result = self._collector.add(values, step)
         if result is None:
             return
         attempt = self._attempt
-        iteration = result.get("training_iteration", self._session.iteration + 1)
-        waits = bool(attempt.link.horizons) and attempt.at_horizon({**result, "training_iteration": iteration})
+        waits = bool(attempt.link.horizons) and attempt.at_horizon(self._session.expected(result))
         freezes = waits and self._spec.at_horizon == "freeze"
-        if waits and self._assignment.saves_at_horizon:
-            self._settle()
+        kept = self._settle() if waits and self._assignment.saves_at_horizon else None
         if freezes:
             process.signal(signal.SIGSTOP)
         try:
-            self._session.report(dict(result))
+            self._session.report(dict(result), checkpoint=kept)
+        except TrialStopped as stopped:
+            if stopped.cause != "preempted":
+                raise
+            self._session.over = None  # the program may say more until it has ended
         finally:
             self._last = sessions.latest_result() or self._last
             if freezes:
@@ -333,31 +400,49 @@ class _CommandRun:
 
     # Checkpoints.
 
-    def _settle(self) -> None:
-        """Commit what the program has just saved, before others may start from it."""
+    def _settle(self) -> Checkpoint | None:
+        """Copy what the program has just saved, as the checkpoint of the result at a horizon."""
+        self._kept_at_horizon = False
         deadline = time.monotonic() + _SETTLE_AT_HORIZON * self._spec.checkpoints.settle_s
         while self._folder.changed and time.monotonic() < deadline and not self._attempt.preempted:
-            if self._commit(self._folder.poll(time.monotonic())):
-                return
+            requests = self._reports.checkpoint_requests()
+            asked = bool(requests) or self._commit_now
+            self._commit_now = False
+            target = self._copy(self._folder.at_end() if asked else self._folder.poll(time.monotonic()))
+            for request in requests:
+                request.answer(taken=target is not None)
+            if target is not None:
+                self._kept_at_horizon = True
+                return Checkpoint(target)
             time.sleep(_TICK_S)
+        return None
+
+    def _copy(self, entries: list[str]) -> Path | None:
+        """Copy entries of the folder to where the next checkpoint is made; None if there are none, or they change."""
+        if not entries:
+            return None
+        target = self._attempt.begin_checkpoint()
+        return target if self._folder.copy(entries, target) else None
 
     def _commit(self, entries: list[str]) -> bool:
         """Make a checkpoint of entries of the folder; return whether there is one."""
-        if not entries:
-            return False
-        target = self._attempt.begin_checkpoint()
-        if not self._folder.copy(entries, target):
+        if self._copy(entries) is None:
             return False
         result = dict(self._last) or {"training_iteration": 0}
         self._attempt.announce(self._attempt.snapshot(None, result))
         return True
 
-    def _commit_rest(self) -> None:
-        for _ in range(3):  # the program has ended; only what left its group could still write
+    def _commit_whole(self) -> bool:
+        """Make a checkpoint of all that is new; return False if it changes all the time."""
+        for _ in range(3):
             entries = self._folder.at_end()
             if not entries or self._commit(entries):
-                return
-        log.warning("the checkpoint folder still changes after the command has ended; its last state is not kept")
+                return True
+        return False
+
+    def _commit_rest(self) -> None:
+        if not self._commit_whole():  # only what left the program's group can still write
+            log.warning("the checkpoint folder still changes after the command has ended; its last state is not kept")
 
     # The end.
 

@@ -5,16 +5,21 @@ Invariants:
 * The bytes reach the log as they are, at once. A full disk there stops nothing.
 * Lines wait in a queue of bounded size. When it is full, reading waits, and with it the program as soon as its pipe
   is full: nothing is lost, and memory is bounded.
-* A last line without an end counts only when `keep_partial` says so: of a program that was killed it may be half a
-  number.
+* A last line without an end is kept apart: of a program that was killed it may be half a number.
+* After `stop` the thread reads what the pipes hold and ends, also when a process that is left keeps them open.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import queue
 import selectors
+import struct
+import termios
 import threading
+import time
 from typing import IO
 
 from trialpod.tune.command.metrics.lines import LineSplitter
@@ -37,7 +42,13 @@ class CommandOutput:
         self._reader = reader
         self._queue: queue.Queue[str] = queue.Queue(MAX_QUEUED_LINES)
         self._dropping = threading.Event()
-        self._partials: list[str] = []
+        self._stop_reader, self._stop_writer = os.pipe()
+        self._stopped = False
+        self._working = False
+        self.partials: list[str] = []
+        """Last lines without an end, once all has been read."""
+        self.read_at = time.monotonic()
+        """When something came last, in monotonic seconds."""
         self.last = LastLines()
         self._thread = threading.Thread(target=self._run, name="trialpod-output", daemon=True)
         self._thread.start()
@@ -55,45 +66,73 @@ class CommandOutput:
         while self.next(0) is not None:
             pass
 
-    def finish(self, timeout_s: float, *, keep_partial: bool) -> None:
-        """Wait until all is read, but not for long: a process that is left may keep the streams open."""
-        while self._thread.is_alive() and timeout_s > 0:
-            self._thread.join(min(0.05, timeout_s))
-            timeout_s -= 0.05
-            if self._queue.full():
-                return  # the caller takes lines, and calls again
-        if keep_partial and not self._thread.is_alive():
-            for line in self._partials:
-                self._put(line)
-            self._partials.clear()
+    def stop(self) -> None:
+        """End the reading with what the pipes hold now. Call it when nothing that counts can write any more."""
+        if not self._stopped:
+            self._stopped = True
+            os.close(self._stop_writer)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the reading, not for long: a log on a dead disk may hold it up."""
+        self._thread.join(timeout_s)
 
     @property
     def ended(self) -> bool:
-        """Whether both streams have ended."""
+        """Whether no more lines will be queued."""
         return not self._thread.is_alive()
 
+    @property
+    def idle(self) -> bool:
+        """Whether every line that the program has written until now has come out of `next`."""
+        # In this order: what is not in a pipe any more is with the thread or behind it.
+        if not self.ended and (any(map(_held, self._descriptors())) or self._working):
+            return False
+        return self._queue.empty()
+
+    def _descriptors(self) -> list[int]:
+        with contextlib.suppress(ValueError):  # the thread has just closed them
+            return [stream.fileno() for stream in self._streams if not stream.closed]
+        return []
+
     def _run(self) -> None:
-        splitters = {}
+        targets = dict(zip(self._streams, (1, 2), strict=True))
+        splitters = {stream: LineSplitter() for stream in self._streams}
         with selectors.DefaultSelector() as selector:
-            for stream, target in zip(self._streams, (1, 2), strict=True):
-                splitters[stream.fileno()] = (LineSplitter(), target)
+            selector.register(self._stop_reader, selectors.EVENT_READ)
+            for stream in self._streams:
                 selector.register(stream, selectors.EVENT_READ)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    splitter, target = splitters[key.fd]
-                    data = os.read(key.fd, _CHUNK)
-                    if not data:
-                        selector.unregister(key.fileobj)
-                        if line := splitter.finish():
-                            self.last.add(line)
-                            self._partials.append(line)
-                        continue
-                    _write(target, data)
-                    for line in splitter.feed(data):
-                        self.last.add(line)
-                        self._put(line)
+            while targets:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._stop_reader in ready:
+                    break
+                for stream in [stream for stream in self._streams if stream in ready]:
+                    if not self._read(stream, targets[stream], splitters[stream], _CHUNK):
+                        selector.unregister(stream)
+                        del targets[stream]
+        for stream, target in targets.items():
+            left = _held(stream.fileno())
+            while left > 0 and (size := self._read(stream, target, splitters[stream], min(left, _CHUNK))):
+                left -= size
+        for splitter in splitters.values():
+            if line := splitter.finish():
+                self.last.add(line)
+                self.partials.append(line)
         for stream in self._streams:
             stream.close()
+        os.close(self._stop_reader)
+
+    def _read(self, stream: IO[bytes], target: int, splitter: LineSplitter, size: int) -> int:
+        """Pass on at most this many bytes; return how many, 0 at the end of the stream."""
+        self._working = True
+        data = os.read(stream.fileno(), size)
+        self.read_at = time.monotonic()
+        if data:
+            _write(target, data)
+            for line in splitter.feed(data):
+                self.last.add(line)
+                self._put(line)
+        self._working = False
+        return len(data)
 
     def _put(self, line: str) -> None:
         if not self._reader.may_count(line):
@@ -113,3 +152,12 @@ def _write(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
     except OSError:
         return
+
+
+def _held(descriptor: int) -> int:
+    """Return how many bytes a pipe holds, 0 once it has been closed."""
+    try:
+        (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, struct.pack("i", 0)))
+    except OSError:
+        return 0
+    return int(count)

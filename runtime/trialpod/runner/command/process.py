@@ -15,7 +15,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 
 from trialpod.errors import TrainableError, nearest
 
@@ -41,15 +42,16 @@ class CommandProcess:
 
     def __init__(self, arguments: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         try:
-            self._process = subprocess.Popen(
-                list(arguments),
-                env=dict(env),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                process_group=0,
-            )
+            with _interruptible():
+                self._process = subprocess.Popen(
+                    list(arguments),
+                    env=dict(env),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    process_group=0,
+                )
         except (OSError, ValueError) as error:
             raise CommandNotFoundError(_why_not_started(arguments[0], env, cwd, error)) from error
         self.pid = self._process.pid
@@ -57,14 +59,21 @@ class CommandProcess:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self.streams = (self._process.stdout, self._process.stderr)
-        # A signal to the runner, or its death in any way, closes the pipe.
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            # A signal to the runner, or its death in any way, closes the pipe.
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            for stream in self.streams:
+                stream.close()
+            raise
 
     def poll(self) -> int | None:
         """Return the exit status, minus the number of the signal that killed it; None while it runs."""
@@ -106,6 +115,19 @@ class CommandProcess:
             self._guard.stdin.close()
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let a program started within take SIGINT: it inherits what the runner ignores, but no handler."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def describe_status(status: int) -> str:
     """Return how a command ended, in words."""
     if status >= 0:
@@ -122,8 +144,8 @@ def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exce
     name = error.strerror if isinstance(error, OSError) else str(error)
     if isinstance(error, FileNotFoundError) and "/" not in program:
         guess = nearest(program, _programs(path))
-        hint = f"; did you mean {guess!r}?" if guess else ""
-        return f"there is no program {program!r} in PATH ({path}){hint} In a cluster it has to be in the image"
+        hint = f"; did you mean {guess!r}?" if guess else "."
+        return f"there is no program {program!r}{hint} In a cluster it has to be in the image. PATH is {path}"
     if isinstance(error, FileNotFoundError):
         there = os.path.exists(os.path.join(cwd, program))
         why = (

@@ -6,6 +6,7 @@ the runner's hands. Nothing of Python's HTTP server is imported before the first
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import secrets
@@ -25,6 +26,19 @@ MAX_BODY_BYTES = 1024 * 1024
 _QUEUED = 1024
 
 
+class CheckpointRequest:
+    """A program that waits until its folder has been copied."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+        self.taken = False
+
+    def answer(self, *, taken: bool) -> None:
+        """Let the program continue; `taken` says whether its folder is kept."""
+        self.taken = taken
+        self.answered.set()
+
+
 class ReportServer:
     """Takes reports in a thread of its own."""
 
@@ -34,10 +48,9 @@ class ReportServer:
         self._listener.listen(16)
         self._path = f"/{secrets.token_urlsafe(16)}"
         self._reports: queue.Queue[tuple[dict[str, Number], int | None]] = queue.Queue(_QUEUED)
-        self._server: Any = None
         self._closed = threading.Event()
-        self.wants_checkpoint = threading.Event()
-        """Set by a call of ``URL/checkpoint``: the folder is whole now."""
+        self._requests: queue.SimpleQueue[CheckpointRequest] = queue.SimpleQueue()
+        self._released = threading.Event()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}{self._path}"
         self._thread = threading.Thread(target=self._serve, name="trialpod-reports", daemon=True)
         self._thread.start()
@@ -49,18 +62,31 @@ class ReportServer:
         except queue.Empty:
             return None
 
+    def checkpoint_requests(self) -> list[CheckpointRequest]:
+        """Return the calls of ``URL/checkpoint`` that wait: the folder is whole now."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._requests.get_nowait())
+        return found
+
+    def release(self) -> None:
+        """Let calls of ``URL/checkpoint`` wait no more: the program is to end, and its last state is kept then."""
+        self._released.set()
+
     def close(self) -> None:
         """Take no more reports."""
         self._closed.set()
-        if self._server is not None:
-            self._server.shutdown()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._thread.join(1.0)
         self._listener.close()
 
     def _serve(self) -> None:
-        while not select.select([self._listener], [], [], 0.25)[0]:
-            if self._closed.is_set():
-                return
+        while not select.select([self._listener], [], [], 0.25)[0] and not self._closed.is_set():
+            pass
+        if self._closed.is_set():
+            return
         from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
         reports = self
@@ -82,9 +108,9 @@ class ReportServer:
         server.socket = self._listener
         server.server_address = self._listener.getsockname()
         server.daemon_threads = True
-        self._server = server
-        if not self._closed.is_set():
-            server.serve_forever(poll_interval=0.1)
+        server.timeout = 0.1
+        while not self._closed.is_set():
+            server.handle_request()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         """Take one call and answer it."""
@@ -96,7 +122,7 @@ class ReportServer:
         else:
             body = request.rfile.read(int(length)).decode("utf-8", "replace").strip()
             if request.path == f"{self._path}/checkpoint":
-                self.wants_checkpoint.set()
+                status, text = self._checkpoint()
             elif request.path != self._path:
                 status, text = 404, f"call the URL of {REPORT_URL} as it is, or with /checkpoint behind it"
             else:
@@ -107,6 +133,14 @@ class ReportServer:
         request.send_header("Content-Length", str(len(data)))
         request.end_headers()
         request.wfile.write(data)
+
+    def _checkpoint(self) -> tuple[int, str]:
+        request = CheckpointRequest()
+        self._requests.put(request)
+        while not request.answered.wait(0.25):
+            if self._released.is_set() or self._closed.is_set():
+                return 200, "ok"
+        return (200, "ok") if request.taken else (409, "the folder changed while it was copied; ask again")
 
     def _take(self, body: str) -> tuple[int, str]:
         values, problem = read_report(body)

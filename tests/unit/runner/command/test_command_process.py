@@ -6,21 +6,26 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from trialpod.cli.report import main as report
 from trialpod.protocol.command import CheckpointFolderSpec, MetricsSpec
 from trialpod.runner.command.checkpoint_folder import MAX_WAIT, CheckpointFolder
-from trialpod.runner.command.output import CommandOutput
+from trialpod.runner.command.output import MAX_QUEUED_LINES, CommandOutput
 from trialpod.runner.command.process import CommandNotFoundError, CommandProcess, describe_status
-from trialpod.runner.command.report_server import ReportServer
+from trialpod.runner.command.report_server import CheckpointRequest, ReportServer
 from trialpod.runner.command.sources import (
     GrowingFile,
     MlflowSource,
@@ -46,20 +51,22 @@ def unread(*arguments: str, cwd: Path) -> Iterator[CommandProcess]:
         stream.close()
 
 
-def lines_of(*arguments: str, cwd: Path, keep_partial: bool = True) -> list[str]:
+def lines_of(*arguments: str, cwd: Path, reader: LineReader | None = None) -> tuple[list[str], list[str]]:
+    """Run a program to its end; return the lines with a metric, and what had no end."""
     process = started(*arguments, cwd=cwd)
-    output = CommandOutput(process.streams, LineReader(MetricsSpec()))
+    output = CommandOutput(process.streams, reader or LineReader(MetricsSpec()))
     found = []
     try:
-        while not output.ended:
+        while True:
+            ended = output.ended
             if (line := output.next(0.01)) is not None:
                 found.append(line)
-        output.finish(1.0, keep_partial=keep_partial)
-        while (line := output.next(0)) is not None:
-            found.append(line)
+            elif ended:
+                break
     finally:
         process.close()
-    return found
+        output.stop()
+    return found, output.partials
 
 
 class TestProcess:
@@ -104,10 +111,19 @@ class TestProcess:
 
         wait_for(gone)
 
+    def test_the_program_can_be_interrupted(self, tmp_path):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with unread("sh", "-c", "kill -INT $$; exit 3", cwd=tmp_path) as process:
+                assert process.wait(60) == -signal.SIGINT
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     @pytest.mark.parametrize(
         ("program", "message"),
         [
-            ("pyhton3", "there is no program 'pyhton3' in PATH .* did you mean 'python3'"),
+            ("pyhton3", "there is no program 'pyhton3'; did you mean 'python3'"),
             ("./nothing", "the program ./nothing does not exist, seen from"),
             ("./locked", "may not be executed: chmod"),
             ("./headless", "has no #! line"),
@@ -141,9 +157,6 @@ def all_zombies(group: int) -> bool:
 
 
 def wait_for(condition, timeout_s: float = 60.0) -> None:
-    import threading
-    import time
-
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -153,17 +166,66 @@ def wait_for(condition, timeout_s: float = 60.0) -> None:
 class TestOutput:
     def test_both_streams_and_a_last_line_without_end(self, tmp_path, capfd):
         script = "echo a=1; echo b=2 >&2; echo nothing; printf c=3"
-        assert sorted(lines_of("sh", "-c", script, cwd=tmp_path)) == ["a=1", "b=2", "c=3"]
+        lines, partials = lines_of("sh", "-c", script, cwd=tmp_path)
+        assert sorted(lines) == ["a=1", "b=2"]
+        assert partials == ["c=3"]
         shown = capfd.readouterr()
         assert shown.out == "a=1\nnothing\nc=3"
         assert shown.err == "b=2\n"
 
-    def test_half_a_line_of_a_killed_program_does_not_count(self, tmp_path):
-        assert lines_of("sh", "-c", "echo a=1; printf b=0.3", cwd=tmp_path, keep_partial=False) == ["a=1"]
-
     def test_more_lines_than_the_queue_holds(self, tmp_path):
-        script = "i=0; while [ $i -lt 9000 ]; do echo i=$i; i=$((i+1)); done"
-        assert lines_of("sh", "-c", script, cwd=tmp_path) == [f"i={i}" for i in range(9000)]
+        lines, partials = lines_of("sh", "-c", "seq 0 8999 | sed s/^/i=/; printf i=9000", cwd=tmp_path)
+        assert lines == [f"i={i}" for i in range(9000)]
+        assert partials == ["i=9000"]
+
+    def test_the_end_keeps_a_full_queue(self, tmp_path):
+        script = f"seq {MAX_QUEUED_LINES} | sed s/^/i=/; printf last=1"
+        process = started("sh", "-c", script, cwd=tmp_path)
+        output = CommandOutput(process.streams, LineReader(MetricsSpec()))
+        wait_for(lambda: output.ended)
+        process.close()
+        output.stop()
+        assert not output.idle
+        lines = []
+        while (line := output.next(0)) is not None:
+            lines.append(line)
+        assert output.idle
+        assert len(lines) == MAX_QUEUED_LINES
+        assert output.partials == ["last=1"]
+
+    def test_stop_takes_what_there_is_and_waits_for_nobody(self, tmp_path):
+        script = "setsid sh -c 'echo $$ >pid; sleep 1000' & while ! [ -s pid ]; do :; done; echo a=1; printf b=2"
+        process = started("sh", "-c", script, cwd=tmp_path)
+        assert process.wait(60) == 0
+        process.close()
+        output = CommandOutput(process.streams, LineReader(MetricsSpec()))
+        output.stop()
+        try:
+            wait_for(lambda: output.ended)
+            assert output.next(0) == "a=1"
+            assert output.partials == ["b=2"]
+        finally:
+            os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+    def test_idle_says_whether_all_lines_were_taken(self, tmp_path):
+        with contextlib.ExitStack() as stack:
+            process = started("sh", "-c", "echo a=1; echo b=2; echo >ready; sleep 1000", cwd=tmp_path)
+            stack.callback(process.close)
+            output = CommandOutput(process.streams, LineReader(MetricsSpec()))
+            stack.callback(output.stop)
+            wait_for(lambda: (tmp_path / "ready").exists())
+            assert not output.idle
+            lines = []
+            while not output.idle:
+                if (line := output.next(0)) is not None:
+                    lines.append(line)
+            assert lines == ["a=1", "b=2"]
+
+    def test_a_line_without_end_needs_little_memory(self, tmp_path):
+        reader = LineReader(MetricsSpec())
+        _, (line,) = lines_of("sh", "-c", "printf loss=1; head -c 5000000 /dev/zero | tr '\\0' x", cwd=tmp_path)
+        assert len(line) == 64 * 1024
+        assert reader.read("loss=1") == {"loss": 1}
 
 
 class TestReports:
@@ -175,8 +237,7 @@ class TestReports:
             assert server.next() == ({"loss": 0.3, "acc": 0.1}, 4)
             urllib.request.urlopen(server.url, data=b'{"loss": 0.5, "val": {"acc": 1}}').close()
             assert server.next() == ({"loss": 0.5, "val/acc": 1}, None)
-            assert report(["--checkpoint"]) == 0
-            assert server.wants_checkpoint.is_set()
+            assert server.checkpoint_requests() == []
             assert report(["loss"]) == 2
             assert "'loss' is no metric; write name=number" in capsys.readouterr().err
             assert report(["step=4"]) == 2
@@ -186,6 +247,33 @@ class TestReports:
         finally:
             server.close()
         assert report(["loss=1"]) == 1
+
+    @pytest.mark.parametrize(("taken", "status"), [(True, 0), (False, 1)])
+    def test_a_checkpoint_is_waited_for(self, monkeypatch, taken, status):
+        server = ReportServer()
+        monkeypatch.setenv("TRIALPOD_REPORT_URL", server.url)
+        with ThreadPoolExecutor(1) as calls:
+            try:
+                call = calls.submit(report, ["--checkpoint"])
+                requests: list[CheckpointRequest] = []
+                wait_for(lambda: requests.extend(server.checkpoint_requests()) or requests)
+                assert not call.done()
+                requests[0].answer(taken=taken)
+                assert call.result(60) == status
+                server.release()
+                assert calls.submit(report, ["--checkpoint"]).result(60) == 0
+            finally:
+                server.close()
+
+    def test_close_waits_for_nothing(self):
+        for _ in range(20):
+            server = ReportServer()
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", int(urlsplit(server.url).port or 0))),
+            ):
+                server.close()
+            wait_for(lambda: "trialpod-reports" not in [thread.name for thread in threading.enumerate()])
 
     def test_outside_a_trial_it_only_prints(self, monkeypatch, capsys):
         monkeypatch.delenv("TRIALPOD_REPORT_URL", raising=False)
@@ -272,6 +360,7 @@ class TestCheckpointFolder:
         folder = self.folder(tmp_path)
         for name in (".hidden", "a.tmp", "b.part"):
             (folder.path / name).write_text("x")
+        os.mkfifo(folder.path / "pipe")
         assert folder.poll(0.0) == []
         assert folder.at_end() == []
 
