@@ -2,6 +2,9 @@
 
     TrialpodError                     exit status 1: the work failed
       InvalidInputError               2: the user's input cannot be used (also a ValueError)
+        WrongTypeError                a value of a type that has no meaning there (also a TypeError)
+        MissingPathError              there is nothing at a path (also a FileNotFoundError)
+        NotReadyError                 it was asked for too early (also a RuntimeError)
         NotPicklableError             it cannot be sent to the trials (also a TypeError)
       NotSupportedError               another system's API without a counterpart (also a NotImplementedError)
       TrainableError                  the user's Trainable cannot be loaded, or broke its contract
@@ -40,6 +43,18 @@ class InvalidInputError(TrialpodError, ValueError):
     """Something the user wrote cannot work (a manifest, an argument, a script)."""
 
     exit_status = 2
+
+
+class WrongTypeError(InvalidInputError, TypeError):
+    """A value is of a type that has no meaning where it was given."""
+
+
+class MissingPathError(InvalidInputError, FileNotFoundError):
+    """There is nothing, or nothing of the kind that is needed, at a path."""
+
+
+class NotReadyError(InvalidInputError, RuntimeError):
+    """Something was asked for before it can be given."""
 
 
 class NotPicklableError(InvalidInputError, TypeError):

@@ -22,10 +22,14 @@ ANSWERS = ROOT / "tests" / "data" / "ray_behaviours"
 HERE = Path(__file__).resolve().parent
 ACCIDENTS = frozenset({"AssertionError", "AttributeError", "IndexError", "KeyError", "UnboundLocalError"})
 """What Ray raises where it does not look; a refusal that says what is wrong counts as the same."""
+NAMES = {"TrialpodError": "TuneError", "TrialFailedError": "RayTaskError"}
+"""Own names of classes that the alias gives under Ray's name (`trialpod.compat.ray.exceptions`)."""
 
 
 def agree(ray: Any, here: Any) -> bool:
     """Return whether two answers are the same; an exception must be caught by who catches Ray's."""
+    for own, name in NAMES.items():
+        here = json.loads(json.dumps(here).replace(own, name))
     if isinstance(ray, dict) and "raises" in ray:
         raised = here.get("raises", []) if isinstance(here, dict) else []
         return bool(raised) and (ray["raises"][0] in raised or ray["raises"][0] in ACCIDENTS)
@@ -44,6 +48,17 @@ def answers(subject: str) -> dict[str, dict[str, Any]]:
     return {probe: answer["found"] for probe, answer in found.items()}
 
 
+def unanswered() -> list[str]:
+    """Return the probes, "subject: probe", that there is no answer of real Ray to."""
+    found = []
+    for path in sorted((HERE / "behaviours").glob("*.py")):
+        known = answers(path.stem) if path.stem in subjects() else {}
+        functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+        probes = [node.name for node in functions if any(ast.unparse(d) == "probe" for d in node.decorator_list)]
+        found += [f"{path.stem}: {name}".replace("_", " ") for name in probes if name not in known]
+    return found
+
+
 def subjects() -> list[str]:
     """Return the subjects that real Ray was asked about."""
     return sorted(path.stem for path in ANSWERS.glob("*.json"))
@@ -56,8 +71,9 @@ def page() -> str:
         "# How far trialpod agrees with Ray Tune",
         "",
         "The same small scripts ran on Ray 2.60 and, unchanged, on `trialpod.compat.ray`; values, types, files and",
-        "exceptions were compared. An exception agrees when code that catches Ray's catches ours; where Ray fails by",
-        "accident (an `AssertionError`, a `KeyError` of its inside), any refusal agrees. The scripts are in",
+        "exceptions were compared. An exception agrees when code that catches Ray's catches ours, where `TuneError` and",
+        "`RayTaskError` are Ray's names for trialpod's own classes; where Ray fails by accident (an `AssertionError`,",
+        "a `KeyError` of its inside), any refusal agrees. The scripts are in",
         "`tools/compare_with_ray/behaviours`; decisions of schedulers and draws of variants are compared event by",
         "event elsewhere (`tests/data/ray_scheduler_decisions.json`, `ray_variants.json`).",
         "",
@@ -84,6 +100,16 @@ def page() -> str:
         subject, probe, behaviour = key.split(".", 2)
         words = f"{probe.replace('_', ' ')}: {behaviour}"
         lines.append(f"| {subject.replace('_', ' ')} | {words} | {reason} |")
+    missing = unanswered()
+    if missing:
+        lines += [
+            "",
+            "## What was not asked",
+            "",
+            "Real Ray did not answer these scripts within the time that it was given, so nothing is said of them:",
+            "",
+            *[f"* {name}" for name in missing],
+        ]
     return "\n".join([*lines, ""])
 
 

@@ -10,16 +10,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trialpod.errors import InvalidInputError, nearest, refuse_stand_ins
+from trialpod.errors import InvalidInputError, WrongTypeError, nearest, refuse_stand_ins
 
 log = logging.getLogger(__name__)
 
 LARGEST = 1024 * 1024
 """Bytes of something registered that still travels with every Trainable of the script."""
-
-
-class WrongTypeError(InvalidInputError, TypeError):
-    """What is to be registered is of a type that cannot be."""
 
 
 _trainables: dict[str, Any] = {}
@@ -73,11 +69,20 @@ def resolve_trainable(trainable: Any) -> Any:
     if not isinstance(trainable, str):
         # A class that `wrap_function` made is run as the function that it wraps.
         return getattr(trainable, "_wrapped_function", trainable) if isinstance(trainable, type) else trainable
-    if trainable in _trainables:
-        return _named(resolve_trainable(_trainables[trainable]), trainable)
-    guess = nearest(trainable, _trainables)
+    return _named(resolve_trainable(registered(trainable)), trainable)
+
+
+def registered(name: str) -> Any:
+    """Return the very object that was registered under a name.
+
+    Raises:
+        InvalidInputError: nothing is.
+    """
+    if name in _trainables:
+        return _trainables[name]
+    guess = nearest(name, _trainables)
     raise InvalidInputError(
-        f"no Trainable is registered as {trainable!r}"
+        f"no Trainable is registered as {name!r}"
         + (f"; did you mean {guess!r}?" if guess else "")
         + f". Registered: {', '.join(sorted(_trainables)) or 'none'}. tune.register_trainable(name, trainable) does"
         " that"

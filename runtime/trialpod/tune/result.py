@@ -181,7 +181,7 @@ class Result:
         config = _read_params(storage, directory)
         rows = read_rows(directory, storage)
         if config is None and not rows:
-            raise InvalidInputError(
+            raise NoSuchResultError(
                 f"Result.from_path({directory!r}): neither {_PARAMS_FILE} nor result.json there; "
                 "give the directory of one trial, or its URI, {storage_path}/{experiment}/{trial}"
             )
@@ -250,7 +250,7 @@ class Result:
         ]
         if not scored:
             reported = sorted({name for _, metrics in self.best_checkpoints for name in metrics})
-            raise InvalidInputError(
+            raise NoSuchResultError(
                 f"Result.get_best_checkpoint(metric={metric!r}): {unknown_metric(metric, reported)}"
             )
         sign = 1 if mode == "max" else -1
@@ -290,6 +290,10 @@ class ExperimentFailedError(InvalidInputError):
 
 class NoResultError(TrialpodError, RuntimeError):
     """There is nothing that could be chosen as the best."""
+
+
+class NoSuchResultError(InvalidInputError, NoResultError):
+    """What was asked for has no result: a folder that is not a trial's, a metric that nobody reported."""
 
 
 _UNINTERESTING = frozenset(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.result import NoResultError, Result, check_mode, facts_of, frame_of, unknown_metric
+from trialpod.tune.result import NoResultError, NoSuchResultError, Result, check_mode, facts_of, frame_of, unknown_metric
 from trialpod.tune.results import Scope, best_index, best_row, check_scope, metrics_of, read_rows
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class ResultGrid(Sequence[Result]):
                 f"{where}: every trial's value of {metric!r} is NaN or infinite; pass filter_nan_and_inf=False "
                 "to choose among them nevertheless"
             )
-        return InvalidInputError(f"{where}: {unknown_metric(metric, reported)}")
+        return NoSuchResultError(f"{where}: {unknown_metric(metric, reported)}")
 
     def __repr__(self) -> str:
         return "ResultGrid<[\n" + ",\n".join(result.described(indent=2) for result in self) + "\n]>"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialpod.errors import InvalidInputError, NotPicklableError, refuse_stand_ins
+from trialpod.errors import InvalidInputError, MissingPathError, NotPicklableError, NotReadyError, refuse_stand_ins
 from trialpod.protocol.messages import TrainableRef
 from trialpod.protocol.packed import pack
 from trialpod.storage.base import KeyMissingError
@@ -309,13 +309,13 @@ class Tuner:
         When `fit` was interrupted or raised an error they are those up to then.
 
         Raises:
-            InvalidInputError: the experiment has not run.
+            NotReadyError: the experiment has not run.
         """
         if self._grid is not None:
             return self._grid
         place = self._begun or (self._resume.place if self._resume is not None else None)
         if place is None:
-            raise InvalidInputError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
+            raise NotReadyError("Tuner.get_results(): the experiment has not run yet; call Tuner.fit() first")
         return self._results(open_backend(self._backend).load(str(place)))
 
     def resources_for(self, config: dict[str, Any]) -> dict[str, float]:
@@ -467,7 +467,7 @@ def _saved(place: Place, where: str, name: str) -> dict[str, Any]:
     except KeyMissingError:
         here = _file_here(place)
         if here is None:
-            raise InvalidInputError(
+            raise MissingPathError(
                 f"{where}(path={str(place)!r}): no {TUNER_FILE} there, so no Tuner started an experiment; "
                 "path must be the experiment's directory or URI, {storage_path}/{name}"
             ) from None

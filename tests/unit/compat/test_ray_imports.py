@@ -237,6 +237,13 @@ class TestRegistry:
             registry.validate_trainable("imports_trian")
         assert registry._global_registry.contains(registry.TRAINABLE_CLASS, "imports_train")
 
+    def test_gives_a_class_back_as_it_is(self) -> None:
+        class Model(tune.Trainable):
+            pass
+
+        tune.register_trainable("imports_class", Model)
+        assert importlib.import_module("ray.tune.registry").get_trainable_cls("imports_class") is Model
+
     def test_keeps_inputs_and_environments(self) -> None:
         registry = importlib.import_module("ray.tune.registry")
         registry.register_input("imports_reader", dict)

@@ -115,12 +115,12 @@ def resources(folder: str) -> dict[str, Any]:
         got = tune.get_context().get_trial_resources()
         return {"cpu": got.required_resources.get("CPU"), "bundles": str(got.bundles), "strategy": got.strategy}
 
+    plain = _fit(folder, seen)[0].metrics  # first: with_resources may mark the function itself
     half = _fit(folder, tune.with_resources(seen, {"cpu": 0.5}))[0].metrics
     factory = _fit(folder, tune.with_resources(seen, tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}])))[0].metrics
     by_config = _fit(folder, tune.with_resources(seen, lambda config: {"cpu": config["n"]}), space={"n": 2})[
         0
     ].metrics
-    plain = _fit(folder, seen)[0].metrics
     return {
         "half": [half["cpu"], half["bundles"]],
         "factory": [factory["cpu"], factory["bundles"], factory["strategy"]],

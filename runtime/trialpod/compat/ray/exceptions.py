@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from trialpod.errors import TrialpodError
+from trialpod.tune.result import TrialFailedError
 
-TuneError = TrialpodError
-
-
-class RayError(TrialpodError):
-    """Base class of what the local ``ray.get`` and actors raise by themselves."""
-
-
-class RayTaskError(RayError):
-    """A task failed. `ray.get` raises the task's own exception, so this is never raised."""
+TuneError = RayError = TrialpodError
+RayTaskError = TrialFailedError
+"""What the error of a trial is, here and in Ray. `ray.get` raises the task's own exception."""
 
 
 class RayActorError(RayError):

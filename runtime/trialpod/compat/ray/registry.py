@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trialpod.compat.ray.constants import ENV_CREATOR, KNOWN_CATEGORIES, RLLIB_INPUT, TRAINABLE_CLASS
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, WrongTypeError
 from trialpod.tune import registry
 
 __all__ = [
@@ -25,7 +25,7 @@ def get_trainable_cls(trainable_name: str) -> Any:
     Raises:
         InvalidInputError: nothing is registered under that name.
     """
-    return _as_class(registry.resolve_trainable(trainable_name))
+    return _as_class(registry.registered(trainable_name))
 
 
 def validate_trainable(trainable_name: str) -> None:
@@ -46,7 +46,7 @@ def register_input(name: str, input_creator: Callable[..., Any]) -> None:
         InvalidInputError: it cannot be called.
     """
     if not callable(input_creator):
-        raise registry.WrongTypeError(f"register_input({name!r}, {input_creator!r}): the second must be a function")
+        raise WrongTypeError(f"register_input({name!r}, {input_creator!r}): the second must be a function")
     _global_registry.register(RLLIB_INPUT, name, input_creator)
 
 

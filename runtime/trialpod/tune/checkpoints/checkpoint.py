@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedError
+from trialpod.errors import CheckpointError, InvalidInputError, NotSupportedError, WrongTypeError
 
 if TYPE_CHECKING:
     from trialpod.protocol.messages import CheckpointInfo
@@ -66,7 +66,7 @@ class Checkpoint:
             path = uri_of("Checkpoint(filesystem=...)", path, filesystem)
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             hint = "; a dict becomes one by Checkpoint.from_dict(...)" if isinstance(path, dict) else ""
-            raise InvalidInputError(f"Checkpoint({str(path)[:80]!r}): needs the path of a directory{hint}")
+            raise WrongTypeError(f"Checkpoint({str(path)[:80]!r}): needs the path of a directory{hint}")
         self.path: str = os.fspath(path).removeprefix("file://")
 
     @property

@@ -28,6 +28,10 @@ class FIFOScheduler(TrialScheduler):
         """Return none: a trial never has to wait."""
         return []
 
+    def debug_string(self) -> str:
+        """Return its line."""
+        return "Using FIFO scheduling algorithm."
+
     def get_state(self) -> dict[str, Any]:
         """Return nothing: the order of the trials is the engine's."""
         return {}

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, NotReadyError
 from trialpod.protocol.values import real_number
 from trialpod.tune.plugins.goal import not_known_yet
 from trialpod.tune.search.library import require_all
@@ -357,12 +357,12 @@ class LibrarySearcher(Searcher):
             return
         name = type(self).__name__
         if not self._metric or not self._mode:
-            raise InvalidInputError(
+            raise NotReadyError(
                 f"{name} needs to know what to optimise: set metric and mode (spec.metric and spec.mode in a "
                 "manifest, TuneConfig(metric=..., mode=...) in a script)"
             )
         if self._given_space is None:
-            raise InvalidInputError(f"{name} has no search space: give it one, or give the experiment one")
+            raise NotReadyError(f"{name} has no search space: give it one, or give the experiment one")
         if self._seed is None:
             self._seed = random.SystemRandom().getrandbits(_SEED_BITS)
         self._space = self._prepare_space(self._given_space)

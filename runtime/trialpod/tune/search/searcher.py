@@ -30,6 +30,10 @@ MODES = ("min", "max")
 logger = logging.getLogger(__name__)
 
 
+class NotLearnedError(InvalidInputError, NotImplementedError):
+    """A searcher has no way to learn from points that were evaluated elsewhere."""
+
+
 class Searcher(SavedPlugIn):
     """Base class of searchers.
 
@@ -155,9 +159,10 @@ class Searcher(SavedPlugIn):
             intermediate_values: of the metric, one for each step before.
 
         Raises:
-            InvalidInputError: this searcher cannot, or the config is not in the search space.
+            NotLearnedError: this searcher cannot.
+            InvalidInputError: the config is not in the search space.
         """
-        raise InvalidInputError(f"{type(self).__name__} cannot take over evaluated points")
+        raise NotLearnedError(f"{type(self).__name__} cannot take over evaluated points")
 
     def add_evaluated_trials(self, trials: Any, metric: str | None = None) -> int:
         """Learn from the results of a `ResultGrid`, or of a list of `Result`; return how many could be used.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trialpod.errors import InvalidInputError
+from trialpod.errors import InvalidInputError, WrongTypeError
 from trialpod.tune.plugins.catalogue import algorithm
 from trialpod.tune.stopper.stopper import Stopper
 
@@ -16,7 +16,7 @@ class FunctionStopper(Stopper):
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
         if not self.is_valid_function(function):
-            raise InvalidInputError(
+            raise WrongTypeError(
                 f"a stop function must be callable as function(trial_id, result), got {function!r}"
             )
         self._function = function
