@@ -9,6 +9,7 @@
       NotSupportedError               another system's API without a counterpart (also a NotImplementedError)
       TrainableError                  the user's Trainable cannot be loaded, or broke its contract
       CheckpointError                 missing, incomplete or damaged
+        NoCheckpointError             none is where it was to be read (also a ValueError)
         SupersededError               another attempt writes the trial's checkpoints
       StorageError                    the storage refused or lost an operation
       ExperimentLockedError           another live process owns the directory
@@ -77,6 +78,10 @@ class TrainableError(TrialpodError):
 
 class CheckpointError(TrialpodError):
     """A checkpoint is missing, incomplete or damaged."""
+
+
+class NoCheckpointError(CheckpointError, ValueError):
+    """There is no checkpoint where one was to be read."""
 
 
 class SupersededError(CheckpointError):

@@ -49,7 +49,7 @@ def answers(subject: str) -> dict[str, dict[str, Any]]:
 
 
 def unanswered() -> list[str]:
-    """Return the probes, "subject: probe", that there is no answer of real Ray to."""
+    """Return the probes, "subject: probe", that real Ray gave no answer to."""
     found = []
     for path in sorted((HERE / "behaviours").glob("*.py")):
         known = answers(path.stem) if path.stem in subjects() else {}
@@ -71,8 +71,8 @@ def page() -> str:
         "# How far trialpod agrees with Ray Tune",
         "",
         "The same small scripts ran on Ray 2.60 and, unchanged, on `trialpod.compat.ray`; values, types, files and",
-        "exceptions were compared. An exception agrees when code that catches Ray's catches ours, where `TuneError` and",
-        "`RayTaskError` are Ray's names for trialpod's own classes; where Ray fails by accident (an `AssertionError`,",
+        "exceptions were compared. An exception agrees when code that catches Ray's catches ours (`TuneError` and",
+        "`RayTaskError` are names of trialpod's own classes there); where Ray fails by accident (an `AssertionError`,",
         "a `KeyError` of its inside), any refusal agrees. The scripts are in",
         "`tools/compare_with_ray/behaviours`; decisions of schedulers and draws of variants are compared event by",
         "event elsewhere (`tests/data/ray_scheduler_decisions.json`, `ray_variants.json`).",
@@ -106,7 +106,7 @@ def page() -> str:
             "",
             "## What was not asked",
             "",
-            "Real Ray did not answer these scripts within the time that it was given, so nothing is said of them:",
+            "Real Ray did not answer these scripts in the time that there was, or they failed there:",
             "",
             *[f"* {name}" for name in missing],
         ]

@@ -84,7 +84,8 @@ class Experiment:
             "restore": restore,
         }
         self.name = name
-        self.run_identifier = run
+        self.trainable = run
+        self._given = given
         self.arguments: dict[str, Any] = {"name": name, **translated("tune.Experiment", given, older)}
         """By their current names, as `RunArguments` takes them."""
         self.stopper: Any = None
@@ -97,6 +98,30 @@ class Experiment:
             else:
                 self.stopper = stop if isinstance(stop, Stopper) or not callable(stop) else FunctionStopper(stop)
         RunArguments(where="tune.Experiment", trainable=run, **self.arguments).tuner()  # checks them
+
+    @property
+    def run_identifier(self) -> str:
+        """The name of its Trainable."""
+        from trialpod.tune.trainable.checks import trainable_name
+
+        return self.trainable if isinstance(self.trainable, str) else trainable_name(self.trainable)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What it was given, as dicts of experiments name it."""
+        apart = ("storage_path", "storage_filesystem", "sync_config")
+        return {"run": self.run_identifier, **{k: v for k, v in self._given.items() if k not in apart}}
+
+    @property
+    def remote_path(self) -> str | None:
+        """The directory or URI that it is stored in; None where storage or name are not known before it runs."""
+        place = self.arguments.get("storage_path")
+        return f"{str(place).rstrip('/')}/{self.name}" if place is not None and self.name else None
+
+    @property
+    def public_spec(self) -> dict[str, Any]:
+        """What of `spec` is of use to callbacks, searchers and schedulers."""
+        return {name: self._given[name] for name in ("stop", "num_samples", "time_budget_s")}
 
     @classmethod
     def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:

@@ -150,7 +150,7 @@ def run(
     everything = translated(_WHERE, known, older)
     common = {key: value for key, value in everything.items() if key not in _NOT_OF_A_TUNER}
     calls = [
-        RunArguments(where=_WHERE, trainable=each.run_identifier, **{**run_wide, **each.arguments})
+        RunArguments(where=_WHERE, trainable=each.trainable, **{**run_wide, **each.arguments})
         if isinstance(each, Experiment)
         else RunArguments(where=_WHERE, trainable=each, **{**common, "name": _numbered(name, place)})
         for place, each in enumerate(several)
@@ -205,7 +205,7 @@ def run_experiments(
     for experiment in _experiments(experiments):
         arguments = RunArguments(
             where="tune.run_experiments",
-            trainable=experiment.run_identifier,
+            trainable=experiment.trainable,
             scheduler=scheduler,
             verbose=verbose,
             progress_reporter=progress_reporter,

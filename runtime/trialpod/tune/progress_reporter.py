@@ -88,6 +88,8 @@ class TuneReporterBase(ProgressReporter):
         InvalidInputError: an argument has a value that it cannot have.
     """
 
+    DEFAULT_COLUMNS = DEFAULT_COLUMNS
+
     def __init__(
         self,
         *,
@@ -148,6 +150,24 @@ class TuneReporterBase(ProgressReporter):
         self.total_samples = self.total_samples or total_samples
         self.metric = self.metric or metric
         self.mode = self.mode or mode
+
+    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
+        """Take the experiment's metric and mode.
+
+        Raises:
+            InvalidInputError: the reporter has its own.
+        """
+        where = type(self).__name__
+        for what, own, given in (("metric", self.metric, metric), ("mode", self.mode, mode)):
+            if own and given:
+                raise InvalidInputError(f"{where}({what}={own!r}) and TuneConfig({what}={given!r}): give one of them")
+        self.metric = self.metric or metric
+        self.mode = self.mode or mode
+        return True
+
+    def set_total_samples(self, total_samples: int) -> None:
+        """Take the number of trials that there will be."""
+        self.total_samples = total_samples
 
     def add_metric_column(self, metric: str, representation: str | None = None) -> None:
         """Add a column for a metric, with `representation` as its title.

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from trialpod.errors import InvalidInputError
-from trialpod.tune.result import NoResultError, NoSuchResultError, Result, check_mode, facts_of, frame_of, unknown_metric
+from trialpod.tune.result import (
+    NoResultError,
+    NoSuchResultError,
+    Result,
+    check_mode,
+    facts_of,
+    frame_of,
+    unknown_metric,
+)
 from trialpod.tune.results import Scope, best_index, best_row, check_scope, metrics_of, read_rows
 
 if TYPE_CHECKING:

@@ -135,6 +135,11 @@ class Trial(TrialCore):
         error = self.get_error()
         return None if error is None else getattr(error, "traceback", "") or str(error)
 
+    @property
+    def custom_trial_name(self) -> str | None:
+        """Its name, where a `trial_name_creator` made it."""
+        return None if self.name == f"{self.trainable_name}_{self.trial_id}" else self.name
+
     def should_stop(self, result: dict[str, Any]) -> bool:
         """Return whether a result ends the trial: it says so itself, or meets one of the limits in `stop`."""
         limits = self.stopping_criterion

@@ -40,13 +40,29 @@ class TestRefusals:
             ),
         ],
     )
-    def test_are_caught_as_in_ray(
-        self, kind: type[Exception], call: Callable[[Path], Any], tmp_path: Path
-    ) -> None:
+    def test_are_caught_as_in_ray(self, kind: type[Exception], call: Callable[[Path], Any], tmp_path: Path) -> None:
         with pytest.raises(kind) as caught:
             call(tmp_path)
         assert isinstance(caught.value, InvalidInputError)
         assert len(str(caught.value)) > 10
+
+
+class TestReporters:
+    def test_take_the_goal_of_the_experiment_once(self) -> None:
+        reporter = tune.CLIReporter()
+        assert reporter.set_search_properties("loss", "min")
+        with pytest.raises(ValueError, match="give one of them"):
+            reporter.set_search_properties("loss", "min")
+
+
+class TestExperiments:
+    def test_say_what_they_were_given(self) -> None:
+        tune.register_trainable("exceptions_train", _train)
+        experiment = tune.Experiment("e", "exceptions_train", num_samples=2, storage_path="/tmp/results")
+        assert experiment.spec["run"] == experiment.run_identifier == "exceptions_train"
+        assert experiment.public_spec == {"stop": None, "num_samples": 2, "time_budget_s": None}
+        assert experiment.remote_path == "/tmp/results/e"
+        assert tune.with_parameters(_train, other=1).__name__ == "_train"
 
 
 class TestNames:

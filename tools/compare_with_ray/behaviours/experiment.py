@@ -37,11 +37,11 @@ def attributes(folder: str) -> dict[str, Any]:
 
     experiment = make(config={"x": 1}, num_samples=2, stop={"training_iteration": 2})
     return {
-        "name": experiment.name,
-        "run_identifier": experiment.run_identifier,
-        "stopper": experiment.stopper is None,
-        "public_spec": sorted(experiment.public_spec),
-        "spec": sorted(experiment.spec),
+        "name": lambda: experiment.name,
+        "run_identifier": lambda: experiment.run_identifier,
+        "stopper": lambda: experiment.stopper is None,
+        "public_spec": lambda: sorted(experiment.public_spec),
+        "spec": lambda: sorted(experiment.spec),
         "a class": lambda: Experiment("e", Steps, storage_path=folder).run_identifier,
         "a name": lambda: Experiment("e", "_train", storage_path=folder).run_identifier,
         "an unknown name": lambda: Experiment("e", "unknown", storage_path=folder).run_identifier,
@@ -54,7 +54,7 @@ def attributes(folder: str) -> dict[str, Any]:
         ],
         "from_json without run": lambda: Experiment.from_json("n", {"config": {}}),
         "remote_path": lambda: experiment.remote_path == f"{folder}/e",
-        "num_samples": experiment.spec["num_samples"],
+        "num_samples": lambda: experiment.spec["num_samples"],
         "negative samples": lambda: make(num_samples=-5).name,
     }
 

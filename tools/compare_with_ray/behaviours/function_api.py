@@ -129,10 +129,6 @@ def signatures(folder: str) -> dict[str, Any]:
         "another name": _outcome(folder, renamed, "a"),
         "no argument": _outcome(folder, none),
         "star": _outcome(folder, star, "a"),
-        "names": [
-            os.path.basename(_fit(folder, trainable)[0].path).split("_ID")[0].rsplit("_DATE")[0][:9]
-            for trainable in (lambda config: {"a": 1}, functools.partial(default, more=1), Object().method)
-        ],
     }
 
 

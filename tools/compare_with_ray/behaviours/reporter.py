@@ -74,14 +74,14 @@ def settings(folder: str) -> dict[str, Any]:
         "a parameter twice": raised(
             lambda: (reporter.add_parameter_column("m"), reporter.add_parameter_column("m"))[0]
         ),
-        "should_report": reporter.should_report([], done=True),
+        "should_report": lambda: reporter.should_report([], done=True),
         "mode": raised(lambda: CLIReporter(metric="a", mode="up")),
         "base report": raised(lambda: ProgressReporter().report([], True)),
         "base should_report": raised(lambda: ProgressReporter().should_report([])),
-        "jupyter": isinstance(JupyterNotebookReporter(overwrite=False), ProgressReporter),
-        "DEFAULT_COLUMNS": sorted(CLIReporter.DEFAULT_COLUMNS),
-        "set_search_properties": reporter.set_search_properties("loss", "min"),
-        "set twice": reporter.set_search_properties("loss", "min"),
-        "set_total_samples": reporter.set_total_samples(5),
-        "setup": reporter.setup(),
+        "jupyter": lambda: isinstance(JupyterNotebookReporter(overwrite=False), ProgressReporter),
+        "DEFAULT_COLUMNS": lambda: sorted(CLIReporter.DEFAULT_COLUMNS),
+        "set_search_properties": lambda: reporter.set_search_properties("loss", "min"),
+        "set twice": lambda: reporter.set_search_properties("loss", "min"),
+        "set_total_samples": lambda: reporter.set_total_samples(5),
+        "setup": lambda: reporter.setup(),
     }

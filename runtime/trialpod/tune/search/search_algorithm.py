@@ -160,7 +160,7 @@ class SearchAlgorithm(PlugIn):
         if suggestion is None:
             return None
         return Trial(
-            self._experiment.run_identifier,
+            self._experiment.trainable,
             config=suggestion.config,
             trial_id=suggestion.trial_id,
             experiment_tag=suggestion.tag,

@@ -24,6 +24,11 @@ class BoundFunction(functools.partial[Any]):
         # A partial of a partial without attributes would take this one's arguments over, and store them inside.
         self.stores = True
 
+    @property
+    def __name__(self) -> str:
+        """The name of the function, which trials are called after."""
+        return getattr(self.func, "__name__", type(self.func).__name__)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the large arguments stored by themselves."""
         return _bound, (self.func, self.args, BoundParameters(self.keywords), dict(self.__dict__))

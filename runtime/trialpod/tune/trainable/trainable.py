@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trialpod import variables
-from trialpod.errors import CheckpointError, InvalidInputError, TrainableError
+from trialpod.errors import InvalidInputError, NoCheckpointError, TrainableError
 from trialpod.storage.layout import checkpoint_name
 from trialpod.tune import session as _session
 from trialpod.tune.checkpoints.checkpoint import Checkpoint
@@ -290,7 +290,8 @@ class Trainable:
             fallback_to_latest: if it is not there, take the newest checkpoint beside it.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it cannot be read.
+            NoCheckpointError: there is no such checkpoint.
+            CheckpointError: it cannot be read.
         """
         metrics: dict[str, Any] = {}
         given: str | os.PathLike[str] | Checkpoint = checkpoint_path
@@ -313,7 +314,7 @@ class Trainable:
         if found is None and fallback_to_latest:
             found = saved_state.newest_beside(path)
         if found is None:
-            raise CheckpointError(f"there is no checkpoint to restore from at {path}")
+            raise NoCheckpointError(f"there is no checkpoint to restore from at {path}")
         return self._restore_from(found, metrics)
 
     def _restore_from(self, folder: str, metrics: dict[str, Any]) -> None:
