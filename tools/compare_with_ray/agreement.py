@@ -72,7 +72,7 @@ def page() -> str:
         "",
         "The same small scripts ran on Ray 2.60 and, unchanged, on `trialpod.compat.ray`; values, types, files and",
         "exceptions were compared. An exception agrees when code that catches Ray's catches ours (`TuneError` and",
-        "`RayTaskError` are names of trialpod's own classes there); where Ray fails by accident (an `AssertionError`,",
+        "`RayTaskError` are names of own classes there); where Ray fails by accident (an `AssertionError`,",
         "a `KeyError` of its inside), any refusal agrees. The scripts are in",
         "`tools/compare_with_ray/behaviours`; decisions of schedulers and draws of variants are compared event by",
         "event elsewhere (`tests/data/ray_scheduler_decisions.json`, `ray_variants.json`).",
