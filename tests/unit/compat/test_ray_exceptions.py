@@ -62,7 +62,12 @@ class TestExperiments:
         assert experiment.spec["run"] == experiment.run_identifier == "exceptions_train"
         assert experiment.public_spec == {"stop": None, "num_samples": 2, "time_budget_s": None}
         assert experiment.remote_path == "/tmp/results/e"
-        assert tune.with_parameters(_train, other=1).__name__ == "_train"
+
+    def test_keep_the_name_of_a_function_with_parameters(self) -> None:
+        def scaled(config: dict[str, Any], factor: float) -> dict[str, Any]:
+            return {"loss": factor}
+
+        assert tune.with_parameters(scaled, factor=2).__name__ == "scaled"
 
 
 class TestNames:

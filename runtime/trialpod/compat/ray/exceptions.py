@@ -5,7 +5,8 @@ from __future__ import annotations
 from trialpod.errors import TrialpodError
 from trialpod.tune.result import TrialFailedError
 
-TuneError = RayError = TrialpodError
+TuneError = TrialpodError
+RayError = TrialpodError
 RayTaskError = TrialFailedError
 """What the error of a trial is, here and in Ray. `ray.get` raises the task's own exception."""
 
