@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.local
 
 TOOLS = Path(__file__).parents[2] / "tools" / "compare_with_ray"
-QUICK = ("reporter", "sampling", "schedulers", "stoppers", "storage", "variants")
+QUICK = ("class_api", "reporter", "sampling", "schedulers", "stoppers", "storage", "variants")
 """Subjects of which Ray answered the probes without trials."""
 
 
