@@ -77,7 +77,8 @@ def main() -> int:
         f"{len(tasks)} {side} tasks, {options.seeds} seeds each; budget {options.budget:g} full trainings, "
         f"{conditions.workers} workers, {options.overhead:.0%} of a full training for each start and resume. "
         f"Python {platform.python_version()}; peers: {_versions(options.methods)}. "
-        f"It took {(time.monotonic() - began) / 60:.0f} minutes."
+        f"{len(jobs)} of {len(wanted)} pairs of method and task were run for this, in "
+        f"{(time.monotonic() - began) / 60:.0f} minutes."
     )
     plot(results, folder / f"{side}.svg")
     (folder / f"{side}.md").write_text(page(results, f"The {side} tasks", [remark]))
