@@ -179,9 +179,9 @@ class Attempt:
         else:
             link.publish(encode(result, keeps_types=self._keeps_types), None, wake=not waits)
         if checkpoint is not None:
-            self._writer.submit(checkpoint)
+            self._commits.submit(checkpoint)
             if waits:
-                self._writer.settle(checkpoint.index)
+                self._commits.settle(checkpoint.index)
         elif self._commit_queue_or_none is not None:
             self._commit_queue_or_none.check()
         if done:
@@ -219,7 +219,7 @@ class Attempt:
         return self._store_or_none
 
     @property
-    def _writer(self) -> CommitQueue:
+    def _commits(self) -> CommitQueue:
         if self._commit_queue_or_none is None:
             from trialpod.storage.checkpoints.commit_queue import CommitQueue
 
@@ -293,7 +293,7 @@ class Attempt:
     def begin_checkpoint(self) -> Path:
         """Return an empty folder to write the next checkpoint in; waits when too many are not stored yet."""
         self.link.check()
-        self._writer.wait_for_room()
+        self._commits.wait_for_room()
         return self._store.begin(self._next_index())
 
     def snapshot(self, source: str | None, result: dict[str, Any]) -> CheckpointInfo:
@@ -310,7 +310,7 @@ class Attempt:
         """
         self.link.check()
         if source is not None:
-            self._writer.wait_for_room()
+            self._commits.wait_for_room()
         from trialpod.storage.layout import checkpoint_name
 
         index = self._next_index()
@@ -319,10 +319,10 @@ class Attempt:
         try:
             size = self._store.snapshot(index, folder)
         except StorageError as error:
-            if folder is None or not self._writer.pending:
+            if folder is None or not self._commits.pending:
                 raise
             log.warning("%s; training waits until the checkpoints before are stored, then tries again", error)
-            self._writer.wait_committed(index - 1)
+            self._commits.wait_committed(index - 1)
             size = self._store.snapshot(index, folder)
         info = CheckpointInfo(
             name=checkpoint_name(index),
@@ -339,14 +339,14 @@ class Attempt:
 
     def announce(self, checkpoint: CheckpointInfo) -> None:
         """Commit a snapshot that was made after its result had been sent."""
-        self._writer.submit(checkpoint)
+        self._commits.submit(checkpoint)
 
     def reported(self, checkpoint: CheckpointInfo) -> Checkpoint:
         """Return the checkpoint of a snapshot; readers wait until it is stored."""
         from trialpod.tune.checkpoints.reported_checkpoint import ReportedCheckpoint
 
         def locate() -> Path:
-            self._writer.wait_committed(checkpoint.index)
+            self._commits.wait_committed(checkpoint.index)
             return self._store.fetch(checkpoint)
 
         return ReportedCheckpoint(checkpoint.name, locate)
