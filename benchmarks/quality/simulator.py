@@ -107,7 +107,7 @@ class _Trial:
 
 @dataclass
 class _Leaving:
-    """A trial that was told to stop or pause and does not know yet."""
+    """A trial that was decided to stop or pause, before it learns of it."""
 
     decision: Decision
 

@@ -10,11 +10,11 @@ from trialpod.errors import InvalidInputError
 from trialpod.storage.lock import LockHolder
 from trialpod_operator.commands.retry import retry_arguments
 
-FOLDER = Path("/work/trialpod-results/exp")
+FOLDER = Path("/home/ada/tune/trialpod-results/exp")
 
 
 def ran(*arguments: str, directory: str = str(FOLDER)) -> LockHolder:
-    return LockHolder(1, "here", 0.0, " ".join(arguments), list(arguments), "/work", directory)
+    return LockHolder(1, "here", 0.0, " ".join(arguments), list(arguments), "/home/ada/tune", directory)
 
 
 class TestArguments:
@@ -39,7 +39,7 @@ class TestArguments:
             (None, "nobody knows how"),
             (ran("python", "script.py"), "resume_errored=True"),
             (ran("trialpod", "run", "-"), "standard input"),
-            (ran("trialpod", "run", "e.yaml", directory="/work/trialpod-results/other"), "was moved since"),
+            (ran("trialpod", "run", "e.yaml", directory="/home/ada/tune/trialpod-results/other"), "was moved since"),
         ],
     )
     def test_says_what_else_to_do(self, holder: LockHolder | None, message: str) -> None:

@@ -7,7 +7,7 @@ Invariants:
 
 * A checkpoint is committed after the results that the program said before it, and holds whole entries only; one that
   is taken at a horizon belongs to the result there.
-* How a command ends that was told to end is the decision's, whatever its exit status.
+* A command that was asked to end ends as the decision says, whatever its exit status.
 * Until the process is gone, its output goes to the log.
 """
 

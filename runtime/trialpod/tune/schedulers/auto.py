@@ -17,7 +17,7 @@ Invariants:
 * A trial is trained for `max_t`, or until it ends by itself: no schedule of its own (learning rate) ever changes.
 * A trial below its next rung continues, whatever the others do.
 * A trial that jumped over rungs counts in all of them, and as promoted from all but the last.
-* A trial that was lost after it was told to pause comes back to its rung, and pauses there: that is no promotion.
+* A trial that was lost after the decision to pause it comes back to its rung, and pauses there: that is no promotion.
 * The state is JSON; the only random numbers are those of the bootstrap, seeded by `seed` and the rung.
 """
 

@@ -107,7 +107,7 @@ class TestEnd:
 
     def test_trial_that_others_paused_continues_before_new_ones(self) -> None:
         simulated = experiment(3)
-        simulated.trials[0].status = "PAUSED"  # a script asked for it, or its pod was told to save and go
+        simulated.trials[0].status = "PAUSED"  # a script asked for it, or its pod was asked to save and end
         assert simulated.scheduler.choose_trial_to_run(simulated) is simulated.trials[0]
 
     def test_failed_trials_are_not_promoted(self) -> None:

@@ -9,7 +9,7 @@ Invariants:
 * No point is suggested twice, unless `repeats` allows it. When all points of a discrete space were tried, the search
   is over.
 * Values of different rungs never meet (`trialpod.tune.search.auto.view`).
-* A suggestion is a function of the arguments, of what was told before it, and of its number.
+* A suggestion is a function of the arguments, of the results before it, and of its number.
 """
 
 from __future__ import annotations
