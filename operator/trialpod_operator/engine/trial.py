@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, DecisionKind
+from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, DecisionKind, EndCause
 from trialpod.protocol.values import opaque_decoder, open_leniently, results_decoder
 from trialpod_operator.engine.choices import (
     ActiveExploit,
@@ -43,8 +43,21 @@ FREE_RETRIES = 1
 MAX_TRACEBACK = 20_000
 """Maximum length of a stored traceback in characters; the end is kept."""
 
+MAX_PAST_ATTEMPTS = 32
+"""Attempts before the latest one whose times are kept of a trial."""
+
 _NOTHING: dict[str, Any] = {}
 """Shared by ended trials, so never changed: they keep little."""
+
+
+class PastAttempt(msgspec.Struct, array_like=True, frozen=True):
+    """When an attempt before the latest one ran; times in seconds since the epoch."""
+
+    number: int
+    requested: float
+    started: float | None  # its process began to work; None: it never did
+    ended: float
+    cause: EndCause
 
 
 class AttemptState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -58,6 +71,9 @@ class AttemptState(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     node_ip: str = ""
     reused_pod: str = ""  # its pod, when that was made for another attempt
 
+    began_at: float | None = None  # its process began to work
+    ended_at: float | None = None
+    cause: EndCause | None = None  # how it ended
     working_since: float | None = None  # until it ends; see `accounting`
     last_saved_at: float = 0.0  # when it last committed a checkpoint, or began
     resources: dict[str, float] = {}  # what it was given
@@ -113,6 +129,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     ended_at: float = 0.0
     stopped: bool = False  # it ended before its own end
     decision_log: tuple[bytes, ...] = ()
+    past_attempts: tuple[PastAttempt, ...] = ()  # the latest of them, without the latest attempt
     decision_count: int = 0  # also of those that are not in the log any more
     completion_reported: bool = False  # scheduler and searcher know that it completed
     search_paused: bool = False  # the searcher knows that a scheduler paused it
@@ -209,6 +226,10 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def start_attempt(self, now: float) -> None:
         """Begin the next attempt."""
+        last = self.current
+        if last.ended_at is not None and last.cause is not None:
+            past = PastAttempt(self.attempt, last.started_at, last.began_at, last.ended_at, last.cause)
+            self.past_attempts = (*self.past_attempts[1 - MAX_PAST_ATTEMPTS :], past)
         self.attempt += 1
         self.running = True
         self.search_paused = False
@@ -223,7 +244,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
     def start_work(self, now: float, resources: dict[str, float]) -> None:
         """Start counting the attempt's resources."""
         current = self.current
-        current.working_since = current.last_saved_at = now
+        current.began_at = current.working_since = current.last_saved_at = now
         current.resources = resources
 
     def end_work(self, kept: dict[str, float]) -> None:
@@ -270,6 +291,7 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.running = False
         self.run_time_s += max(0.0, now - current.started_at)
         current.lost = end.cause == "lost"
+        current.ended_at, current.cause = now, end.cause
         failing, current.failing = current.failing, None
         overridden = end.cause in ("completed", "stopped", "paused") or current.deadline_missed
         return failing if failing is not None and overridden else end

@@ -1,6 +1,7 @@
 """What became of a trial's attempts, and when: by the journal's records, or what a snapshot still knows.
 
-A snapshot keeps the latest attempt and the latest decisions. Of the attempts before, only their ends are known then.
+A snapshot keeps the times of a trial's latest attempts, and its latest decisions. What was read in the journal before
+a snapshot replaced it stays known.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from trialpod_operator.engine.actions import Action, StartAttempt, TrialRequeued
 from trialpod_operator.engine.events import AnyEvent, AttemptEnded, AttemptStarted
 from trialpod_operator.engine.trial import Trial
 
-_ENDS = {"disruption": "preempted", "retry": "failed", "failure": "failed", "pause": "paused", "stop": "stopped"}
-"""Kind of a decision -> how it ends an attempt."""
+_FAILURES = frozenset({"disruption", "retry", "failure"})
+"""Kinds of decisions whose reason has the error of the attempt."""
 
 _GAPS = {"paused": "paused", "preempted": "preempted", "lost": "preempted"}
 """How an attempt ended -> what the time until the next one is called; waiting for all others."""
@@ -57,13 +58,15 @@ class Histories:
         """Return a trial's attempts, oldest first."""
         known = self._attempts.get(trial.trial_id)
         if known is None or (trial.attempt and (not known or known[-1].number < trial.attempt)):
-            known = self._attempts[trial.trial_id] = _remembered(trial, known or [])
+            known = self._attempts[trial.trial_id] = _completed(trial, known or [])
         return known
 
     def begin(self, trials: Iterable[Trial]) -> None:
         """The experiment begins again with a snapshot; what is known of attempts and is not in it stays."""
         known = {(clone.trial_id, clone.time) for clone in self.clones}
         for trial in trials:
+            if trial.trial_id in self._attempts:  # their ends may be in records that nobody has read
+                self._attempts[trial.trial_id] = _completed(trial, self._attempts[trial.trial_id])
             for decision in trial.decisions if trial.decision_count else ():
                 source = str(decision.reason.get("source_trial", ""))
                 if decision.kind == "exploit" and source and (trial.trial_id, decision.time) not in known:
@@ -91,21 +94,31 @@ class Histories:
                         known.append(Attempt(number, requested=now))
                     known[-1].resumed_from = start.iteration if start is not None else None
                 case TrialRequeued(trial=trial, why="exploited", message=source):
-                    self.clones.append(Clone(now, source, trial.trial_id))
+                    # When it was decided, as a snapshot has it.
+                    decided = (each.time for each in reversed(trial.decisions) if each.kind == "exploit")
+                    self.clones.append(Clone(next(decided, now), source, trial.trial_id))
 
     def _find(self, trial_id: str, number: int) -> Attempt | None:
         known = self._attempts.get(trial_id, [])
         return next((each for each in reversed(known) if each.number == number), None)
 
     def spans(self, trial: Trial) -> Iterator[dict[str, Any]]:
-        """Return what the trial did from its creation on: waiting, running, paused, preempted."""
-        since, kind = trial.created_at, "waiting"
-        for attempt in self.attempts(trial):
-            begun = attempt.started if attempt.started is not None else attempt.ended
-            if begun is None:
-                begun = attempt.requested if trial.attempt > attempt.number else None
-            if begun is None:
-                break
+        """Return what the trial did from its creation on: waiting, running, paused, preempted.
+
+        Of a time before the oldest attempt that is known, the kind is "unknown".
+        """
+        attempts = self.attempts(trial)
+        since = trial.created_at
+        kind = "unknown" if attempts and attempts[0].number > 1 else "waiting"
+        for attempt in attempts:
+            begun = attempt.started
+            if begun is None:  # its process never began to work
+                if attempt.ended is not None and attempt.ended > since:
+                    yield _span(trial, kind, since, attempt.ended, attempt.number)
+                if attempt.ended is None:
+                    break
+                since, kind = attempt.ended, _GAPS.get(attempt.exit, "waiting")
+                continue
             if begun > since:
                 yield _span(trial, kind, since, begun, attempt.number)
             yield _span(trial, "running", begun, attempt.ended, attempt.number)
@@ -120,26 +133,24 @@ def _span(trial: Trial, kind: str, start: float, end: float | None, attempt: int
     return {"trial": trial.trial_id, "kind": kind, "start": start, "end": end, "attempt": attempt}
 
 
-def _remembered(trial: Trial, known: list[Attempt]) -> list[Attempt]:
-    """Return the attempts as the trial itself remembers them, beside those that are known better."""
-    found = {number: Attempt(number) for number in range(1, trial.attempt + 1)}
-    for decision in trial.decisions if trial.decision_count else ():
-        attempt = found.get(decision.attempt)
-        if attempt is not None and decision.kind in _ENDS:
-            attempt.ended, attempt.exit = decision.time, _ENDS[decision.kind]
-            attempt.error = str(decision.reason.get("error") or "")
-    found |= {each.number: each for each in known}
+def _completed(trial: Trial, known: list[Attempt]) -> list[Attempt]:
+    """Return the attempts that are known, completed by what the trial itself keeps of them."""
+    found = {each.number: each for each in known}
+    for past in trial.past_attempts:
+        attempt = found.setdefault(past.number, Attempt(past.number))
+        attempt.requested, attempt.ended = past.requested, past.ended
+        attempt.started = past.started if attempt.started is None else attempt.started
+        attempt.exit = attempt.exit or past.cause
     if trial.attempt:
-        latest, current = found[trial.attempt], trial.current
+        latest, current = found.setdefault(trial.attempt, Attempt(trial.attempt)), trial.current
         if latest.started is None:
-            latest.requested = current.started_at
-            latest.started = current.working_since or (current.started_at if not trial.running else None)
+            latest.requested, latest.started = current.started_at, current.began_at
             latest.hostname, latest.node, latest.pid = current.hostname, current.node_ip, current.pid
             latest.reused_pod = current.reused_pod
-        if trial.running:
-            latest.ended, latest.exit = None, ""
-        elif trial.ended and latest.ended is None:
-            latest.ended = trial.ended_at
-        if trial.ended and not latest.exit:
-            latest.exit = "failed" if trial.error else "stopped" if trial.stopped else "completed"
+        if current.cause is not None and latest.ended is None:
+            latest.ended, latest.exit = current.ended_at, current.cause
+    for decision in trial.decisions if trial.decision_count else ():
+        failed = found.get(decision.attempt)
+        if failed is not None and decision.kind in _FAILURES:
+            failed.error = failed.error or str(decision.reason.get("error") or "")
     return [found[number] for number in sorted(found)]

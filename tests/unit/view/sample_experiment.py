@@ -9,6 +9,7 @@ import msgspec
 
 from trialpod.protocol.messages import AttemptEnd, CheckpointInfo, TrainableRef
 from trialpod.tune.schedulers.async_hyperband import AsyncHyperBandScheduler
+from trialpod.tune.schedulers.trial_scheduler import TrialScheduler
 from trialpod.tune.search.basic_variant import BasicVariantGenerator
 from trialpod.tune.search.sample import grid_search
 from trialpod_operator.engine import events
@@ -25,17 +26,33 @@ class SampleExperiment:
         folder: where; its name is the experiment's.
         values: of the parameter x, one trial each.
         max_t: where ASHA ends trials; its first rung is at 1.
+        scheduler: in place of ASHA.
+        max_concurrent: how many trials run at a time; None: all.
     """
 
-    def __init__(self, folder: Path, values: list[Any], max_t: int = 1_000_000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        values: list[Any],
+        max_t: int = 1_000_000,
+        scheduler: TrialScheduler | None = None,
+        max_concurrent: int | None = None,
+    ) -> None:
         self.folder = folder
         self.now = 1000.0
         search = BasicVariantGenerator(seed=1)
         search.configure({"x": grid_search(values)}, 1)
         self.plan = ExperimentPlan(
-            settings=Settings(name=folder.name, trainable_name="train", metric="score", max_failures=1),
+            settings=Settings(
+                name=folder.name,
+                trainable_name="train",
+                metric="score",
+                max_failures=1,
+                max_concurrent=max_concurrent,
+            ),
             search=search,
-            scheduler=AsyncHyperBandScheduler(max_t=max_t, grace_period=max(1, max_t // 2), reduction_factor=2),
+            scheduler=scheduler
+            or AsyncHyperBandScheduler(max_t=max_t, grace_period=max(1, max_t // 2), reduction_factor=2),
             stopper=None,
             trainable=TrainableRef(entrypoint="m:train"),
         )

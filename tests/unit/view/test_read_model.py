@@ -11,6 +11,8 @@ from sample_experiment import SampleExperiment
 
 from trialpod.errors import InvalidInputError
 from trialpod.storage.registry import open_storage
+from trialpod.tune.schedulers.pbt import PopulationBasedTraining
+from trialpod_operator.engine.trial import MAX_PAST_ATTEMPTS
 from trialpod_operator.experiment.fsck.examine import examine
 from trialpod_operator.view.model import ExperimentModel, NoSuchTrialError
 from trialpod_operator.view.place import Place
@@ -206,6 +208,71 @@ class TestHistory:
         assert kinds[-2:] == ["preempted", "running"]
         assert kinds[0] == "waiting"
         assert spans[-1]["end"] is None
+        assert all(one["end"] == two["start"] for one, two in pairwise(spans))
+
+
+class TestPopulation:
+    """Population-based training: many short attempts, of which a snapshot has replaced the records."""
+
+    @pytest.fixture
+    def population(self, tmp_path: Path) -> SampleExperiment:
+        scheduler = PopulationBasedTraining(
+            time_attr="training_iteration",
+            perturbation_interval=1,
+            hyperparam_mutations={"x": [1, 2, 3, 4]},
+            custom_explore_fn=lambda config: config,
+        )
+        return SampleExperiment(tmp_path / "e", [1, 2, 3, 4], scheduler=scheduler, max_concurrent=2)
+
+    @staticmethod
+    def train(sample: SampleExperiment, model: ExperimentModel) -> None:
+        """Let every trial run five times at least, while `model` follows."""
+        trials = sample.host.engine.state.trials
+        while min(trial.attempt for trial in trials.values()) < 5 or len(trials) < 4:
+            trial = min((each for each in trials.values() if each.running), key=lambda each: each.attempt)
+            number = trial.attempt
+            sample.start(trial.trial_id, number)
+            sample.report(trial.trial_id, float(trial.index), attempt=number)
+            sample.commit(trial.trial_id, trial.iteration, number)
+            model.refresh()
+            if trial.current.decision is None:
+                sample.report(trial.trial_id, float(trial.index), attempt=number)
+                sample.commit(trial.trial_id, trial.iteration, number)
+            sample.end(trial.trial_id, "paused", number)
+
+    def test_spans_have_their_lengths_behind_a_snapshot(self, population: SampleExperiment) -> None:
+        following = model_of(population)
+        self.train(population, following)
+        population.snapshot()
+        timeline = model_of(population).timeline()
+        assert {span["trial"] for span in timeline["spans"]} == set(population.trials)
+        ran = [span for span in timeline["spans"] if span["kind"] == "running"]
+        assert len(ran) >= 16
+        assert all(span["end"] is None or span["end"] - span["start"] >= 2.0 for span in ran)
+
+    def test_who_follows_sees_the_same_as_who_comes_later(self, population: SampleExperiment) -> None:
+        following = model_of(population)
+        self.train(population, following)
+        following.refresh()
+        before = following.timeline()
+        population.snapshot()
+        following.refresh()
+        assert len(before["clones"]) > 2
+        later = model_of(population).timeline()
+        for found in (before, following.timeline()):
+            assert found["spans"] == later["spans"]
+            assert sorted(map(str, found["clones"])) == sorted(map(str, later["clones"]))
+
+    def test_the_times_before_those_that_are_kept_are_unknown(self, sample: SampleExperiment) -> None:
+        first = sample.trials[0]
+        for attempt in range(1, MAX_PAST_ATTEMPTS + 4):
+            sample.start(first, attempt)
+            sample.end(first, "paused", attempt)
+        sample.start(first, MAX_PAST_ATTEMPTS + 4)
+        sample.snapshot()
+        spans = [span for span in model_of(sample).timeline()["spans"] if span["trial"] == first]
+        assert [span["kind"] for span in spans[:2]] == ["unknown", "running"]
+        assert spans[1]["attempt"] == 4
         assert all(one["end"] == two["start"] for one, two in pairwise(spans))
 
 

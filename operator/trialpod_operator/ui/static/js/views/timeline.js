@@ -13,7 +13,7 @@ const LOAD = 56;
 const FOOT = 26;
 const VIEW = 420;
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800];
-const KINDS = { waiting: ["Waiting", "--pending"], running: ["Running", "--running"], paused: ["Paused", "--paused"], preempted: ["Preempted", "--error"] };
+const KINDS = { waiting: ["Waiting", "--pending"], running: ["Running", "--running"], paused: ["Paused", "--paused"], preempted: ["Preempted", "--error"], unknown: ["Not recorded", "--pending"] };
 
 export function timeline(store) {
   let data = { spans: [], clones: [] };
@@ -30,7 +30,7 @@ export function timeline(store) {
   const scroller = h("div", { class: "timeline-scroll", tabindex: "0", role: "region", "aria-label": "Timeline, scrolls over all trials" }, canvas, spacer);
   const tip = h("div", { class: "tip", hidden: true });
   view.host.append(scroller, tip);
-  view.el.append(h("ul", { class: "legend" }, Object.entries(KINDS).map(([kind, [label]]) => h("li", { class: "legend-item" }, key(kind), label)),
+  view.el.append(h("ul", { class: "legend" }, Object.entries(KINDS).map(([kind, [label]]) => h("li", { class: "legend-item", "data-kind": kind, hidden: kind === "unknown" }, key(kind), label)),
     h("li", { class: "legend-item" }, s("svg", { viewBox: "0 0 22 12", width: "22", height: "12", class: "clone-key", "aria-hidden": "true" }, s("path", { d: "M1 2v7h16M13 5l4 4-4 4", fill: "none", stroke: "currentColor", "stroke-width": "1.500" })), "Cloned from")));
   const ctx = canvas.getContext("2d");
   let width = 0;
@@ -83,6 +83,7 @@ export function timeline(store) {
     const [low, high] = limits();
     const waited = data.spans.filter((span) => span.kind === "waiting").reduce((sum, span) => sum + (span.end ?? now()) - span.start, 0);
     const ran = data.spans.filter((span) => span.kind === "running").reduce((sum, span) => sum + (span.end ?? now()) - span.start, 0);
+    view.el.querySelector('[data-kind="unknown"]').hidden = !data.spans.some((span) => span.kind === "unknown");
     const lost = data.spans.filter((span) => span.kind === "preempted").length;
     view.sentence(rows.length
       ? `${plural(rows.length, "trial")} in ${duration(high - low)}; at most ${count(peak)} ran at a time; ${duration(ran)} of running, ${duration(waited)} of waiting`
@@ -121,7 +122,15 @@ export function timeline(store) {
         ctx.fillStyle = color(KINDS[span.kind]?.[1] ?? "--pending");
         if (span.kind === "running") ctx.fillRect(x, y + 3, wide, ROW - 6);
         else if (span.kind === "waiting") ctx.fillRect(x, y + ROW / 2 - 1, wide, 2);
-        else if (span.kind === "preempted") {
+        else if (span.kind === "unknown") {
+          ctx.setLineDash([2, 4]);
+          ctx.strokeStyle = ctx.fillStyle;
+          ctx.beginPath();
+          ctx.moveTo(x, y + ROW / 2);
+          ctx.lineTo(x + wide, y + ROW / 2);
+          ctx.stroke();
+          ctx.setLineDash([]);
+        } else if (span.kind === "preempted") {
           ctx.fillRect(x, y + 3, Math.max(3, wide), ROW - 6);
         } else {
           ctx.globalAlpha = 0.5;
