@@ -71,6 +71,15 @@ def test_the_script_of_a_command_runs(tmp_path: Path) -> None:
     assert '"step":1' in best.read_text().replace(" ", "")
 
 
+def test_the_manifest_with_algorithm_auto_runs(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    pytest.importorskip("threadpoolctl")
+    manifest = str(ROOT / "examples" / "auto" / "experiment.yaml")
+    done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=5", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 trials in" in done.stdout
+
+
 @pytest.mark.once
 @pytest.mark.slow
 def test_a_scikit_learn_script_prints_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

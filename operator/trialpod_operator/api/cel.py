@@ -141,12 +141,28 @@ _SPEC = [
         ".mode",
     ),
     Rule(
-        "self.numSamples != 0",
+        "!has(self.numSamples) || self.numSamples != 0",
         "0 samples would run nothing; give 1 or more, or -1 for no limit",
         ".numSamples",
     ),
 ]
 
+_SPEC += [
+    Rule(
+        f"!has(self.algorithm) || !has(self.{name})",
+        f"algorithm and {name} are both given, and algorithm: auto stands for scheduler and searchAlgorithm; "
+        f"remove {name}, or algorithm",
+        f".{name}",
+    )
+    for name in ("scheduler", "searchAlgorithm")
+]
+_SPEC += [
+    Rule(
+        "!has(self.algorithm) || has(self.metric)",
+        "algorithm: auto compares trials by a metric; set metric and mode",
+        ".algorithm",
+    )
+]
 _SPEC += [
     Rule(
         f"!has(self.{name}) || self.{name} > 0.0",

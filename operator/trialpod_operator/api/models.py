@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from trialpod.tune.plugins.auto import samples_by_default
 from trialpod_operator.api import duration, quantity
 
 API_VERSION = "trialpod.dev/v1alpha1"
@@ -489,15 +490,19 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         Annotated[Literal["max", "min"], Meta(description="Whether to maximise or minimise. Required with metric.")]
         | None
     ) = None
-    num_samples: Annotated[
-        int,
-        Meta(
-            ge=-1,
-            le=MAX_INT,
-            description="Samples to draw; each is the whole grid where there is one. -1 = without limit.",
-            extra={"change": "any time"},
-        ),
-    ] = 1
+    num_samples: (
+        Annotated[
+            int,
+            Meta(
+                ge=-1,
+                le=MAX_INT,
+                description="Samples to draw; each is the whole grid where there is one. -1 = without limit. "
+                "Default: 1; with algorithm auto and a budget of time or hours: -1.",
+                extra={"change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
     max_concurrent_trials: (
         Annotated[
             int,
@@ -562,6 +567,16 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
                 le=MAX_INT,
                 description="End the experiment gracefully when its trials have had so many GPU hours, all together.",
                 extra={"change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
+    algorithm: (
+        Annotated[
+            Literal["auto"],
+            Meta(
+                description="auto = the scheduler auto and the search auto together, in place of scheduler and "
+                "searchAlgorithm; the first rung is a 27th of stop.training_iteration. Needs a metric. Default: none."
             ),
         ]
         | None
@@ -661,6 +676,13 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+
+    @property
+    def samples(self) -> int:
+        """How many samples to draw, -1 without limit."""
+        if self.num_samples is not None:
+            return self.num_samples
+        return samples_by_default(self.algorithm, (self.time_budget, self.max_trial_hours, self.max_gpu_hours))
 
     @property
     def time_budget_seconds(self) -> float | None:

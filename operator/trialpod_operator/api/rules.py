@@ -17,6 +17,8 @@ import msgspec
 
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.storage.registry import UnknownSchemeError, scheme_of, schemes, storage_class
+from trialpod.tune.plugins.auto import samples_by_default
+from trialpod_operator.api.auto import prepare_search
 from trialpod_operator.api.command import FIELDS, command_of
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.duration import parse_duration
@@ -70,6 +72,7 @@ def check_rules(document: Document, broken: Collection[Path], *, started: bool =
         rules.goal()
         rules.samples()
         rules.budgets()
+        rules.algorithm()
         rules.search_algorithm()
         rules.scheduler()
         rules.stoppers()
@@ -205,7 +208,7 @@ class _Rules:
                     self._report((part, "parameters", name), message)
 
     def samples(self) -> None:
-        samples = self._get("numSamples")
+        samples = self._samples()
         if samples == 0:
             self._report(("numSamples",), "0 samples would run nothing; give 1 or more, or -1 for no limit")
         elif samples == -1 and not any(self._has(name) for name in ("timeBudget", *HOUR_BUDGETS)):
@@ -218,6 +221,35 @@ class _Rules:
 
             if not varies(self._space):
                 self._warn(("searchSpace",), nothing_varies(samples))
+
+    def _samples(self) -> Any:
+        """Return numSamples as it is given, or its default; None when it is wrong."""
+        if self._has("numSamples"):
+            return self._get("numSamples")
+        budgets = (self._get(name) for name in ("timeBudget", *HOUR_BUDGETS))
+        return samples_by_default(self._get("algorithm"), budgets)
+
+    def algorithm(self) -> None:
+        if self._get("algorithm") is None:
+            return
+        for name in ("scheduler", "searchAlgorithm"):
+            if self._has(name):
+                message = (
+                    "is given beside spec.algorithm, and algorithm: auto stands for scheduler and searchAlgorithm; "
+                    f"remove spec.{name}, or spec.algorithm"
+                )
+                self._report((name,), message)
+        if not self._has("metric"):
+            self._report(("algorithm",), "auto compares trials by a metric; set spec.metric and spec.mode")
+            return
+        metric, mode, samples = self._get("metric"), self._get("mode"), self._samples()
+        given = self._has("searchAlgorithm")
+        if given or self._space is None or metric is None or mode is None or not isinstance(samples, int):
+            return  # reported already
+        try:
+            prepare_search(self._space, samples or 1, metric, mode, 0)
+        except InvalidInputError as error:
+            self._report(("algorithm",), str(error))
 
     def _mutates(self) -> bool:
         """Return whether the scheduler changes parameters, so that those of the start need not differ."""
@@ -245,7 +277,7 @@ class _Rules:
 
     def search_algorithm(self) -> None:
         name = self._get("searchAlgorithm", "name") if self._has("searchAlgorithm") else "random"
-        if not isinstance(name, str):
+        if not isinstance(name, str) or self._has("algorithm"):
             return
         from trialpod.tune.search import create_searcher, prepare
         from trialpod.tune.search.prepare import needs_metric
@@ -260,7 +292,7 @@ class _Rules:
         metric, mode = self._get("metric"), self._get("mode")
         if (self._has("metric") and metric is None) or (metric is not None and mode is None):
             return  # reported already
-        samples = self._get("numSamples") if self._has("numSamples") else 1
+        samples = self._samples()
         if isinstance(samples, int) and samples != 0:
             try:
                 made = prepare(searcher, space=self._space, num_samples=samples, metric=metric, mode=mode, seed=0)

@@ -116,7 +116,7 @@ def _run_manifest(args: argparse.Namespace) -> int:
         storage=args.storage,
         sets=tuple(args.sets),
         max_concurrent=args.max_concurrent,
-        num_samples=experiment.spec.num_samples,
+        num_samples=experiment.spec.samples,
         program=() if args.file else tuple(args.args),
         options=tuple(
             word
@@ -165,7 +165,7 @@ def _show_command_lines(experiment: TuneExperiment, folder: Path) -> int:
         raise InvalidInputError("--dry-run shows the command lines of spec.trainable.command; there is none")
     space = VariantSpace(compile_search_space(experiment.spec.search_space)[0])
     rng = random.Random(experiment.spec.seed)
-    samples = experiment.spec.num_samples
+    samples = experiment.spec.samples
     total = _SHOWN_TRIALS if samples < 0 else min(_SHOWN_TRIALS, samples * space.grid_count)
     built_in = {name: f"<{name}>" for name in BUILT_IN}
     print(f"in {folder}:")

@@ -29,10 +29,13 @@ def summarize(checked: Checked) -> str:
     experiment = checked.experiment
     assert experiment is not None
     spec = experiment.spec
-    parts = [_trials(spec.num_samples, checked.grid_size, checked.total)]
+    parts = [_trials(spec.samples, checked.grid_size, checked.total)]
+    if spec.algorithm is not None:
+        parts.append(f"algorithm {spec.algorithm}")
     if spec.search_algorithm is not None:
         parts.append(f"search {spec.search_algorithm.name}")
-    parts.append(f"scheduler {spec.scheduler.name if spec.scheduler else 'fifo'}")
+    if spec.algorithm is None:
+        parts.append(f"scheduler {spec.scheduler.name if spec.scheduler else 'fifo'}")
     if spec.metric:
         parts.append(f"{spec.mode} {spec.metric}")
     parts += _limits(spec)

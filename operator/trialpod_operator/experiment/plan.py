@@ -19,10 +19,12 @@ from trialpod.storage.s3.endpoints import endpoint_of, region_of
 from trialpod.tune.backends import ExperimentRequest, TrialNamer
 from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.goal import own_goal
+from trialpod.tune.result_keys import TRAINING_ITERATION
 from trialpod.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from trialpod.tune.search import SearchAlgorithm, create_searcher, prepare
 from trialpod.tune.search.prepare import with_seed
 from trialpod.tune.stopper import CombinedStopper, FunctionStopper, Stopper, create_stopper
+from trialpod_operator.api import auto
 from trialpod_operator.api.command import command_of
 from trialpod_operator.api.models import TrainableSpec, TuneExperiment, TuneExperimentSpec
 from trialpod_operator.api.problems import InvalidManifestError
@@ -119,7 +121,7 @@ def plan_from_manifest(
         trainable_name=_trainable_name(spec.trainable),
         metric=spec.metric,
         mode=spec.mode or "max",
-        num_samples=spec.num_samples,
+        num_samples=spec.samples,
         max_concurrent=spec.max_concurrent_trials,
         time_budget_s=spec.time_budget_seconds,
         progress_deadline_s=spec.progress_deadline_seconds,
@@ -137,7 +139,8 @@ def plan_from_manifest(
             score_order=spec.checkpoint.score_order,
         ),
     )
-    scheduler = _scheduler(spec, seed)
+    rung = _first_rung(spec.stop, stored) if spec.algorithm else None
+    scheduler = _scheduler(spec, seed, rung)
     if stored is None:
         check_scheduler(scheduler, space, spec.metric, spec.mode)
     return ExperimentPlan(
@@ -150,12 +153,13 @@ def plan_from_manifest(
         suspend=spec.suspend,
         grace_s=_grace_s(spec),
         remote=_remote(spec, f"{storage_uri}/{experiment.name}") if storage_uri else None,
-        notice=_notice(space, spec.num_samples, scheduler),
+        notice=_notice(space, spec.samples, scheduler),
         document={
             "name": experiment.name,
             "storage": f"{storage_uri}/{experiment.name}" if storage_uri else "",
             "seed": seed,
             "total": _total(spec, space),
+            "firstRung": rung,
             "manifest": msgspec.to_builtins(experiment),
         },
     )
@@ -166,15 +170,20 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
     seed = request.seed if request.seed is not None else (stored or {}).get("seed", None)
     seed = choose_seed() if seed is None else int(seed)
     definition = describe(request)
-    search = prepare(
-        request.search_alg,
-        space=request.param_space,
-        num_samples=request.num_samples,
-        metric=request.metric,
-        mode=request.mode,
-        seed=seed,
-        chosen_seed=request.seed is not None,
+    search = (
+        auto.prepare_search(request.param_space, request.num_samples, request.metric, request.mode, seed)
+        if request.algorithm
+        else prepare(
+            request.search_alg,
+            space=request.param_space,
+            num_samples=request.num_samples,
+            metric=request.metric,
+            mode=request.mode,
+            seed=seed,
+            chosen_seed=request.seed is not None,
+        )
     )
+    rung = _first_rung(request.stop, stored) if request.algorithm else None
     name = str((stored or {}).get("name") or request.name)  # its folder may have been renamed since
     stop = request.stop
     rules = [StopRule(key, float(value)) for key, value in stop.items()] if isinstance(stop, dict) else []
@@ -196,7 +205,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         checkpoint_rules=request.checkpoint_rules,
         from_script=True,
     )
-    scheduler = request.scheduler or FIFOScheduler()
+    scheduler = auto.scheduler(rung, seed) if request.algorithm else request.scheduler or FIFOScheduler()
     if stored is None:
         check_scheduler(scheduler, request.param_space, request.metric, request.mode)
     return ExperimentPlan(
@@ -221,6 +230,7 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
             "storage": request.storage_uri,
             "seed": seed,
             "total": search.total,
+            "firstRung": rung,
             "definition": definition,
         },
     )
@@ -247,19 +257,31 @@ def _grace_s(spec: TuneExperimentSpec) -> float:
 
 
 def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> SearchAlgorithm:
+    if spec.algorithm:
+        return auto.prepare_search(space, spec.samples, spec.metric, spec.mode, seed)
     component = spec.search_algorithm
     name, parameters = (component.name, dict(component.parameters)) if component else ("random", {})
     return prepare(
         create_searcher(name, **with_seed(parameters, name, seed)),
         space=space,
-        num_samples=spec.num_samples,
+        num_samples=spec.samples,
         metric=spec.metric,
         mode=spec.mode if spec.metric else None,
         seed=seed,
     )
 
 
-def _scheduler(spec: TuneExperimentSpec, seed: int) -> TrialScheduler:
+def _first_rung(stop: object, stored: Mapping[str, Any] | None) -> int | None:
+    """Return the first rung of ``algorithm: auto``: that of the first start, as stop rules may change later."""
+    if stored is not None:
+        rung = stored.get("firstRung")
+        return None if rung is None else int(rung)
+    return auto.first_rung(stop.get(TRAINING_ITERATION) if isinstance(stop, Mapping) else None)
+
+
+def _scheduler(spec: TuneExperimentSpec, seed: int, rung: int | None) -> TrialScheduler:
+    if spec.algorithm:
+        return auto.scheduler(rung, seed)
     component = spec.scheduler
     if component is None:
         return FIFOScheduler()

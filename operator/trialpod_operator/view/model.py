@@ -695,10 +695,13 @@ class ExperimentModel:
     def _algorithm(self, kind: str) -> str | None:
         manifest, definition = self._stored.get("manifest"), self._stored.get("definition")
         if isinstance(manifest, dict):
-            found = (manifest.get("spec") or {}).get("scheduler" if kind == "scheduler" else "algorithm") or {}
+            spec = manifest.get("spec") or {}
+            if isinstance(spec.get("algorithm"), str):
+                return str(spec["algorithm"])
+            found = spec.get("scheduler" if kind == "scheduler" else "searchAlgorithm") or {}
             return str(found.get("name") or "") or None if isinstance(found, dict) else None
         if isinstance(definition, dict):
-            text = definition.get("scheduler" if kind == "scheduler" else "search_alg")
+            text = definition.get("algorithm") or definition.get("scheduler" if kind == "scheduler" else "search_alg")
             return None if text is None else str(text).partition("(")[0]
         return None
 

@@ -56,6 +56,7 @@ class ExperimentRequest:
     max_trial_hours: float | None = None  # of all trials together
     max_gpu_hours: float | None = None
     seed: int | None = None
+    algorithm: Literal["auto"] | None = None  # instead of search_alg and scheduler
     search_alg: Any = None  # None = random and grid search over param_space
     scheduler: TrialScheduler | None = None  # untouched by set_search_properties; None = first in, first out
     stop: dict[str, float] | Stopper | StopFunction | list[Stopper | StopFunction] | None = None

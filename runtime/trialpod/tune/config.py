@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from trialpod.errors import InvalidInputError, refuse_stand_ins
 from trialpod.tune.arguments import choose, is_int, names_nearest, refuse
+from trialpod.tune.plugins.auto import AUTO, samples_by_default
 from trialpod.tune.results import flattened
 from trialpod.tune.trial_config import CheckpointConfig, FailureConfig
 
@@ -182,7 +183,8 @@ class TuneConfig:
             through its grids.
         scheduler: stops and pauses trials by their results, an object or a name; None stops none.
         num_samples: how often the search space is sampled (its grids are walked through as often); -1 samples
-            without end, until `time_budget_s`, another budget or a Stopper ends the experiment.
+            without end, until `time_budget_s`, another budget or a Stopper ends the experiment. Left out it is 1, or
+            -1 with `algorithm="auto"` and a budget of time or hours.
         max_concurrent_trials: the most trials that run at once; None or 0 is as many as the resources allow.
         time_budget_s: seconds (or a timedelta) after which the experiment is stopped.
         reuse_actors: run trials one after another in the same processes. A class Trainable must implement
@@ -199,6 +201,8 @@ class TuneConfig:
             manifest. Ray has no such argument.
         max_gpu_hours: the same for the GPUs that trials have: an hour of a trial with two counts as two
             (`spec.maxGpuHours`). Ray has no such argument.
+        algorithm: "auto" takes the scheduler and the search of that name together, in place of `scheduler` and
+            `search_alg`; it needs a `metric`. As `spec.algorithm` of a manifest. Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -208,7 +212,7 @@ class TuneConfig:
     metric: str | None = None
     search_alg: Any = None
     scheduler: TrialScheduler | str | None = None
-    num_samples: int = 1
+    num_samples: int = cast("int", None)
     max_concurrent_trials: int | None = None
     time_budget_s: float | timedelta | None = None
     reuse_actors: bool = False
@@ -218,8 +222,12 @@ class TuneConfig:
     seed: int | None = None
     max_trial_hours: float | None = None
     max_gpu_hours: float | None = None
+    algorithm: Literal["auto"] | None = None
 
     def __post_init__(self) -> None:
+        if cast("int | None", self.num_samples) is None:
+            budgets = (self.time_budget_s, self.max_trial_hours, self.max_gpu_hours)
+            self.num_samples = samples_by_default(self.algorithm, budgets)
         self.validate()
 
     def validate(self) -> None:
@@ -236,6 +244,7 @@ class TuneConfig:
         if limit is not None and (not is_int(limit) or limit < 0):
             refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
         seconds(self.time_budget_s)
+        self._check_algorithm(where)
         for argument in ("max_trial_hours", "max_gpu_hours"):
             _check_hours(where, argument, getattr(self, argument))
         if not isinstance(self.reuse_actors, bool):
@@ -247,6 +256,21 @@ class TuneConfig:
             refuse(where, "seed", self.seed, "an integer or None")
         if self.chdir_to_trial_dir not in (None, True, False):
             refuse(where, "chdir_to_trial_dir", self.chdir_to_trial_dir, "True, False or None")
+
+    def _check_algorithm(self, where: str) -> None:
+        if self.algorithm is None:
+            return
+        choose(where, "algorithm", self.algorithm, (AUTO,))
+        for argument in ("scheduler", "search_alg"):
+            if getattr(self, argument) is not None:
+                raise InvalidInputError(
+                    f"{where}: algorithm={self.algorithm!r} and {argument} are both given, and algorithm stands for "
+                    f"scheduler and search_alg; remove {argument}, or algorithm"
+                )
+        if self.metric is None:
+            raise InvalidInputError(
+                f"{where}: algorithm={self.algorithm!r} compares trials by a metric; give metric and mode"
+            )
 
 
 def _check_type(where: str, argument: str, value: object, expected: type) -> None:

@@ -418,6 +418,7 @@ class Tuner:
             max_trial_hours=tuning.max_trial_hours,
             max_gpu_hours=tuning.max_gpu_hours,
             seed=tuning.seed,
+            algorithm=tuning.algorithm,
             search_alg=made_search_alg(tuning.search_alg),
             # A scheduler learns while it runs; the next `fit` of this Tuner must start with one that has not.
             scheduler=copy.deepcopy(made_scheduler(tuning.scheduler)),

@@ -117,7 +117,6 @@ def test_the_fields_are_those_of_the_models(kind: str, part: str, model: type[ms
 def test_only_scalars_have_defaults() -> None:
     defaults = {path: part["default"] for kind, path, part in ALL if "default" in part and path.startswith(".spec")}
     assert defaults == {
-        ".spec.numSamples": 1,
         ".spec.checkpoint.frequency": 0,
         ".spec.checkpoint.atEnd": False,
         ".spec.failurePolicy.maxFailures": 0,

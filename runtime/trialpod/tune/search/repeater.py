@@ -20,7 +20,8 @@ class Repeater(SearcherWrapper):
 
     The searcher knows the first trial of each group only. When all have ended it gets the mean of their metrics,
     without those that failed or are no number; that the group failed when there is none; that it was stopped when
-    the first was.
+    the first was. At a rung of the scheduler it gets the mean of the group once all have reached it; of a group in
+    which one ended before, it learns of the rungs that all reached.
 
     Args:
         searcher: what proposes configs.
@@ -69,10 +70,30 @@ class Repeater(SearcherWrapper):
         """As `on_trial_complete`."""
         self._ended(trial_id, "stopped", result)
 
+    def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+        """Tell the searcher the mean of a group at a rung, once its last trial has reached it."""
+        first = self._group_of.get(trial_id)
+        if first is None:
+            return
+        group = self._groups[first]
+        reached = group["rungs"].setdefault(repr(float(rung)), {})
+        reached[trial_id] = result
+        if len(reached) == self.repeat:
+            del group["rungs"][repr(float(rung))]
+            merged = self._merged(reached[first], list(reached.values()))
+            if merged is not None:
+                self.searcher.on_trial_rung(first, rung, merged)
+
     def get_state(self) -> dict[str, Any]:
         """Return the unfinished groups and the searcher's state."""
         groups = [
-            [first, _packed(group["config"]), group["trials"], packed_ends(group["ends"])]
+            [
+                first,
+                _packed(group["config"]),
+                group["trials"],
+                packed_ends(group["ends"]),
+                {rung: packed_ends(reached) for rung, reached in group["rungs"].items()},
+            ]
             for first, group in self._groups.items()
         ]
         return {"version": 1, "groups": groups, "current": self._current, "searcher": self.searcher.get_state()}
@@ -82,8 +103,13 @@ class Repeater(SearcherWrapper):
         self._current = state["current"]
         self._groups = {}
         self._group_of = {}
-        for first, config, trials, ends in state["groups"]:
-            self._groups[first] = {"config": _unpacked(config), "trials": list(trials), "ends": unpacked_ends(ends)}
+        for first, config, trials, ends, rungs in state["groups"]:
+            self._groups[first] = {
+                "config": _unpacked(config),
+                "trials": list(trials),
+                "ends": unpacked_ends(ends),
+                "rungs": {rung: unpacked_ends(reached) for rung, reached in rungs.items()},
+            }
             self._group_of.update(dict.fromkeys(trials, first))
         self.searcher.set_state(state["searcher"])
 
@@ -92,7 +118,7 @@ class Repeater(SearcherWrapper):
 
     def _begin(self, trial_id: str, config: dict[str, Any]) -> dict[str, Any]:
         self._current = trial_id
-        group: dict[str, Any] = {"config": config, "trials": [], "ends": {}}
+        group: dict[str, Any] = {"config": config, "trials": [], "ends": {}, "rungs": {}}
         self._groups[trial_id] = group
         return group
 
@@ -106,6 +132,16 @@ class Repeater(SearcherWrapper):
     def _numbered(self, config: dict[str, Any], index: int) -> dict[str, Any]:
         return {**config, TRIAL_INDEX: index} if self._set_index else dict(config)
 
+    def _merged(self, first: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the first result with the mean of the metrics of all; None when none of them is a number."""
+        merged = dict(first)
+        for name in self.metric if isinstance(self.metric, (list, tuple)) else [self.metric]:
+            usable = [value for each in results if (value := _number(each.get(name))) is not None]
+            if not usable:
+                return None
+            merged[name] = sum(usable) / len(usable)
+        return merged
+
     def _ended(self, trial_id: str, how: str, result: dict[str, Any] | None) -> None:
         first = self._group_of.get(trial_id)
         if first is None:
@@ -117,15 +153,11 @@ class Repeater(SearcherWrapper):
         del self._groups[first]
         for each in group["trials"]:
             del self._group_of[each]
-        names = self.metric if isinstance(self.metric, (list, tuple)) else [self.metric]
-        merged: dict[str, Any] = dict(group["ends"][first][1] or {})
-        for name in names:
-            values = [_number((r or {}).get(name)) for ending, r in group["ends"].values() if ending != "error"]
-            usable = [value for value in values if value is not None]
-            if not usable:
-                self.searcher.on_trial_complete(first, result=None, error=True)
-                return
-            merged[name] = sum(usable) / len(usable)
+        ended = [last or {} for ending, last in group["ends"].values() if ending != "error"]
+        merged = self._merged(group["ends"][first][1] or {}, ended)
+        if merged is None:
+            self.searcher.on_trial_complete(first, result=None, error=True)
+            return
         if group["ends"][first][0] == "stopped":
             self.searcher.on_trial_stopped(first, result=merged)
         else:

@@ -67,3 +67,34 @@ def test_restored_or_replayed_it_continues_as_it_would_have(made: int) -> None:
 def test_repeat_is_a_whole_number_of_at_least_one() -> None:
     with pytest.raises(InvalidInputError, match="repeat must be 1 or more"):
         Repeater(OptunaSearch(), repeat=0)
+
+
+class TestRungs:
+    class Listener(OptunaSearch):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[tuple[str, float, float]] = []
+
+        def on_trial_rung(self, trial_id: str, rung: float, result: dict[str, Any]) -> None:
+            self.heard.append((trial_id, rung, result["loss"]))
+
+    def made(self) -> Any:
+        inner = Repeater(self.Listener(), repeat=2)
+        return prepare(inner, space=SPACE, num_samples=-1, metric="loss", mode="min", seed=1)
+
+    def test_the_mean_is_told_once_all_have_reached_it(self) -> None:
+        search = self.made()
+        one, two = (search.next_suggestion().trial_id for _ in range(2))
+        search.on_trial_rung(two, 3, {"loss": 4.0})
+        search.on_trial_rung(two, 9, {"loss": 3.0})
+        assert search.searcher.searcher.heard == []
+        search.on_trial_rung(one, 3, {"loss": 2.0})
+        assert search.searcher.searcher.heard == [(one, 3, 3.0)]
+
+    def test_a_restored_one_knows_who_reached_it(self) -> None:
+        search, restored = self.made(), self.made()
+        one, two = (search.next_suggestion().trial_id for _ in range(2))
+        search.on_trial_rung(one, 3, {"loss": 2.0})
+        restored.set_state(json.loads(json.dumps(search.get_state())))
+        restored.on_trial_rung(two, 3, {"loss": 4.0})
+        assert restored.searcher.searcher.heard == [(one, 3, 3.0)]
