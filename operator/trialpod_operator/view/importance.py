@@ -1,13 +1,14 @@
-"""How much each parameter matters for a metric, by Optuna's evaluators."""
+"""How much each parameter matters for a metric, as data for the page."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MIN_TRIALS = 4
+from trialpod.tune.presentation.importance import MIN_TRIALS
+from trialpod.tune.presentation.importance import importance as evaluate
+
 MAX_TRIALS = 1000
 """Maximum number of trials that are evaluated, spread over all of them; more would take seconds."""
 
@@ -15,21 +16,18 @@ MAX_TRIALS = 1000
 def importance(rows: Sequence[tuple[Mapping[str, Any], float]], mode: str) -> dict[str, Any]:
     """Return the importance of parameters, largest first, or the reason why there is none.
 
-    PED-ANOVA (Watanabe, Bansal and Hutter 2023) as Optuna has it: it needs no model and takes milliseconds.
-
     Args:
         rows: the configs, as flat maps of dotted names, and values of the metric.
         mode: "max" or "min".
 
     Returns:
-        ``{"method", "importance": [{"name", "value"}], "trials_used"}``, or ``{"unavailable": reason}``.
+        ``{"method", "importance": [{"name", "value", "low", "high"}], "trials_used", "remark"}``, or
+        ``{"unavailable": reason}``. The interval is of bootstrap resamples, None where there are none.
     """
     try:
-        import optuna
+        from trialpod_operator.view.optuna_space import plain
     except ModuleNotFoundError:
         return {"unavailable": "it needs the package optuna: pip install 'trialpod[optuna]'"}
-    from trialpod_operator.view.optuna_space import plain
-
     usable = [(config, value) for config, value in rows if math.isfinite(value)]
     if len(usable) < MIN_TRIALS:
         return {"unavailable": f"{len(usable)} trials have a value of the metric; it needs {MIN_TRIALS}"}
@@ -38,28 +36,18 @@ def importance(rows: Sequence[tuple[Mapping[str, Any], float]], mode: str) -> di
     spaces = _varying([config for config, _ in usable])
     if not spaces:
         return {"unavailable": "no parameter differs between the trials"}
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    configs = [{name: plain(config[name]) for name in spaces} for config, _ in usable]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
-            for config, value in usable:
-                params = {name: plain(config[name]) for name in spaces}
-                trial = optuna.trial.create_trial(params=params, distributions=spaces, value=float(value))
-                study.add_trial(trial)
-            found = optuna.importance.get_param_importances(
-                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-            )
+        found = evaluate(configs, [value for _, value in usable], spaces, mode)
     except (ValueError, RuntimeError) as error:
         return {"unavailable": f"Optuna cannot evaluate these trials: {error}"}
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-    listed = sorted(found.items(), key=lambda each: -each[1])
     return {
         "method": "PED-ANOVA (optuna.importance)",
-        "importance": [{"name": name, "value": float(value)} for name, value in listed],
-        "trials_used": len(usable),
+        "importance": [
+            {"name": each.name, "value": each.value, "low": each.low, "high": each.high} for each in found.shares
+        ],
+        "trials_used": found.trials,
+        "remark": found.remark,
     }
 
 

@@ -303,6 +303,7 @@ class TestHeader:
         found = model_of(sample).importance()
         assert [each["name"] for each in found["importance"]] == ["x"]
         assert found["trials_used"] == 12
+        assert found["remark"] == ""  # there is no order of a single parameter
 
     def test_importance_says_why_there_is_none(self, sample: SampleExperiment) -> None:
         assert "it needs 4" in model_of(sample).importance()["unavailable"]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.presentation.importance import MIN_TRIALS, importance
 from trialpod.tune.results import flattened, lookup, metrics_of, number, read_rows
 
 if TYPE_CHECKING:
@@ -136,28 +137,35 @@ class Plots:
                 "results.plot.importance() needs optuna: pip install 'trialpod[optuna]'"
             ) from error
         shared = [name for name in names if all(name in flattened(trial.config) for trial, _ in ranked)]
-        if len(ranked) < 4 or not shared:
+        if len(ranked) < MIN_TRIALS or not shared:
             raise InvalidInputError(
                 f"results.plot.importance(): {len(ranked)} trials have a value of {metric!r} and share "
-                f"{len(shared)} parameters that differ; it needs 4 trials and a parameter"
+                f"{len(shared)} parameters that differ; it needs {MIN_TRIALS} trials and a parameter"
             )
-        spaces = {
-            name: _distribution(optuna, [flattened(trial.config)[name] for trial, _ in ranked]) for name in shared
-        }
-        mode = self._outcome.mode or "max"
-        study = optuna.create_study(
-            direction="maximize" if mode == "max" else "minimize", storage=optuna.storages.InMemoryStorage()
-        )
-        for trial, value in ranked:
-            config = flattened(trial.config)
-            params = {name: config[name] if _is_number(config[name]) else str(config[name]) for name in shared}
-            study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=value))
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        configs = [flattened(trial.config) for trial, _ in ranked]
+        spaces = {name: _distribution(optuna, [config[name] for config in configs]) for name in shared}
+        params = [
+            {name: config[name] if _is_number(config[name]) else str(config[name]) for name in shared}
+            for config in configs
+        ]
+        found = importance(params, [value for _, value in ranked], spaces, self._outcome.mode or "max")
         figure, (axis,) = _figure(1)
-        listed = sorted(found.items(), key=lambda each: each[1])
-        axis.barh([name for name, _ in listed], [value for _, value in listed])
-        axis.set(xlabel=f"importance for {metric} (PED-ANOVA)")
+        listed = found.shares[::-1]
+        errors = [
+            (share.value - share.low, share.high - share.value)
+            if share.low is not None and share.high is not None
+            else (0.0, 0.0)
+            for share in listed
+        ]
+        axis.barh(
+            [share.name for share in listed],
+            [share.value for share in listed],
+            xerr=[list(side) for side in zip(*errors, strict=True)] if any(map(any, errors)) else None,
+            ecolor="0.35",
+            capsize=3,
+        )
+        axis.set(xlabel=f"importance for {metric} (PED-ANOVA)", title=found.remark)
+        axis.title.set_fontsize("small")
         return figure
 
     def _metric(self, method: str, metric: str | None) -> str:

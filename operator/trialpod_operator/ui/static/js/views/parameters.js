@@ -15,7 +15,7 @@ export function importance(store) {
   let answer = null;
   const view = figure({
     title: "Which parameter mattered",
-    table: () => ({ heads: ["Parameter", "Importance"], rows: (answer?.importance ?? []).map(({ name, value }) => [name, number(value)]) }),
+    table: () => ({ heads: ["Parameter", "Importance", "Resamples from", "to"], rows: (answer?.importance ?? []).map(({ name, value, low, high }) => [name, number(value), number(low), number(high)]) }),
   });
   const list = h("ol", { class: "bars" });
   view.host.append(list);
@@ -36,12 +36,18 @@ export function importance(store) {
     const ranked = [...answer.importance].sort((a, b) => b.value - a.value);
     const top = ranked[0];
     view.sentence(top
-      ? `${top.name} explains ${Math.round(top.value * 100)} % of what differs between ${plural(answer.trials_used, "trial")}${ranked[1] ? `, ${ranked[1].name} ${Math.round(ranked[1].value * 100)} %` : ""} (${answer.method}).`
+      ? `${top.name} explains ${Math.round(top.value * 100)} % of what differs between ${plural(answer.trials_used, "trial")}${ranked[1] ? `, ${ranked[1].name} ${Math.round(ranked[1].value * 100)} %` : ""} (${answer.method}).${answer.remark ? ` ${answer.remark}.` : ""}`
       : "No parameter differs between trials.");
-    fill(list, ranked.map(({ name, value }) => {
+    const widest = Math.max(...ranked.map(({ value, high }) => high ?? value), 1e-9);
+    const share = (value) => `${(100 * value) / widest}%`;
+    fill(list, ranked.map(({ name, value, low, high }) => {
       const bar = h("span", { class: "bar-fill" });
-      bar.style.setProperty("width", `${Math.max(0.5, (value / (top.value || 1)) * 100)}%`);
-      return h("li", {}, h("span", { class: "bar-name clip", title: name }, name), h("span", { class: "bar-track" }, bar), h("span", { class: "bar-value" }, `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %`));
+      bar.style.setProperty("width", `max(2px, ${share(value)})`);
+      const interval = typeof low === "number" && typeof high === "number" ? h("span", { class: "bar-interval", "aria-hidden": "true" }) : null;
+      interval?.style.setProperty("left", share(low));
+      interval?.style.setProperty("width", share(high - low));
+      const title = interval ? `${name}: ${percent(low)} to ${percent(high)} in resamples of the trials` : name;
+      return h("li", { title }, h("span", { class: "bar-name clip" }, name), h("span", { class: "bar-track" }, bar, interval), h("span", { class: "bar-value" }, percent(value)));
     }));
     view.refreshTable();
   }
@@ -49,6 +55,8 @@ export function importance(store) {
   const again = atMostEvery(10000, load);
   return { el: view.el, update: (what) => { if (what === "rows") again(); }, destroy: () => { stopped = true; } };
 }
+
+const percent = (value) => `${(value * 100).toFixed(value < 0.1 ? 1 : 0)} %`;
 
 export function slices(store) {
   const log = () => store.option("slices.y", "linear") === "log";
