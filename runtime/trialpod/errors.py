@@ -41,9 +41,18 @@ class TrialpodError(Exception):
 
 
 class InvalidInputError(TrialpodError, ValueError):
-    """Something the user wrote cannot work (a manifest, an argument, a script)."""
+    """Something the user wrote cannot work (a manifest, an argument, a script).
+
+    Attributes:
+        parameter: the argument that it is about, and the keys within it: ``("hyperparam_mutations", "lr")``. Empty
+            where the message is about none, or about several alike.
+    """
 
     exit_status = 2
+
+    def __init__(self, *args: object, parameter: str | tuple[str, ...] = ()) -> None:
+        super().__init__(*args)
+        self.parameter = (parameter,) if isinstance(parameter, str) else parameter
 
 
 class WrongTypeError(InvalidInputError, TypeError):

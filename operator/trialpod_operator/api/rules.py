@@ -299,7 +299,7 @@ class _Rules:
                 self.findings.total = made.total
             except InvalidInputError as error:
                 parameters: Mapping[str, Any] = self._get("searchAlgorithm", "parameters") or {}
-                self._report(("searchAlgorithm", *_culprit(str(error), name, parameters)), str(error))
+                self._report(("searchAlgorithm", *_culprit(error, parameters)), str(error))
 
     def _misnamed_points(self) -> bool:
         """Report the keys of points_to_evaluate that are no parameters; return whether there are any."""
@@ -326,13 +326,13 @@ class _Rules:
         if scheduler is None:
             return
         if self._has("metric") or getattr(scheduler, "metric", None):
-            self._check_scheduler_of_space(scheduler, name)
+            self._check_scheduler_of_space(scheduler)
             return
         if getattr(scheduler, "needs_metric", True):
             message = f"the scheduler {name} compares trials by a metric; set spec.metric and spec.mode"
             self._report(("scheduler", "name"), message)
 
-    def _check_scheduler_of_space(self, scheduler: Any, name: str) -> None:
+    def _check_scheduler_of_space(self, scheduler: Any) -> None:
         metric, mode = self._get("metric"), self._get("mode")
         goal = metric or getattr(scheduler, "metric", None), mode or getattr(scheduler, "mode", None)
         if self._space is None or None in goal:
@@ -341,12 +341,7 @@ class _Rules:
             check_scheduler(scheduler, self._space, metric, mode)
         except InvalidInputError as error:
             parameters: Mapping[str, Any] = self._get("scheduler", "parameters") or {}
-            where: Path = _culprit(str(error), name, parameters)
-            mutations = parameters.get("hyperparam_mutations")
-            found = [key for key in mutations if f"{key!r}" in str(error)] if isinstance(mutations, dict) else []
-            self._report(
-                ("scheduler", *(("parameters", "hyperparam_mutations", found[0]) if found else where)), str(error)
-            )
+            self._report(("scheduler", *_culprit(error, parameters)), str(error))
 
     def _warn_of_two_tuners(self, scheduler: Any, name: str) -> None:
         """Warn when the scheduler changes parameters while a search algorithm learns from what it proposed."""
@@ -370,7 +365,7 @@ class _Rules:
                 self._make(create_stopper, name, ("stoppers", index))
 
     def _make(self, create: Callable[..., Any], name: str, path: Path) -> Any:
-        """Make the named algorithm; report why it cannot be made, at the parameter that the reason names."""
+        """Make the named algorithm; report why it cannot be made, at the parameter that the error is about."""
         if self._is_broken(*path, "parameters"):
             return None
         parameters: Mapping[str, Any] = self._get(*path, "parameters") or {}
@@ -380,7 +375,7 @@ class _Rules:
             message = str(error) or type(error).__name__
             if not isinstance(error, InvalidInputError):
                 message = f"{name} refuses its parameters: {message}"
-            self._report((*path, *_culprit(message, name, parameters)), message)
+            self._report((*path, *_culprit(error, parameters)), message)
             return None
 
     def checkpoint(self) -> None:
@@ -482,11 +477,13 @@ def _learns(search: str) -> bool:
         return True  # reported already
 
 
-def _culprit(message: str, name: str, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return where below a component the reason lies: the first parameter that the message names, else its name."""
-    found = [
-        (match.start(), key) for key in parameters if (match := re.search(rf"(?<!\w){re.escape(key)}(?!\w)", message))
-    ]
-    if found:
-        return ("parameters", min(found)[1])
-    return ("name",) if name in message else ()
+def _culprit(error: Exception, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where below a component the mistake is: the parameter that the error is about, else its name."""
+    found: list[str] = []
+    value: Any = parameters
+    for part in error.parameter if isinstance(error, InvalidInputError) else ():
+        if not isinstance(value, Mapping) or part not in value:
+            break
+        found.append(part)
+        value = value[part]
+    return ("parameters", *found) if found else ("name",)

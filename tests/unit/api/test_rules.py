@@ -119,3 +119,27 @@ class TestSchedulerOfTheSpace:
         assert path == "spec.scheduler.parameters.hyperparam_mutations.lrr"
         assert "Did you mean 'lr'?" in message
         assert found("lr") == found("momentum") == []
+
+
+class TestPlaceOfAMistake:
+    def test_is_the_parameter_that_the_error_is_about(self) -> None:
+        asha = {"name": "asha", "parameters": {"grace_period": 9, "max_t": 3}}
+        ((path, _),) = _findings({"scheduler": asha, "metric": "a", "mode": "max"})
+        assert path == "spec.scheduler.parameters.grace_period"
+
+    def test_may_be_a_parameter_of_an_inner_scheduler(self) -> None:
+        inner = {"name": "asha", "parameters": {"brackets": 0}}
+        outer = {"name": "resource_changing", "parameters": {"base_scheduler": inner}}
+        ((path, _),) = _findings({"scheduler": outer, "metric": "a", "mode": "max"})
+        assert path == "spec.scheduler.parameters.base_scheduler.parameters.brackets"
+
+    def test_is_the_name_where_no_parameter_given_is_wrong(self) -> None:
+        ((path, message),) = _findings({"stoppers": [{"name": "trial_plateau", "parameters": {}}]})
+        assert path == "spec.stoppers[0].name"
+        assert "needs the parameter 'metric'" in message
+
+    def test_is_a_nested_mutation(self) -> None:
+        pbt = {"name": "pbt", "parameters": {"hyperparam_mutations": {"opt": {"lrr": [1, 2], "beta": [1, 2]}}}}
+        space = {"opt": {"lr": 1, "beta": 2}, "opt/lrx": 1}
+        ((path, _),) = _findings({"searchSpace": space, "scheduler": pbt, "metric": "a", "mode": "max"})
+        assert path == "spec.scheduler.parameters.hyperparam_mutations.opt.lrr"

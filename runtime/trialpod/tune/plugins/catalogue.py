@@ -200,7 +200,7 @@ def _check_parameters(kind: str, name: str, cls: Any, parameters: Mapping[str, A
             guess = nearest(str(given), known)
             hint = f" Did you mean {guess!r}?" if guess else ""
             listed = f"Allowed are {', '.join(sorted(known))}." if known else "It takes none."
-            raise InvalidInputError(f"{kind} {name!r} has no parameter {given!r}.{hint} {listed}")
+            raise InvalidInputError(f"{kind} {name!r} has no parameter {given!r}.{hint} {listed}", parameter=given)
     missing = [
         parameter.name
         for parameter in known.values()
@@ -209,4 +209,4 @@ def _check_parameters(kind: str, name: str, cls: Any, parameters: Mapping[str, A
         and parameter.name not in parameters
     ]
     if missing:
-        raise InvalidInputError(f"{kind} {name!r} needs the parameter {missing[0]!r}")
+        raise InvalidInputError(f"{kind} {name!r} needs the parameter {missing[0]!r}", parameter=missing[0])

@@ -23,7 +23,8 @@ def not_known_yet(owner: Any, metric: str | None, mode: str | None) -> tuple[str
         if own and given and _listed(own) != _listed(given):
             raise InvalidInputError(
                 f"{_name(owner)}({what}={own!r}) contradicts the experiment's {what}, {given!r}; give both the same "
-                f"value, or leave {what} out of {_name(owner)}"
+                f"value, or leave {what} out of {_name(owner)}",
+                parameter=what,
             )
     return (None if own_metric else metric), (None if own_mode else mode)
 

@@ -73,7 +73,8 @@ class PromotionASHAScheduler(MetricScheduler):
         check_above("reduction_factor", reduction_factor, 1)
         if max_t < grace_period:
             raise InvalidInputError(
-                f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}"
+                f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}",
+                parameter="grace_period",
             )
         self._max_t = max_t
         self._eta = reduction_factor

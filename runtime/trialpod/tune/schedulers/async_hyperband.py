@@ -67,15 +67,20 @@ class AsyncHyperBandScheduler(MetricScheduler):
         """
         for name, value in (("max_t", max_t), ("grace_period", grace_period)):
             if not is_number(value) or not 0 < value < math.inf:
-                raise InvalidInputError(f"max_t and grace_period must be greater than 0, got {name}={value!r}")
+                raise InvalidInputError(
+                    f"max_t and grace_period must be greater than 0, got {name}={value!r}", parameter=name
+                )
         if max_t < grace_period:
             raise InvalidInputError(
-                f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}"
+                f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}",
+                parameter="grace_period",
             )
         if not is_number(reduction_factor) or not 1 < reduction_factor < math.inf:
-            raise InvalidInputError(f"reduction_factor must be greater than 1, got {reduction_factor!r}")
+            raise InvalidInputError(
+                f"reduction_factor must be greater than 1, got {reduction_factor!r}", parameter="reduction_factor"
+            )
         if isinstance(brackets, bool) or not isinstance(brackets, int) or brackets < 1:
-            raise InvalidInputError(f"brackets must be 1 or more, got {brackets!r}")
+            raise InvalidInputError(f"brackets must be 1 or more, got {brackets!r}", parameter="brackets")
         super().__init__(time_attr, metric, mode, seed)
         self._max_t = max_t
         self._reduction_factor = reduction_factor

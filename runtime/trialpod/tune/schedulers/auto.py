@@ -100,11 +100,14 @@ class AutoScheduler(MetricScheduler):
         check_above("reduction_factor", reduction_factor, 1)
         check_flag("stop_not_finite", stop_not_finite)
         if isinstance(calibration, bool) or not isinstance(calibration, int) or calibration < 0:
-            raise InvalidInputError(f"calibration must be a whole number of at least 0, got {calibration!r}")
+            raise InvalidInputError(
+                f"calibration must be a whole number of at least 0, got {calibration!r}", parameter="calibration"
+            )
         if 0 < calibration < 4:
             raise InvalidInputError(
                 f"calibration={calibration} trials cannot tell whether a rung predicts the next: use 4 or more, or 0 "
-                "to skip no rung"
+                "to skip no rung",
+                parameter="calibration",
             )
         if max_t is not None:
             check_above("max_t", max_t, 0)
@@ -117,11 +120,13 @@ class AutoScheduler(MetricScheduler):
         elif max_t is None and grace_period is None:
             raise InvalidInputError(
                 f"auto: time_attr={time_attr!r} needs max_t (a full training) or grace_period (the first rung), in "
-                "its units"
+                "its units",
+                parameter="time_attr",
             )
         if max_t is not None and grace_period is not None and max_t < grace_period:
             raise InvalidInputError(
-                f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}"
+                f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}",
+                parameter="grace_period",
             )
         self._max_t = max_t
         self._eta = reduction_factor
@@ -130,7 +135,8 @@ class AutoScheduler(MetricScheduler):
         if max_t is not None and math.log(max_t / (grace_period or max_t / _SHARE), reduction_factor) > _MAX_RUNGS:
             raise InvalidInputError(
                 f"reduction_factor={reduction_factor!r} makes more than {_MAX_RUNGS} rungs up to max_t={max_t!r}: "
-                "use a greater one, such as 3"
+                "use a greater one, such as 3",
+                parameter="reduction_factor",
             )
         self._milestones = _milestones(time_attr, max_t, grace_period, reduction_factor)
         self._rungs = [_Rung() for _ in self._milestones]

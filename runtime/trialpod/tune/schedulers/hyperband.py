@@ -74,7 +74,9 @@ class HyperBandScheduler(MetricScheduler):
         super().__init__(time_attr, metric, mode)
         check_above("max_t", max_t, 0)
         if max_t < 1:
-            raise InvalidInputError(f"max_t must be a number of at least 1, got {max_t!r}; use a finer time_attr")
+            raise InvalidInputError(
+                f"max_t must be a number of at least 1, got {max_t!r}; use a finer time_attr", parameter="max_t"
+            )
         check_above("reduction_factor", reduction_factor, 1)
         check_flag("stop_last_trials", stop_last_trials)
         self._ray: RayHyperBand | None = None

@@ -83,7 +83,10 @@ class MedianStoppingRule(MetricScheduler):
             or not isinstance(min_samples_required, int)
             or (min_samples_required < 1)
         ):
-            raise InvalidInputError(f"min_samples_required must be 1 or more, got {min_samples_required!r}")
+            raise InvalidInputError(
+                f"min_samples_required must be 1 or more, got {min_samples_required!r}",
+                parameter="min_samples_required",
+            )
         check_flag("hard_stop", hard_stop)
         self._grace_period = grace_period
         self._min_samples = min_samples_required

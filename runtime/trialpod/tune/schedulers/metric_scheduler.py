@@ -37,7 +37,7 @@ class MetricScheduler(TrialScheduler):
             check_key("metric", metric)
         check_mode(mode)
         if isinstance(seed, bool) or not isinstance(seed, int):
-            raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
+            raise InvalidInputError(f"seed must be a whole number, got {seed!r}", parameter="seed")
         self.time_attr = time_attr
         self.metric = metric
         self.mode = mode
@@ -68,7 +68,8 @@ class MetricScheduler(TrialScheduler):
             raise InvalidInputError(
                 f"the {self.NAME} scheduler compares trials by a metric, but has metric={metric!r} and "
                 f"mode={mode!r}; set both in the experiment (TuneConfig, or spec.metric and spec.mode) or "
-                "as parameters of the scheduler"
+                "as parameters of the scheduler",
+                parameter="metric",
             )
 
     def reason(self) -> dict[str, Any]:
@@ -169,7 +170,9 @@ def decoded(value: float | str) -> float:
 def check_key(name: str, value: Any) -> None:
     """Refuse what cannot be the key of a result."""
     if not isinstance(value, str) or not value:
-        raise InvalidInputError(f"{name} must be the name of a reported value, such as 'loss', got {value!r}")
+        raise InvalidInputError(
+            f"{name} must be the name of a reported value, such as 'loss', got {value!r}", parameter=name
+        )
 
 
 def check_mode(mode: Any) -> None:
@@ -177,28 +180,28 @@ def check_mode(mode: Any) -> None:
     if mode not in (None, "min", "max"):
         guess = nearest(mode, ("min", "max")) if isinstance(mode, str) else None
         hint = f"; did you mean {guess!r}?" if guess else ""
-        raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}{hint}")
+        raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}{hint}", parameter="mode")
 
 
 def check_above(name: str, value: Any, lower: float) -> None:
     """Refuse what is not a finite number greater than `lower`."""
     if not is_number(value) or not lower < value < math.inf:
-        raise InvalidInputError(f"{name} must be a number greater than {lower:g}, got {value!r}")
+        raise InvalidInputError(f"{name} must be a number greater than {lower:g}, got {value!r}", parameter=name)
 
 
 def check_at_least(name: str, value: Any, lower: float) -> None:
     """Refuse what is not a finite number of at least `lower`."""
     if not is_number(value) or not lower <= value < math.inf:
-        raise InvalidInputError(f"{name} must be a number of at least {lower:g}, got {value!r}")
+        raise InvalidInputError(f"{name} must be a number of at least {lower:g}, got {value!r}", parameter=name)
 
 
 def check_between(name: str, value: Any, lower: float, upper: float) -> None:
     """Refuse what is not a number from `lower` to `upper`."""
     if not is_number(value) or not lower <= value <= upper:
-        raise InvalidInputError(f"{name} must be a number from {lower:g} to {upper:g}, got {value!r}")
+        raise InvalidInputError(f"{name} must be a number from {lower:g} to {upper:g}, got {value!r}", parameter=name)
 
 
 def check_flag(name: str, value: Any) -> None:
     """Refuse what is neither True nor False."""
     if not isinstance(value, bool):
-        raise InvalidInputError(f"{name} must be True or False, got {value!r}")
+        raise InvalidInputError(f"{name} must be True or False, got {value!r}", parameter=name)

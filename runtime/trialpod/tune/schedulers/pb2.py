@@ -167,12 +167,15 @@ def _flat_bounds(given: Any, prefix: str = "") -> dict[str, tuple[float, float]]
     where = f"hyperparam_bounds[{prefix.rstrip('/')!r}]" if prefix else "hyperparam_bounds"
     if not isinstance(given, Mapping) or not given:
         raise InvalidInputError(
-            f"{where} must give bounds for at least one parameter, such as {{'lr': [1e-4, 1e-1]}}"
+            f"{where} must give bounds for at least one parameter, such as {{'lr': [1e-4, 1e-1]}}",
+            parameter="hyperparam_bounds",
         )
     flat: dict[str, tuple[float, float]] = {}
     for key, bound in given.items():
         if not isinstance(key, str) or not key:
-            raise InvalidInputError(f"{where}: names of parameters are strings, got {key!r}")
+            raise InvalidInputError(
+                f"{where}: names of parameters are strings, got {key!r}", parameter="hyperparam_bounds"
+            )
         if isinstance(bound, Mapping):
             flat.update(_flat_bounds(bound, f"{prefix}{key}/"))
             continue
@@ -181,7 +184,8 @@ def _flat_bounds(given: Any, prefix: str = "") -> dict[str, tuple[float, float]]
         if not is_number(low) or not is_number(high) or not -math.inf < low < high < math.inf:
             raise InvalidInputError(
                 f"hyperparam_bounds[{prefix + key!r}] must be the lowest and the highest value, such as [1e-4, 0.1], "
-                f"got {bound!r}"
+                f"got {bound!r}",
+                parameter="hyperparam_bounds",
             )
         flat[prefix + key] = (float(low), float(high))
     return flat

@@ -106,7 +106,8 @@ class PopulationBasedTraining(MetricScheduler):
         check_between("resample_probability", resample_probability, 0, 1)
         if not isinstance(perturbation_factors, (list, tuple)) or not perturbation_factors:
             raise InvalidInputError(
-                f"perturbation_factors must be a list of numbers, such as [1.2, 0.8], got {perturbation_factors!r}"
+                f"perturbation_factors must be a list of numbers, such as [1.2, 0.8], got {perturbation_factors!r}",
+                parameter="perturbation_factors",
             )
         for factor in perturbation_factors:
             check_above("perturbation_factors", factor, 0)
@@ -114,13 +115,15 @@ class PopulationBasedTraining(MetricScheduler):
             check_flag(name, flag)
         if custom_explore_fn is not None and not callable(custom_explore_fn):
             raise InvalidInputError(
-                f"custom_explore_fn must be a function, got {custom_explore_fn!r}; it can be given from Python only"
+                f"custom_explore_fn must be a function, got {custom_explore_fn!r}; it can be given from Python only",
+                parameter="custom_explore_fn",
             )
         self._mutations = compiled_mutations(hyperparam_mutations or {})
         if not self._mutations and custom_explore_fn is None:
             raise InvalidInputError(
                 "hyperparam_mutations must name at least one parameter, such as {'lr': [1e-4, 1e-3, 1e-2]}; "
-                "without it nothing would ever be explored"
+                "without it nothing would ever be explored",
+                parameter="hyperparam_mutations",
             )
         self._interval = perturbation_interval
         self._burn_in = burn_in_period
@@ -150,7 +153,8 @@ class PopulationBasedTraining(MetricScheduler):
         if guess and not self._compatible:
             raise InvalidInputError(
                 f"{self.NAME} mutates {missing[0]!r}, which the search space does not have. Did you mean "
-                f"{guess!r}? If not, put {missing[0]!r} into the search space too"
+                f"{guess!r}? If not, put {missing[0]!r} into the search space too",
+                parameter=("hyperparam_mutations", *missing[0].split("/")),
             )
         return missing
 

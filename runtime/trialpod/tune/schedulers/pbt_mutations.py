@@ -44,7 +44,10 @@ _DOMAINS: dict[str, Callable[..., Domain]] = {
 def compiled_mutations(given: Any, path: str = "hyperparam_mutations") -> Mutations:
     """Return mutations with every leaf a `Domain` or a function, and nested dicts in between."""
     if not isinstance(given, Mapping):
-        raise InvalidInputError(f"{path} must map names of parameters to what they may be, got {given!r}")
+        raise InvalidInputError(
+            f"{path} must map names of parameters to what they may be, got {given!r}",
+            parameter="hyperparam_mutations",
+        )
     return {_checked_key(key, path): _compiled(value, f"{path}[{key!r}]") for key, value in given.items()}
 
 
@@ -137,18 +140,23 @@ def _multiplies(value: Any) -> bool:
 
 def _checked_key(key: Any, path: str) -> str:
     if not isinstance(key, str) or not key:
-        raise InvalidInputError(f"{path}: names of parameters are strings, got {key!r}")
+        raise InvalidInputError(
+            f"{path}: names of parameters are strings, got {key!r}", parameter="hyperparam_mutations"
+        )
     return key
 
 
 def _compiled(value: Any, path: str) -> Any:
     if isinstance(value, Function):
-        raise InvalidInputError(f"{path}: tune.sample_from cannot be used here; use a domain, a list, or a function")
+        raise InvalidInputError(
+            f"{path}: tune.sample_from cannot be used here; use a domain, a list, or a function",
+            parameter="hyperparam_mutations",
+        )
     if isinstance(value, Domain):
         return value
     if isinstance(value, (list, tuple)):
         if not value:
-            raise InvalidInputError(f"{path} needs at least one value")
+            raise InvalidInputError(f"{path} needs at least one value", parameter="hyperparam_mutations")
         return _Listed(value)
     if isinstance(value, Mapping):
         return _compiled_mapping(value, path)
@@ -156,13 +164,16 @@ def _compiled(value: Any, path: str) -> Any:
         return value
     raise InvalidInputError(
         f"{path} must be a list of values, a domain such as tune.loguniform(1e-4, 1e-1), a dict for a nested config, "
-        f"or a function, got {value!r}"
+        f"or a function, got {value!r}",
+        parameter="hyperparam_mutations",
     )
 
 
 def _compiled_mapping(value: Mapping[Any, Any], path: str) -> Any:
     if not value:
-        raise InvalidInputError(f"{path} is empty; give what the parameter may be, such as [16, 32, 64]")
+        raise InvalidInputError(
+            f"{path} is empty; give what the parameter may be, such as [16, 32, 64]", parameter="hyperparam_mutations"
+        )
     if len(value) != 1:
         return compiled_mutations(value, path)
     ((name, arguments),) = value.items()
@@ -170,7 +181,8 @@ def _compiled_mapping(value: Mapping[Any, Any], path: str) -> Any:
         guess = nearest(str(name), _DOMAINS) if isinstance(arguments, (list, tuple)) else None
         if guess is not None and len(arguments) in (2, 3) and all(is_number(item) for item in arguments):
             raise InvalidInputError(
-                f"{path}: unknown distribution {name!r}; did you mean {guess!r}? Known are {', '.join(_DOMAINS)}"
+                f"{path}: unknown distribution {name!r}; did you mean {guess!r}? Known are {', '.join(_DOMAINS)}",
+                parameter="hyperparam_mutations",
             )
         return compiled_mutations(value, path)
     try:
@@ -180,7 +192,7 @@ def _compiled_mapping(value: Mapping[Any, Any], path: str) -> Any:
             raise InvalidInputError(f"{name} takes a list of arguments, got {arguments!r}")
         return _DOMAINS[name](arguments) if name == "choice" else _DOMAINS[name](*arguments)
     except (InvalidInputError, TypeError) as error:
-        raise InvalidInputError(f"{path}: {error}") from None
+        raise InvalidInputError(f"{path}: {error}", parameter="hyperparam_mutations") from None
 
 
 def _draw(mutation: Any, rng: random.Random) -> Any:

@@ -48,7 +48,9 @@ class PopulationBasedTrainingReplay(TrialScheduler):
             InvalidInputError: neither or both are given, or they are no policy.
         """
         if (policy_file is None) == (policy is None):
-            raise InvalidInputError("pbt_replay takes either policy_file or policy, the lines of such a file")
+            raise InvalidInputError(
+                "pbt_replay takes either policy_file or policy, the lines of such a file", parameter="policy_file"
+            )
         where = f"policy_file {policy_file}" if policy is None else "policy"
         lines = _read_lines(str(policy_file)) if policy is None else policy
         self._initial, self._changes = _schedule(lines, where)
@@ -164,16 +166,20 @@ def _read_lines(path: str) -> list[str]:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             return file.read().splitlines()
     except OSError as error:
-        raise InvalidInputError(f"policy_file {path} cannot be read: {error.strerror or error}") from None
+        raise InvalidInputError(
+            f"policy_file {path} cannot be read: {error.strerror or error}", parameter="policy_file"
+        ) from None
 
 
 def _schedule(lines: Any, where: str) -> tuple[dict[str, Any], list[tuple[float, dict[str, Any]]]]:
     """Return the first config and the changes of a policy, each with the iteration at which it is made."""
     if isinstance(lines, (str, bytes)) or not isinstance(lines, (list, tuple)):
-        raise InvalidInputError(f"{where} must be a list of lines, got {lines!r:.80}")
+        raise InvalidInputError(f"{where} must be a list of lines, got {lines!r:.80}", parameter="policy")
     rows = [_row(line, f"{where}, line {number}") for number, line in enumerate(lines, 1) if line != ""]
     if not rows:
-        raise InvalidInputError(f"{where} has no lines: that trial was never changed, so there is nothing to replay")
+        raise InvalidInputError(
+            f"{where} has no lines: that trial was never changed, so there is nothing to replay", parameter="policy"
+        )
     changes: list[tuple[float, dict[str, Any]]] = []
     initial: dict[str, Any] = {}
     source: str | None = None
@@ -201,6 +207,7 @@ def _row(line: Any, where: str) -> list[Any]:
     ):
         raise InvalidInputError(
             f"{where} is no policy: each line must be a JSON list [tag, source tag, iteration, source iteration, "
-            f"source config, new config], got {line!r:.80}"
+            f"source config, new config], got {line!r:.80}",
+            parameter="policy",
         )
     return list(row)

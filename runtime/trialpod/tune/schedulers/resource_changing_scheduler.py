@@ -199,7 +199,11 @@ def _made_scheduler(given: Any) -> TrialScheduler:
     if isinstance(given, TrialScheduler):
         return given
     name, parameters = _named(given, "base_scheduler")
-    made: TrialScheduler = SCHEDULERS.create(name, parameters)
+    try:
+        made: TrialScheduler = SCHEDULERS.create(name, parameters)
+    except InvalidInputError as error:
+        error.parameter = ("base_scheduler", "parameters", *error.parameter)
+        raise
     return made
 
 
@@ -211,7 +215,8 @@ def _made_allocation(given: Any) -> Any:
         guess = nearest(name, ALLOCATIONS)
         hint = f" Did you mean {guess!r}?" if guess else ""
         raise InvalidInputError(
-            f"unknown resources_allocation_function {name!r}.{hint} Known are {', '.join(ALLOCATIONS)}"
+            f"unknown resources_allocation_function {name!r}.{hint} Known are {', '.join(ALLOCATIONS)}",
+            parameter="resources_allocation_function",
         )
     import inspect
 
@@ -223,9 +228,14 @@ def _made_allocation(given: Any) -> Any:
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise InvalidInputError(
                 f"resources_allocation_function {name!r} has no parameter {key!r}.{hint} Allowed are "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(sorted(known))}",
+                parameter="resources_allocation_function",
             )
-    return cls(**parameters)
+    try:
+        return cls(**parameters)
+    except InvalidInputError as error:
+        error.parameter = ("resources_allocation_function", "parameters", *error.parameter)
+        raise
 
 
 def _named(given: Any, argument: str) -> tuple[str, dict[str, Any]]:
@@ -241,5 +251,6 @@ def _named(given: Any, argument: str) -> tuple[str, dict[str, Any]]:
         return given["name"], dict(given.get("parameters") or {})
     raise InvalidInputError(
         f"{argument} must be a name, or a mapping with name and parameters such as {{'name': 'asha', 'parameters': "
-        f"{{'max_t': 9}}}}, got {given!r}"
+        f"{{'max_t': 9}}}}, got {given!r}",
+        parameter=argument,
     )

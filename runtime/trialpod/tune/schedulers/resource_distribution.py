@@ -53,14 +53,18 @@ class DistributeResources:
         """
         if add_bundles:
             raise InvalidInputError(
-                "add_bundles must be False: a trial is one process with one bundle, which grows by increase_by"
+                "add_bundles must be False: a trial is one process with one bundle, which grows by increase_by",
+                parameter="add_bundles",
             )
         if isinstance(increase_by_times, bool) or not isinstance(increase_by_times, int):
-            raise InvalidInputError(f"increase_by_times must be a whole number, got {increase_by_times!r}")
+            raise InvalidInputError(
+                f"increase_by_times must be a whole number, got {increase_by_times!r}", parameter="increase_by_times"
+            )
         self.increase_by = _divisible(increase_by, "increase_by")
         if increase_by is not None and not any(self.increase_by.values()):
             raise InvalidInputError(
-                f"increase_by must add some cpu or gpu, such as {{'cpu': 1}}, got {increase_by!r}"
+                f"increase_by must add some cpu or gpu, such as {{'cpu': 1}}, got {increase_by!r}",
+                parameter="increase_by",
             )
         self.increase_by_times = increase_by_times
         self.reserve_resources = _divisible(reserve_resources, "reserve_resources")
@@ -89,7 +93,8 @@ class DistributeResources:
         if not given:
             raise InvalidInputError(
                 "it is not known what all trials together may use; give the resources_allocation_function "
-                "total_resources, such as {'cpu': 16}"
+                "total_resources, such as {'cpu': 16}",
+                parameter="resources_allocation_function",
             )
         total = {name: given.get(name, 0.0) - self.reserve_resources.get(name, 0.0) for name in DIVISIBLE}
         live = [view for view in tune_controller.get_trials() if view.status not in ("TERMINATED", "ERROR")]
@@ -197,11 +202,13 @@ def _divisible(given: Mapping[str, Any] | None, name: str) -> Resources:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise InvalidInputError(f"{name} must map names of resources to amounts, such as {{'cpu': 1}}, got {given!r}")
+        raise InvalidInputError(
+            f"{name} must map names of resources to amounts, such as {{'cpu': 1}}, got {given!r}", parameter=name
+        )
     resources = plain_resources(given, name)
     for key in resources:
         if key not in DIVISIBLE:
-            raise InvalidInputError(f"{name}[{key!r}]: only {' and '.join(DIVISIBLE)} are shared out")
+            raise InvalidInputError(f"{name}[{key!r}]: only {' and '.join(DIVISIBLE)} are shared out", parameter=name)
     return resources
 
 

@@ -64,14 +64,15 @@ class AxSearch(RefitSearcher):
     ) -> None:
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start, max_concurrent)
         if isinstance(initial, bool) or not isinstance(initial, int) or initial < 1:
-            raise InvalidInputError(f"AxSearch: initial must be 1 or more, got {initial!r}")
+            raise InvalidInputError(f"AxSearch: initial must be 1 or more, got {initial!r}", parameter="initial")
         if parameter_constraints is not None and (
             not isinstance(parameter_constraints, (list, tuple))
             or not all(isinstance(each, str) for each in parameter_constraints)
         ):
             raise InvalidInputError(
                 f'AxSearch: parameter_constraints must be a list such as ["x1 + x2 <= 2"], '
-                f"got {parameter_constraints!r}"
+                f"got {parameter_constraints!r}",
+                parameter="parameter_constraints",
             )
         self.initial = initial
         self._limits = list(parameter_constraints or [])

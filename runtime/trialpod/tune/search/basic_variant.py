@@ -74,13 +74,18 @@ class BasicVariantGenerator(SearchAlgorithm):
             not isinstance(points_to_evaluate, (list, tuple))
             or not all(isinstance(point, dict) for point in points_to_evaluate)
         ):
-            raise InvalidInputError("points_to_evaluate must be a list of dicts, one for each config to try first")
+            raise InvalidInputError(
+                "points_to_evaluate must be a list of dicts, one for each config to try first",
+                parameter="points_to_evaluate",
+            )
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 0:
-            raise InvalidInputError(f"max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}")
+            raise InvalidInputError(
+                f"max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}", parameter="max_concurrent"
+            )
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise InvalidInputError(f"seed must be a whole number, got {seed!r}")
+            raise InvalidInputError(f"seed must be a whole number, got {seed!r}", parameter="seed")
         if seed is not None and random_state is not None:
-            raise InvalidInputError("give a seed or a random_state, not both")
+            raise InvalidInputError("give a seed or a random_state, not both", parameter="seed")
         self._random_state = random_state
         self._draws = None if random_state is None else generator_of(random_state)
         self._follows_numpy = seed is None and random_state is None
@@ -290,7 +295,8 @@ def _overlaid(space: Any, point: Any, path: Path, number: int) -> Any:
                 guess = nearest(str(key), [str(known) for known in space])
                 raise InvalidInputError(
                     f"points_to_evaluate[{number}] sets {path_text((*path, key))}, which is not in the search space."
-                    + (f" Did you mean {path_text((*path, guess))}?" if guess else "")
+                    + (f" Did you mean {path_text((*path, guess))}?" if guess else ""),
+                    parameter="points_to_evaluate",
                 )
             merged[key] = _overlaid(space[key], value, (*path, key), number)
         return merged

@@ -85,7 +85,7 @@ class BayesOptSearch(RefitSearcher):
             raise InvalidInputError("BayesOptSearch needs a newer release: pip install 'bayesian-optimization>=3'")
         for name, value in (("random_search_steps", random_search_steps), ("patience", patience)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInputError(f"BayesOptSearch: {name} must be 1 or more, got {value!r}")
+                raise InvalidInputError(f"BayesOptSearch: {name} must be 1 or more, got {value!r}", parameter=name)
         self.initial = random_search_steps
         self.patience = patience if skip_duplicate else None
         self._utility = _checked_utility(utility_kwargs)
@@ -142,13 +142,18 @@ def _checked_utility(given: dict[str, Any] | None) -> tuple[str, float]:
         guess = nearest(str(kind), _ACQUISITIONS)
         hint = f" Did you mean {guess!r}?" if guess else ""
         raise InvalidInputError(
-            f"BayesOptSearch: utility_kwargs: kind {kind!r} is unknown.{hint} Known are {', '.join(_ACQUISITIONS)}"
+            f"BayesOptSearch: utility_kwargs: kind {kind!r} is unknown.{hint} Known are {', '.join(_ACQUISITIONS)}",
+            parameter="utility_kwargs",
         )
     name = _ACQUISITIONS[kind]
     amount = options.pop(name, _DEFAULTS[name])
     unknown = [key for key in options if key not in _DEFAULTS]
     if unknown:
-        raise InvalidInputError(f"BayesOptSearch: utility_kwargs has no {unknown[0]!r}; {kind} takes {name}")
+        raise InvalidInputError(
+            f"BayesOptSearch: utility_kwargs has no {unknown[0]!r}; {kind} takes {name}", parameter="utility_kwargs"
+        )
     if isinstance(amount, bool) or not isinstance(amount, (int, float)) or amount < 0:
-        raise InvalidInputError(f"BayesOptSearch: utility_kwargs: {name} must be 0 or more, got {amount!r}")
+        raise InvalidInputError(
+            f"BayesOptSearch: utility_kwargs: {name} must be 0 or more, got {amount!r}", parameter="utility_kwargs"
+        )
     return kind, float(amount)

@@ -79,7 +79,8 @@ class TuneBOHB(LibrarySearcher):
                 guess = nearest(name, _OPTIONS)
                 hint = f" Did you mean {guess!r}?" if guess else ""
                 raise InvalidInputError(
-                    f"TuneBOHB: bohb_config has no {name!r}.{hint} It takes {', '.join(_OPTIONS)}"
+                    f"TuneBOHB: bohb_config has no {name!r}.{hint} It takes {', '.join(_OPTIONS)}",
+                    parameter="bohb_config",
                 )
         self._options = dict(bohb_config or {})
 
@@ -94,7 +95,9 @@ class TuneBOHB(LibrarySearcher):
             try:
                 self._model = module.BOHB(space, logger=quiet, **self._options)
             except (TypeError, ValueError) as error:
-                raise InvalidInputError(f"TuneBOHB: bohb_config {self._options!r} cannot be used: {error}") from error
+                raise InvalidInputError(
+                    f"TuneBOHB: bohb_config {self._options!r} cannot be used: {error}", parameter="bohb_config"
+                ) from error
 
     def _ask(self, number: int, seed: int) -> Values | None:
         with seeded(seed):

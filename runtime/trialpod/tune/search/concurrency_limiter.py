@@ -19,7 +19,9 @@ class SearcherWrapper(Searcher):
 
     def __init__(self, searcher: Searcher) -> None:
         if isinstance(searcher, type) or not callable(getattr(searcher, "suggest", None)):
-            raise InvalidInputError(f"{type(self).__name__}: searcher must be a Searcher object, got {searcher!r}")
+            raise InvalidInputError(
+                f"{type(self).__name__}: searcher must be a Searcher object, got {searcher!r}", parameter="searcher"
+            )
         super().__init__(searcher.metric, searcher.mode)
         self.searcher = searcher
 
@@ -60,7 +62,10 @@ class ConcurrencyLimiter(SearcherWrapper):
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
         super().__init__(searcher)
         if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
-            raise InvalidInputError(f"ConcurrencyLimiter: max_concurrent must be 1 or more, got {max_concurrent!r}")
+            raise InvalidInputError(
+                f"ConcurrencyLimiter: max_concurrent must be 1 or more, got {max_concurrent!r}",
+                parameter="max_concurrent",
+            )
         self.max_concurrent = max_concurrent
         self.batch = batch
         self._live: dict[str, None] = {}

@@ -63,7 +63,7 @@ class HEBOSearch(RefitSearcher):
             space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start, max_concurrent
         )
         if isinstance(initial, bool) or not isinstance(initial, int) or initial < 4:
-            raise InvalidInputError(f"HEBOSearch: initial must be 4 or more, got {initial!r}")
+            raise InvalidInputError(f"HEBOSearch: initial must be 4 or more, got {initial!r}", parameter="initial")
         self.initial = initial
 
     def _propose(self, points: list[Values], losses: list[float], pending: list[Values], seed: int) -> Values:

@@ -69,9 +69,14 @@ class HyperOptSearch(LibrarySearcher):
             space, metric, mode, points_to_evaluate, evaluated_rewards, random_state_seed, warm_start, max_concurrent
         )
         if isinstance(n_initial_points, bool) or not isinstance(n_initial_points, int) or n_initial_points < 1:
-            raise InvalidInputError(f"HyperOptSearch: n_initial_points must be 1 or more, got {n_initial_points!r}")
+            raise InvalidInputError(
+                f"HyperOptSearch: n_initial_points must be 1 or more, got {n_initial_points!r}",
+                parameter="n_initial_points",
+            )
         if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 < gamma < 1:
-            raise InvalidInputError(f"HyperOptSearch: gamma must be between 0 and 1, got {gamma!r}")
+            raise InvalidInputError(
+                f"HyperOptSearch: gamma must be between 0 and 1, got {gamma!r}", parameter="gamma"
+            )
         self._startup = n_initial_points
         self._gamma = gamma
 

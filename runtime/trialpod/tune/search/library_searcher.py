@@ -101,16 +101,23 @@ class LibrarySearcher(Searcher):
         super().__init__(metric, mode)
         space = original_space(space)
         if isinstance(metric, (list, tuple)) and not self.SEVERAL_METRICS:
-            raise InvalidInputError(f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several")
+            raise InvalidInputError(
+                f"{name} optimises one metric, got {metric!r}; OptunaSearch takes several", parameter="metric"
+            )
         if space is not None and not isinstance(space, dict) and not callable(space):
-            raise InvalidInputError(f"{name}: space must be a dict of parameters, got {type(space).__name__}")
+            raise InvalidInputError(
+                f"{name}: space must be a dict of parameters, got {type(space).__name__}", parameter="space"
+            )
         self._points = checked_points(name, points_to_evaluate, evaluated_rewards)
         self._rewards = evaluated_rewards
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise InvalidInputError(f"{name}: seed must be a whole number, got {seed!r}")
+            raise InvalidInputError(f"{name}: seed must be a whole number, got {seed!r}", parameter="seed")
         limit = 0 if max_concurrent is None else max_concurrent
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise InvalidInputError(f"{name}: max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}")
+            raise InvalidInputError(
+                f"{name}: max_concurrent must be 0 (no limit) or more, got {max_concurrent!r}",
+                parameter="max_concurrent",
+            )
         self._max_concurrent = limit
         self._seed = seed
         self._warm_start = warm_start
@@ -380,7 +387,7 @@ class LibrarySearcher(Searcher):
         try:
             self.flat.encode(point, partial=True)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{where} sets {error}") from error
+            raise InvalidInputError(f"{where} sets {error}", parameter="points_to_evaluate") from error
 
     def _start(self) -> None:
         """Get ready for a suggestion; what was evaluated elsewhere is read now, not when a manifest is checked."""
@@ -500,12 +507,14 @@ def checked_points(user: str, points: Any, rewards: Any) -> list[dict[str, Any]]
     """Return points_to_evaluate as a list."""
     if points is not None and (not isinstance(points, (list, tuple)) or not all(isinstance(p, dict) for p in points)):
         raise InvalidInputError(
-            f"{user}: points_to_evaluate must be a list of dicts, one for each config to try first"
+            f"{user}: points_to_evaluate must be a list of dicts, one for each config to try first",
+            parameter="points_to_evaluate",
         )
     if rewards is not None and (not isinstance(rewards, (list, tuple)) or len(rewards) != len(points or [])):
         raise InvalidInputError(
             f"{user}: evaluated_rewards must have one value for each of points_to_evaluate ({len(points or [])}), "
-            f"got {rewards!r}"
+            f"got {rewards!r}",
+            parameter="evaluated_rewards",
         )
     return list(points or [])
 

@@ -69,14 +69,20 @@ class NevergradSearch(LibrarySearcher):
         if not isinstance(optimizer, str) or optimizer not in registry:
             guess = nearest(str(optimizer), list(registry))
             hint = f" Did you mean {guess!r}?" if guess else ""
-            raise InvalidInputError(f"NevergradSearch: optimizer {optimizer!r} is unknown to Nevergrad.{hint}")
+            raise InvalidInputError(
+                f"NevergradSearch: optimizer {optimizer!r} is unknown to Nevergrad.{hint}", parameter="optimizer"
+            )
         for name, value in (optimizer_kwargs or {}).items():
             if name not in ("budget", "num_workers"):
                 raise InvalidInputError(
-                    f"NevergradSearch: optimizer_kwargs has no {name!r}; it takes budget and num_workers"
+                    f"NevergradSearch: optimizer_kwargs has no {name!r}; it takes budget and num_workers",
+                    parameter="optimizer_kwargs",
                 )
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInputError(f"NevergradSearch: optimizer_kwargs: {name} must be 1 or more, got {value!r}")
+                raise InvalidInputError(
+                    f"NevergradSearch: optimizer_kwargs: {name} must be 1 or more, got {value!r}",
+                    parameter="optimizer_kwargs",
+                )
         self._name = optimizer
         self._arguments = {"budget": _BUDGET, **(optimizer_kwargs or {})}
 

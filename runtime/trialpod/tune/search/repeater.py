@@ -35,7 +35,7 @@ class Repeater(SearcherWrapper):
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
         super().__init__(searcher)
         if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-            raise InvalidInputError(f"Repeater: repeat must be 1 or more, got {repeat!r}")
+            raise InvalidInputError(f"Repeater: repeat must be 1 or more, got {repeat!r}", parameter="repeat")
         self.repeat = repeat
         self._set_index = set_index
         self._groups: dict[str, dict[str, Any]] = {}  # by the first trial's id

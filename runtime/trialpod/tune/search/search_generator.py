@@ -33,7 +33,9 @@ class SearchGenerator(SearchAlgorithm):
 
     def __init__(self, searcher: Searcher) -> None:
         if isinstance(searcher, type) or not callable(getattr(searcher, "suggest", None)):
-            raise InvalidInputError(f"SearchGenerator(searcher={searcher!r}): must be a Searcher object")
+            raise InvalidInputError(
+                f"SearchGenerator(searcher={searcher!r}): must be a Searcher object", parameter="searcher"
+            )
         self.searcher = searcher
         self._listens = getattr(type(searcher), "on_trial_result", None) is not Searcher.on_trial_result
         self._space: dict[str, Any] = {}

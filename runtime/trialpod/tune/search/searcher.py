@@ -265,13 +265,18 @@ def check_goal(user: str, metric: Any, mode: Any) -> None:
     """Raise InvalidInputError unless a metric and a mode are each valid and go together."""
     if isinstance(metric, (list, tuple)) or isinstance(mode, (list, tuple)):
         if not isinstance(metric, (list, tuple)) or not all(isinstance(name, str) for name in metric) or not metric:
-            raise InvalidInputError(f"{user}: mode is a list, so metric must be a list of names, got {metric!r}")
+            raise InvalidInputError(
+                f"{user}: mode is a list, so metric must be a list of names, got {metric!r}", parameter="mode"
+            )
         if not isinstance(mode, (list, tuple)) or len(mode) != len(metric):
             raise InvalidInputError(
-                f"{user}: metric names {len(metric)}, so mode must be a list of as many of {MODES}, got {mode!r}"
+                f"{user}: metric names {len(metric)}, so mode must be a list of as many of {MODES}, got {mode!r}",
+                parameter="metric",
             )
     elif metric is not None and (not isinstance(metric, str) or not metric):
-        raise InvalidInputError(f"{user}: metric must be a name, or a list of names, got {metric!r}")
+        raise InvalidInputError(
+            f"{user}: metric must be a name, or a list of names, got {metric!r}", parameter="metric"
+        )
     for each in mode if isinstance(mode, (list, tuple)) else [mode]:
         if each is not None and each not in MODES:
-            raise InvalidInputError(f"{user}: mode must be 'min' or 'max', got {each!r}")
+            raise InvalidInputError(f"{user}: mode must be 'min' or 'max', got {each!r}", parameter="mode")

@@ -36,7 +36,8 @@ def add_experiment(searcher: LearnsFromPoints, place: str | os.PathLike[str], me
     keys = storage.list()
     if not any(key.startswith(f"{TRIALPOD_DIR}/") for key in keys):
         raise InvalidInputError(
-            f"warm start: there is no experiment at {text}; give its directory or its URI, s3://bucket/prefix/name"
+            f"warm start: there is no experiment at {text}; give its directory or its URI, s3://bucket/prefix/name",
+            parameter="warm_start",
         )
     rows: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for key in keys:
@@ -59,7 +60,7 @@ def _add(
 ) -> int:
     metric = metric or searcher.metric
     if not metric:
-        raise InvalidInputError(f"warm start from {where}: say which metric counts, by metric=")
+        raise InvalidInputError(f"warm start from {where}: say which metric counts, by metric=", parameter="metric")
     names = list(metric) if isinstance(metric, (list, tuple)) else [metric]
     used = 0
     for config, row in rows:

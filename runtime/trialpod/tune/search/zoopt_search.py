@@ -70,10 +70,12 @@ class ZOOptSearch(LibrarySearcher):
     ) -> None:
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
         if algo not in ("asracos", "sracos"):
-            raise InvalidInputError(f"ZOOptSearch: algo must be 'asracos' or 'sracos', got {algo!r}")
+            raise InvalidInputError(
+                f"ZOOptSearch: algo must be 'asracos' or 'sracos', got {algo!r}", parameter="algo"
+            )
         for name, value, least in (("budget", budget, 4), ("parallel_num", parallel_num, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInputError(f"ZOOptSearch: {name} must be {least} or more, got {value!r}")
+                raise InvalidInputError(f"ZOOptSearch: {name} must be {least} or more, got {value!r}", parameter=name)
         self._budget = budget
         self._parallel = parallel_num
 

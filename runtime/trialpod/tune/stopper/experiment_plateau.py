@@ -37,16 +37,18 @@ class ExperimentPlateauStopper(Stopper):
             InvalidInputError: a value cannot be used.
         """
         if not isinstance(metric, str) or not metric:
-            raise InvalidInputError(f"metric must be the name of a result key, got {metric!r}")
+            raise InvalidInputError(f"metric must be the name of a result key, got {metric!r}", parameter="metric")
         if mode not in ("min", "max"):
-            raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}")
+            raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}", parameter="mode")
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 0:
-            raise InvalidInputError(f"patience must be a whole number of 0 or more, got {patience!r}")
+            raise InvalidInputError(
+                f"patience must be a whole number of 0 or more, got {patience!r}", parameter="patience"
+            )
         if isinstance(top, bool) or not isinstance(top, int) or top <= 1:
-            raise InvalidInputError(f"top must be a whole number of 2 or more, got {top!r}")
+            raise InvalidInputError(f"top must be a whole number of 2 or more, got {top!r}", parameter="top")
         spread = number(std)
         if spread is None or not spread > 0:
-            raise InvalidInputError(f"std must be greater than 0, got {std!r}")
+            raise InvalidInputError(f"std must be greater than 0, got {std!r}", parameter="std")
         self._metric = metric
         self._std = spread
         self._top = top

@@ -16,7 +16,10 @@ class FunctionStopper(Stopper):
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
         if not self.is_valid_function(function):
-            raise WrongTypeError(f"a stop function must be callable as function(trial_id, result), got {function!r}")
+            raise WrongTypeError(
+                f"a stop function must be callable as function(trial_id, result), got {function!r}",
+                parameter="function",
+            )
         self._function = function
         self._reason: dict[str, Any] = {}
 

@@ -25,7 +25,9 @@ class MaximumIterationStopper(Stopper):
 
     def __init__(self, max_iter: int) -> None:
         if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
-            raise InvalidInputError(f"max_iter must be a whole number of 1 or more, got {max_iter!r}")
+            raise InvalidInputError(
+                f"max_iter must be a whole number of 1 or more, got {max_iter!r}", parameter="max_iter"
+            )
         self._max_iter = max_iter
         self._count = ResultCount()
         self._reason: dict[str, Any] = {}

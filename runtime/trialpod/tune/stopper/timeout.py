@@ -37,7 +37,9 @@ class TimeoutStopper(Stopper):
         """
         seconds = timeout.total_seconds() if isinstance(timeout, dt.timedelta) else number(timeout)
         if seconds is None or not seconds >= 0:
-            raise InvalidInputError(f"timeout must be seconds (0 or more) or a timedelta, got {timeout!r}")
+            raise InvalidInputError(
+                f"timeout must be seconds (0 or more) or a timedelta, got {timeout!r}", parameter="timeout"
+            )
         self._timeout = seconds
         self._used = 0.0
         self._last: float | None = None

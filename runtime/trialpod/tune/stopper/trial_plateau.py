@@ -46,19 +46,23 @@ class TrialPlateauStopper(Stopper):
             InvalidInputError: a value cannot be used.
         """
         if not isinstance(metric, str) or not metric:
-            raise InvalidInputError(f"metric must be the name of a result key, got {metric!r}")
+            raise InvalidInputError(f"metric must be the name of a result key, got {metric!r}", parameter="metric")
         if not (number(std) or 0) > 0:
-            raise InvalidInputError(f"std must be greater than 0, got {std!r}")
+            raise InvalidInputError(f"std must be greater than 0, got {std!r}", parameter="std")
         for name, value in (("num_results", num_results), ("grace_period", grace_period)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "num_results"):
                 least = 1 if name == "num_results" else 0
-                raise InvalidInputError(f"{name} must be a whole number of {least} or more, got {value!r}")
+                raise InvalidInputError(
+                    f"{name} must be a whole number of {least} or more, got {value!r}", parameter=name
+                )
         if metric_threshold is not None and number(metric_threshold) is None:
-            raise InvalidInputError(f"metric_threshold must be a number, got {metric_threshold!r}")
+            raise InvalidInputError(
+                f"metric_threshold must be a number, got {metric_threshold!r}", parameter="metric_threshold"
+            )
         if mode not in (None, "min", "max"):
-            raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}")
+            raise InvalidInputError(f"mode must be 'min' or 'max', got {mode!r}", parameter="mode")
         if metric_threshold is not None and mode is None:
-            raise InvalidInputError("metric_threshold needs mode to be 'min' or 'max'")
+            raise InvalidInputError("metric_threshold needs mode to be 'min' or 'max'", parameter="metric_threshold")
         self._metric = metric
         self._std = float(std)
         self._num_results = num_results

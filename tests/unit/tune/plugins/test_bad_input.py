@@ -57,8 +57,9 @@ def searcher(name: str, **arguments: Any) -> Any:
     ],
 )
 def test_schedulers_refuse_wrong_metrics_modes_and_times(name: str, wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"(?is){message}"):
+    with pytest.raises(InvalidInputError, match=f"(?is){message}") as refused:
         scheduler(name, **wrong)
+    assert refused.value.parameter == tuple(wrong)[-1:]
 
 
 @pytest.mark.parametrize(

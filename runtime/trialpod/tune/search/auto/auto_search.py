@@ -94,27 +94,32 @@ class AutoSearch(LibrarySearcher):
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
         for name, share in (("local_share", local_share), ("random_share", random_share)):
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
-                raise InvalidInputError(f"AutoSearch: {name} must be a number from 0 to 1, got {share!r}")
+                raise InvalidInputError(
+                    f"AutoSearch: {name} must be a number from 0 to 1, got {share!r}", parameter=name
+                )
         if local_share + random_share > 1:
             raise InvalidInputError(
                 f"AutoSearch: local_share and random_share are {local_share + random_share:g} together; they are "
-                "shares of all suggestions, so at most 1"
+                "shares of all suggestions, so at most 1",
+                parameter="local_share",
             )
         for name, number, least in (("startup", startup, 1), ("model_trials", model_trials, _LEAST_MODEL)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
                 raise InvalidInputError(
-                    f"AutoSearch: {name} must be a whole number of at least {least}, got {number!r}"
+                    f"AutoSearch: {name} must be a whole number of at least {least}, got {number!r}", parameter=name
                 )
         if model not in MODELS:
             guess = nearest(str(model), MODELS)
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise InvalidInputError(
-                f"AutoSearch: unknown model {model!r}.{hint} Known are {', '.join(sorted(MODELS))}"
+                f"AutoSearch: unknown model {model!r}.{hint} Known are {', '.join(sorted(MODELS))}", parameter="model"
             )
         if model == "tpe":
             require("optuna", "optuna>=5", 'AutoSearch(model="tpe")')
         if not isinstance(repeats, bool):
-            raise InvalidInputError(f"AutoSearch: repeats must be True or False, got {repeats!r}")
+            raise InvalidInputError(
+                f"AutoSearch: repeats must be True or False, got {repeats!r}", parameter="repeats"
+            )
         self._startup = startup
         self._shares = local_share, random_share
         self._model_name = model

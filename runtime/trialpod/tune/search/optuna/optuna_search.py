@@ -95,7 +95,8 @@ class OptunaSearch(LibrarySearcher):
         super().__init__(space, metric, mode, points_to_evaluate, evaluated_rewards, seed, warm_start)
         if storage is not None and not hasattr(storage, "create_new_study"):
             raise InvalidInputError(
-                f"OptunaSearch: storage must be a storage of Optuna, such as RDBStorage(url), got {storage!r}"
+                f"OptunaSearch: storage must be a storage of Optuna, such as RDBStorage(url), got {storage!r}",
+                parameter="storage",
             )
         self._user_storage = storage
         self._study_name = study_name or "trialpod"
@@ -106,19 +107,23 @@ class OptunaSearch(LibrarySearcher):
         if isinstance(self._sampler, (str, dict)):
             parse_sampler(self._sampler)
         elif not hasattr(self._sampler, "sample_relative") or isinstance(self._sampler, type):
-            raise InvalidInputError(f"OptunaSearch: sampler must be a name or a sampler object, got {sampler!r}")
+            raise InvalidInputError(
+                f"OptunaSearch: sampler must be a name or a sampler object, got {sampler!r}", parameter="sampler"
+            )
         if constraints is not None and (
             not isinstance(constraints, (list, tuple)) or not all(isinstance(name, str) for name in constraints)
         ):
             raise InvalidInputError(
                 f"OptunaSearch: constraints must be a list of names of metrics, each of which is met up to 0, "
-                f"got {constraints!r}"
+                f"got {constraints!r}",
+                parameter="constraints",
             )
         if model_trials is not None and (
             isinstance(model_trials, bool) or not isinstance(model_trials, int) or model_trials < _LEAST_MODEL
         ):
             raise InvalidInputError(
-                f"OptunaSearch: model_trials must be {_LEAST_MODEL} or more, or None for all, got {model_trials!r}"
+                f"OptunaSearch: model_trials must be {_LEAST_MODEL} or more, or None for all, got {model_trials!r}",
+                parameter="model_trials",
             )
         self._model_trials = model_trials
         self._constraint_names = list(constraints or [])
@@ -128,7 +133,8 @@ class OptunaSearch(LibrarySearcher):
                 if any(isinstance(value, (dict, list)) for value in point.values()):
                     raise InvalidInputError(
                         f"OptunaSearch: points_to_evaluate for a space that is a function name its parameters as the "
-                        f"function does, got {point!r}"
+                        f"function does, got {point!r}",
+                        parameter="points_to_evaluate",
                     )
         self._study: Any = None
 

@@ -49,7 +49,8 @@ def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
         hint = f" Did you mean {guess!r}?" if guess else ""
         raise InvalidInputError(
             f"OptunaSearch: sampler {given!r} is unknown.{hint} Known are {', '.join(sorted(_CLASSES))}; with "
-            "arguments it is written {name: nsgaii, population_size: 20}"
+            "arguments it is written {name: nsgaii, population_size: 20}",
+            parameter="sampler",
         )
     optuna = require("optuna", "optuna>=5", "OptunaSearch")
     if key in _NEEDS:
@@ -61,7 +62,8 @@ def parse_sampler(given: Any) -> tuple[str, dict[str, Any]]:
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise InvalidInputError(
                 f"OptunaSearch: sampler {name!r} has no argument {argument!r}.{hint} "
-                f"Allowed are {', '.join(sorted(known)) or 'none'}"
+                f"Allowed are {', '.join(sorted(known)) or 'none'}",
+                parameter="sampler",
             )
     return key, arguments
 
@@ -80,7 +82,9 @@ def make_sampler(given: Any, seed: int, space: FlatSpace | None) -> Any:
     try:
         return made(seed=seed, **arguments)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"OptunaSearch: sampler {name!r} refuses its arguments: {error}") from error
+        raise InvalidInputError(
+            f"OptunaSearch: sampler {name!r} refuses its arguments: {error}", parameter="sampler"
+        ) from error
 
 
 def reseed(sampler: Any, seed: int, depth: int = _DEPTH) -> None:
@@ -109,14 +113,17 @@ def _crossover(optuna: Any, given: Any) -> Any:
         guess = nearest(key, _CROSSOVERS)
         hint = f" Did you mean {guess!r}?" if guess else ""
         raise InvalidInputError(
-            f"OptunaSearch: crossover {given!r} is unknown.{hint} Known are {', '.join(sorted(_CROSSOVERS))}"
+            f"OptunaSearch: crossover {given!r} is unknown.{hint} Known are {', '.join(sorted(_CROSSOVERS))}",
+            parameter="sampler",
         )
     return getattr(optuna.samplers.nsgaii, _CROSSOVERS[key])()
 
 
 def _grid(space: FlatSpace | None) -> dict[str, list[Any]]:
     if space is None:
-        raise InvalidInputError("OptunaSearch: sampler 'grid' needs a search space that is no function")
+        raise InvalidInputError(
+            "OptunaSearch: sampler 'grid' needs a search space that is no function", parameter="sampler"
+        )
     from trialpod.tune.search.optuna.static_space import outer
 
     return {d.name: [outer(d, number) for number in range(int(d.low), int(d.high) + 1)] for d in space.dimensions}
@@ -127,5 +134,6 @@ def _check_finite(name: str, space: FlatSpace) -> None:
         if dimension.kind not in ("whole", "choice"):
             raise InvalidInputError(
                 f"OptunaSearch: sampler {name!r} cannot go through all of {dimension.name}, {dimension.domain!r}; "
-                "use quniform, randint or choice"
+                "use quniform, randint or choice",
+                parameter="sampler",
             )

@@ -45,7 +45,8 @@ class StudyCopy:
             found = ", ".join(direction.name.lower() for direction in self.study.directions)
             raise InvalidInputError(
                 f"OptunaSearch: the study {name!r} in the storage is to {found}, which is not the experiment's mode; "
-                "give another study_name"
+                "give another study_name",
+                parameter="study_name",
             )
         self._storage = self.study._storage  # noqa: SLF001  # with its cache
         self._study_id = self.study._study_id  # noqa: SLF001

@@ -126,7 +126,8 @@ def generator_of(random_state: Any) -> random.Random | NumpyDraws:
         return NumpyDraws(random_state)
     if isinstance(random_state, bool) or not hasattr(random_state, "__index__"):
         raise InvalidInputError(
-            f"random_state must be a whole number, or a generator of NumPy or of Python, got {random_state!r}"
+            f"random_state must be a whole number, or a generator of NumPy or of Python, got {random_state!r}",
+            parameter="random_state",
         )
     seed = random_state.__index__()
     if seed < 0 or find_spec("numpy") is None:
