@@ -264,6 +264,15 @@ class Checks:
             return Finding(
                 "operator", "bad", f"{where}: {text}", f"kubectl -n {meta['namespace']} logs {meta['name']} --tail=20"
             )
+        installed = sorted({each["metadata"]["namespace"] for each in ready})
+        if len(installed) > 1:
+            return Finding(
+                "operator",
+                "bad",
+                f"several serve the namespace {self._api.namespace}, and take its experiments from each other: "
+                f"those in {', '.join(installed)}",
+                "remove all but one, or give each namespaces of its own: the chart's watchNamespaces",
+            )
         version = self.facts.get(names.VERSION_ANNOTATION, "?")
         return Finding("operator", "ok", f"trialpod {version} is ready: {where}")
 

@@ -17,6 +17,7 @@ from trialpod.errors import InvalidInputError
 from trialpod.protocol.value_packing import LARGE
 from trialpod.protocol.values import ParamsEncoder, opaque_decoder, params_encoder, readable
 from trialpod.tune.backends import ExperimentRequest
+from trialpod.tune.command.command import command_name
 from trialpod.tune.plugins.described import arguments_of
 from trialpod.tune.schedulers import scheduler_name
 from trialpod.tune.search import searcher_name
@@ -24,6 +25,7 @@ from trialpod.tune.search.sample import Categorical, Constant, Domain, Float, Fu
 from trialpod.tune.search.search_generator import SearchGenerator
 from trialpod.tune.search.spaces.variants import grid_values
 from trialpod.tune.stopper import CombinedStopper, NoopStopper, Stopper, stopper_name
+from trialpod_operator.api.command import manifest_of
 from trialpod_operator.api.document import Document
 from trialpod_operator.api.search_space import (
     READABLE,
@@ -107,7 +109,7 @@ def build_manifest(
     refused = _Refusals(encoder)
     _refuse_what_stays_here(request, refused)
     spec: Json = {
-        "trainable": {"pickle": _pickle(request, pickle_uri)},
+        "trainable": _trainable(request, pickle_uri),
         "searchSpace": {
             key: _space(value, f"param_space[{key!r}]", refused) for key, value in request.param_space.items()
         },
@@ -198,6 +200,8 @@ def ignored(request: ExperimentRequest) -> list[str]:
         found.append("TuneConfig(trial_dirname_creator=...) is not used: the operator names directories")
     if request.log_files not in (None, _DEFAULT_LOG_FILES):
         found.append("RunConfig(log_to_file=(...)): the names are not used; each trial's output is in its log.txt")
+    if request.command is not None and request.trainable_name != command_name(request.command.command):
+        found.append("Command(name=...) is not used: trials are called after the program")
     return [f"in a cluster, {each}" for each in found]
 
 
@@ -205,9 +209,11 @@ def _as_argument(problem: str) -> str:
     return re.sub(r"^spec\.(searchSpace)\b", "param_space", problem)
 
 
-def _pickle(request: ExperimentRequest, uri: str) -> Json:
+def _trainable(request: ExperimentRequest, uri: str) -> Json:
+    if request.command is not None:
+        return manifest_of(request.command)
     found = {"uri": uri, "sha256": request.trainable.sha256}
-    return {**found, "name": request.trainable_name} if request.trainable_name else found
+    return {"pickle": {**found, "name": request.trainable_name} if request.trainable_name else found}
 
 
 # -- the search space --

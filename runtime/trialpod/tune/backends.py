@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from trialpod import variables
 from trialpod.errors import InvalidInputError, nearest
 from trialpod.missing import install_command
+from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import CheckpointRules, TrainableRef
 from trialpod.tune.outcomes import ExperimentOutcome
 
@@ -47,6 +48,7 @@ class ExperimentRequest:
     trainable: TrainableRef
     trainable_name: str
     is_class: bool
+    command: CommandSpec | None = None  # what the Trainable starts, if it is a program
     param_space: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
     mode: Literal["max", "min"] | None = None

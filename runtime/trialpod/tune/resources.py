@@ -5,12 +5,14 @@ The Trainable that is passed in stays as it is; a copy that carries the resource
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from trialpod.errors import InvalidInputError
+from trialpod.tune.command.command import Command
 from trialpod.tune.placement_groups import (
     DEFAULT_RESOURCES,
     PlacementGroupFactory,
@@ -46,15 +48,19 @@ def with_resources(
         to_resources(resources, _WHERE)
     if inspect.isclass(trainable):
         make: Any = type(trainable)
-        copy = make(trainable.__name__, (trainable,), {"__doc__": trainable.__doc__})
-        copy.__module__, copy.__qualname__ = trainable.__module__, trainable.__qualname__
+        derived = make(trainable.__name__, (trainable,), {"__doc__": trainable.__doc__})
+        derived.__module__, derived.__qualname__ = trainable.__module__, trainable.__qualname__
         function: Any = resources
-        setattr(copy, ATTRIBUTE, staticmethod(function) if _is_function(function) else resources)
-        return copy
+        setattr(derived, ATTRIBUTE, staticmethod(function) if _is_function(function) else resources)
+        return derived
     if not callable(trainable):
         raise InvalidInputError(
             f"tune.with_resources(trainable={trainable!r}): must be a function or a subclass of tune.Trainable"
         )
+    if isinstance(trainable, Command):  # a runner must find what it starts
+        described = copy.copy(trainable)
+        setattr(described, ATTRIBUTE, resources)
+        return described
     # A partial is still recognised as a generator function and has the signature of what it wraps.
     wrapped = functools.partial(trainable)
     setattr(wrapped, ATTRIBUTE, resources)

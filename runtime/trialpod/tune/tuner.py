@@ -407,6 +407,7 @@ class Tuner:
             storage_path=os.path.dirname(place.directory),
             storage_uri=place.uri,
             trainable=TrainableRef(),  # written once nothing speaks against the experiment any more
+            command=self._trainable.command_spec if isinstance(self._trainable, Command) else None,
             trainable_name=facts.name,
             is_class=facts.is_class,
             param_space=self._param_space,

@@ -120,6 +120,16 @@ def test_a_cluster_that_does_not_answer_ends_the_check(server: ApiServer, trialp
     assert "cannot be reached" in trialpod("check", status=1)
 
 
+def test_two_operators_for_one_namespace_are_told(server: ApiServer, trialpod: Run) -> None:
+    other = operator_pod()
+    other["metadata"]["namespace"] = "team"
+    server.routes["GET", "/api/v1/pods"] = {"items": [operator_pod(), other]}
+    text = trialpod("check", "--no-pod", status=1)
+    assert "WRONG  operator: several serve the namespace" in text
+    assert "those in team, trialpod-system" in text
+    assert "-> remove all but one" in text
+
+
 def test_the_lease_tells_version_and_life_of_the_operator(server: ApiServer, trialpod: Run) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
     path = "/apis/coordination.k8s.io/v1/namespaces/trialpod-system/leases/trialpod-operator"

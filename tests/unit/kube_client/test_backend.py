@@ -107,6 +107,21 @@ def test_code_is_in_the_bucket_and_named_with_checksum(world: World, tmp_path: P
     assert not (tmp_path / "work" / "climb").exists()
 
 
+def test_a_command_is_a_command_in_the_manifest(world: World) -> None:
+    world.statuses = [{"conditions": SUCCEEDED, "trials": {"total": 2, "done": 2}}]
+    given = world.tuner()
+    tune.Tuner(
+        tune.with_resources(tune.Command(["python", "train.py", "--lr={lr}"], grace_s=90), {"cpu": 2}),
+        param_space={"lr": tune.uniform(0, 1)},
+        tune_config=given.tune_config,
+        run_config=given.run_config,
+        backend=world.backend(),
+    ).fit()
+    spec = world.server.experiment("climb")["spec"]
+    assert spec["trainable"] == {"command": ["python", "train.py", "--lr={lr}"], "gracePeriod": 90}
+    assert spec["resources"] == {"cpu": "2"}
+
+
 def test_large_parameters_are_stored_once_in_the_bucket(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +24,8 @@ from trialpod.tune.search.sample import Domain
 from trialpod.tune.search.spaces.variants import VariantSpace
 from trialpod.tune.shipping.stored_objects import ValueFiles, read_values_from
 from trialpod.tune.stopper import CombinedStopper, MaximumIterationStopper, TrialPlateauStopper
+from trialpod_operator.api.command import command_of
+from trialpod_operator.api.models import TrainableSpec
 from trialpod_operator.api.search_space import compile_search_space
 from trialpod_operator.cluster.json_values import bounded
 from trialpod_operator.engine.trial import Trial
@@ -323,6 +326,52 @@ class TestTypes:
     def test_what_nobody_has_written_is_refused(self) -> None:
         _, problems = compile_search_space({"x": {"trialpod.dev/value": "???"}})
         assert "is not a value that a script has written" in str(problems[0])
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        "command",
+        [
+            tune.Command(["train", "--lr={lr}"]),
+            tune.Command(
+                ["python", "-m", "train", "{args}"],
+                env={"LR": "{lr}"},
+                resume_args=["--resume"],
+                parameters_file="{trial_dir}/all.yaml",
+                parameter_env_prefix="HP_",
+                working_dir="/code",
+                grace_s=0.5,
+                at_horizon="freeze",
+                metrics={"format": "csv", "file": "{trial_dir}/m.csv", "names": ["loss"], "step": "epoch"},
+                checkpoints={"ready_file": "done", "settle_s": 3.0},
+            ),
+            tune.Command(["train", "{lr}"], grace_s=120, metrics={"prometheus": "http://[::1]:8", "interval_s": 9.0}),
+            tune.Command(
+                ["train", "{lr}"], metrics={"pattern": r"loss (?P<loss>\S+)", "tensorboard": "a", "mlflow": "b"}
+            ),
+        ],
+        ids=["plain", "everything", "prometheus", "folders"],
+    )
+    def test_a_script_and_its_manifest_say_the_same(self, command: tune.Command) -> None:
+        said = spec(command=command.command_spec)["trainable"]
+        assert command_of(msgspec.convert(said, TrainableSpec)) == command.command_spec
+        assert "pickle" not in said
+
+    def test_only_what_differs_from_the_defaults_is_said(self) -> None:
+        command = tune.Command(["train", "--lr={lr}"])
+        assert spec(command=command.command_spec)["trainable"] == {"command": ["train", "--lr={lr}"]}
+
+    def test_parts_of_seconds_are_rounded_up(self) -> None:
+        command = tune.Command(["train", "{lr}"], metrics={"interval_s": 2.1}, checkpoints={"settle_s": 0.5})
+        said = spec(command=command.command_spec)["trainable"]
+        assert said["metricsFrom"] == {"intervalSeconds": 3}
+        assert said["checkpointFolder"] == {"settleSeconds": 1}
+
+    def test_a_name_of_its_own_is_told_to_be_of_no_use(self) -> None:
+        command = tune.Command(["bash", "train.sh", "{lr}"], name="digits")
+        (said,) = ignored(request(command=command.command_spec, trainable_name="digits"))
+        assert "Command(name=...)" in said
+        assert ignored(request(command=command.command_spec, trainable_name="train")) == []
 
 
 def test_what_changes_no_result_is_ignored_and_told() -> None:

@@ -46,6 +46,15 @@ def test_a_class_with_resources_is_still_its_class() -> None:
     assert resources_of(Train) == ({"cpu": 1.0}, None)
 
 
+def test_a_command_with_resources_is_still_a_command() -> None:
+    command = tune.Command(["train", "--lr={lr}"], name="digits")
+    described = tune.with_resources(command, {"cpu": 2})
+    assert isinstance(described, tune.Command)
+    assert described.command_spec == command.command_spec
+    assert resources_of(described)[0]["cpu"] == 2
+    assert resources_of(command)[0]["cpu"] == 1
+
+
 def test_what_is_said_last_counts() -> None:
     twice = tune.with_resources(tune.with_resources(train, {"cpu": 1}), {"cpu": 4})
     assert resources_of(twice)[0] == {"cpu": 4.0}

@@ -23,6 +23,8 @@ BUILT_IN = ("trial_id", "trial_name", "trial_dir", "checkpoint_dir", PARAMS_JSON
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME = re.compile(r"[^\s=:{}/.]([^={}:]*[^\s={}:/.])?")
+_CODE = re.compile(r"[\s\"'`$();,<>|&+*!\\]")
+"""In a name before a ``=``: code of a shell or of awk in braces, such as ``{print "n="}``, not a default."""
 
 
 class TemplateError(InvalidInputError):
@@ -66,7 +68,7 @@ def parse(template: str) -> list[str | Placeholder]:
                 f"{_shown(template)} has a single {token[0]}; write {double} for the character itself"
             )
         name, equals, default = token[1].partition("=")
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(name) or (equals and _CODE.search(name)):
             raise TemplateError(
                 f"{token[0]} in {_shown(template)} is no placeholder: write {{name}} or {{name=default}} with the "
                 f"name of a parameter; for the braces themselves write {{{token[0]}}}"

@@ -155,6 +155,11 @@ class TestProblems:
     def test_single_braces(self, template):
         assert len(refused("x", template, parameters=["lr"])) == 1
 
+    @pytest.mark.parametrize("template", ["awk '{printf \"loss=%f\", 1}'", "{n+=1; m=2}", '{"lr"=1}', "{a b=1}"])
+    def test_code_in_braces_is_no_default(self, template):
+        with pytest.raises(TemplateError, match="for the braces themselves"):
+            parse(template)
+
     def test_patterns(self):
         def metrics(**given) -> list[str]:
             return refused("x", parameters=[], metrics=MetricsSpec(**given))
