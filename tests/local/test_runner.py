@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import msgspec
 import pytest
 from report_server import ReportServer
 
+from trialpod.protocol.command import CommandSpec
 from trialpod.protocol.messages import (
     Assignment,
     CheckpointInfo,
@@ -654,6 +657,47 @@ def test_preempted_function_saves_one_last_checkpoint(world: World) -> None:
     assert len(world.server.checkpoints) == 1
     assert 5 < world.server.results[-1]["left"] <= 10
     assert world.server.results[-2]["pre"] is True
+
+
+@pytest.mark.parametrize("at_horizon", ["continue", "freeze"])
+def test_a_program_is_preempted_while_a_decision_is_awaited(world: World, at_horizon: Any) -> None:
+    """It learns of the preemption at once; the report service answers only after the program has saved its state."""
+    program = (
+        "trap 'echo kept >\"$TRIALPOD_CHECKPOINT_DIR/state\"; touch ended; exit 0' TERM\n"
+        "touch ready\necho loss=1\nwhile :; do sleep 0.02; done\n"
+    )
+    (world.folder / "program.sh").write_text(program)
+    asked, answers = threading.Event(), threading.Event()
+
+    def decide(request: ReportRequest, answer: ReportAnswer) -> ReportAnswer:
+        if request.results:
+            asked.set()
+            answers.wait(30)
+        return answer
+
+    world.server.policy = decide
+    command = CommandSpec(command=["sh", "program.sh"], working_dir=str(world.folder), at_horizon=at_horizon)
+    process = world.start(
+        world.assignment(
+            ref=TrainableRef(command=command),
+            metric="loss",
+            horizons=[Horizon("training_iteration", 1)],
+            grace_s=60.0,
+        )
+    )
+    try:
+        assert asked.wait(30)
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while not (world.folder / "ended").exists():
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+    finally:
+        answers.set()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert world.end.cause == "preempted"
+    assert len(world.server.checkpoints) == 1
 
 
 def test_code_without_boundary_in_time_ends_as_preempted(world: World) -> None:

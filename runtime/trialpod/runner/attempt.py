@@ -120,6 +120,8 @@ class Attempt:
         """Whether the trial is complete and its model is being exported."""
         self.ending = threading.Event()
         """Set when user code has come to its end and only the report of that is outstanding."""
+        self.on_preempted: Callable[[], None] | None = None
+        """Called once, in any thread, when the process is being taken away; for what cannot wait for a boundary."""
         self._killed_at: float | None = None
         self._clock = clock
         self._wall = wall
@@ -141,6 +143,8 @@ class Attempt:
         if not self.preempted:
             self._killed_at = self._clock() + self.assignment.grace_s
             self.preempted = True
+            if self.on_preempted is not None:
+                self.on_preempted()
 
     def time_left_s(self) -> float | None:
         """Seconds until the process is killed, None while it is not preempted."""

@@ -143,6 +143,8 @@ class _CommandRun:
         self._polled_at = 0.0
         self._commit_now = False
         self._kept_at_horizon = False
+        self._asked_to_end = False
+        """Whether the program has been sent SIGTERM because of a preemption."""
 
     def _wanted_names(self) -> tuple[str, ...]:
         if not self._objective:
@@ -176,6 +178,7 @@ class _CommandRun:
         sources = open_sources(msgspec.structs.replace(metrics, **places), self._wanted)
         reader = LineReader(metrics, self._wanted)
         process = CommandProcess(arguments, environment, directory)
+        self._pass_on_preemption(process)
         try:
             output = CommandOutput(process.streams, reader)
             try:
@@ -186,6 +189,7 @@ class _CommandRun:
                 output.stop()
                 output.join(_DRAIN_S)
         finally:
+            self._attempt.on_preempted = None
             process.close()
         # A program that ran on during the decision may have saved what comes after the result at the horizon.
         ran_on = outcome == "paused" and self._kept_at_horizon and self._spec.at_horizon == "continue"
@@ -259,6 +263,8 @@ class _CommandRun:
                     raise TrialStopped(decided)
                 if self._attempt.preempted:
                     return self._preempt(process, output, reader, sources)
+            if self._asked_to_end:
+                return self._preempt(process, output, reader, sources)
             self._drain(process, output, reader, sources, by_itself=status >= 0)
         except TrialStopped as stopped:
             self._session.over = stopped.cause
@@ -276,6 +282,19 @@ class _CommandRun:
             )
         return "completed"
 
+    def _pass_on_preemption(self, process: CommandProcess) -> None:
+        """Have the program told of a preemption at once, also while a decision is waited for."""
+
+        def ask_to_end() -> None:
+            if not self._asked_to_end and process.poll() is None:
+                self._asked_to_end = True
+                process.signal(signal.SIGTERM)
+                process.signal(signal.SIGCONT)  # it may be stopped at a horizon
+
+        self._attempt.on_preempted = ask_to_end
+        if self._attempt.preempted:
+            ask_to_end()
+
     def _preempt(
         self, process: CommandProcess, output: CommandOutput, reader: LineReader, sources: list[Source]
     ) -> Outcome:
@@ -283,7 +302,6 @@ class _CommandRun:
         left = self._attempt.time_left_s() or 0.0
         deadline = time.monotonic() + left * (1.0 - _UPLOAD_SHARE)
         self._reports.release()
-        process.signal(signal.SIGTERM)
         while process.poll() is None and time.monotonic() < deadline:
             self._take_line(output, reader, process, _TICK_S)
         process.end(0.0)

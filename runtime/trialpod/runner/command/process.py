@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trialpod.errors import TrainableError, nearest
 
-_GUARD = "import os,sys;sys.stdin.buffer.read(1);os.killpg(int(sys.argv[1]),9)"
+# The program says its number before it becomes the program; the end of the pipe is the end of the runner.
+_GUARD = "import os,sys;told=sys.stdin.buffer.read();told and os.killpg(int(told),9)"
 _EXEC_FAILED = {"ENOEXEC": "has no #! line and is no program of this machine", "EACCES": "may not be executed"}
 
 
@@ -41,6 +42,21 @@ class CommandProcess:
     """
 
     def __init__(self, arguments: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+        # It is there before the program, so that no death of the runner is too early for it.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._guard.stdin is not None
+        pipe = self._guard.stdin.fileno()
+
+        def tell_guard() -> None:
+            # In the child, after it has its group; until it is the program, it keeps the pipe open itself.
+            os.write(pipe, str(os.getpid()).encode())
+
         try:
             with _interruptible():
                 self._process = subprocess.Popen(
@@ -51,29 +67,18 @@ class CommandProcess:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     process_group=0,
+                    preexec_fn=tell_guard,
                 )
-        except (OSError, ValueError) as error:
-            raise CommandNotFoundError(_why_not_started(arguments[0], env, cwd, error)) from error
+        except BaseException as error:
+            self._dismiss_guard()
+            if isinstance(error, (OSError, ValueError)):
+                raise CommandNotFoundError(_why_not_started(arguments[0], env, cwd, error)) from error
+            raise
         self.pid = self._process.pid
         self._closed = False
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self.streams = (self._process.stdout, self._process.stderr)
-        try:
-            # A signal to the runner, or its death in any way, closes the pipe.
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _GUARD, str(self.pid)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except BaseException:
-            os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-            for stream in self.streams:
-                stream.close()
-            raise
 
     def poll(self) -> int | None:
         """Return the exit status, minus the number of the signal that killed it; None while it runs."""
@@ -109,6 +114,9 @@ class CommandProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
+        self._dismiss_guard()
+
+    def _dismiss_guard(self) -> None:
         self._guard.kill()
         self._guard.wait()
         if self._guard.stdin is not None:

@@ -10,9 +10,11 @@ import logging
 import os
 from collections import deque
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
-from urllib.request import urlopen
+from urllib.parse import urlsplit
+from urllib.request import OpenerDirector, ProxyHandler, build_opener
 
 from trialpod.protocol.command import MetricsSpec
 from trialpod.tune.command.metrics.event_files import DamagedError, read_scalars
@@ -205,6 +207,7 @@ class PrometheusSource:
     def __init__(self, url: str, interval_s: float) -> None:
         self._url = url
         self._interval_s = interval_s
+        self._opener = _opener_for(url)
         self._due = 0.0
         self._before: dict[str, Number] = {}
         self.seen: dict[str, Number] = {}
@@ -215,7 +218,7 @@ class PrometheusSource:
             return
         self._due = now + self._interval_s
         try:
-            with urlopen(self._url, timeout=_SCRAPE_TIMEOUT_S) as answer:
+            with self._opener.open(self._url, timeout=_SCRAPE_TIMEOUT_S) as answer:
                 text = answer.read(MAX_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             return  # it is not up yet, or no more
@@ -224,6 +227,16 @@ class PrometheusSource:
             self._before = found
             self.seen.update(found)
             yield found, None
+
+
+def _opener_for(url: str) -> OpenerDirector:
+    """Return what opens a URL: through the proxy of the environment, unless it is this machine's own."""
+    host = urlsplit(url).hostname or ""
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost" or host.endswith(".localhost")
+    return build_opener(ProxyHandler({})) if loopback else build_opener()
 
 
 def open_sources(spec: MetricsSpec, wanted: tuple[str, ...]) -> list[Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -93,13 +95,25 @@ class TestProcess:
             wait_for(lambda: (tmp_path / "ready").exists())
             assert process.end(0.1) == -signal.SIGKILL
 
-    def test_the_program_dies_with_its_runner(self, tmp_path):
+    @pytest.mark.parametrize("moment", ["later", "at once"])
+    def test_the_program_dies_with_its_runner(self, tmp_path, moment):
+        """At once is before the call that starts the program has returned."""
         code = (
-            "import os,signal,sys\nfrom trialpod.runner.command.process import CommandProcess\n"
-            "process = CommandProcess(['sh', '-c', 'sleep 1000 & sleep 1000'], dict(os.environ), '.')\n"
-            "print(process.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+            "import os, signal, subprocess, sys\nfrom trialpod.runner.command import process\n"
+            "started = subprocess.Popen._execute_child\n"
+            "def execute(self, args, *rest):\n"
+            "    started(self, args, *rest)\n"
+            "    if args[0] == 'sh':\n"
+            "        print(self.pid, flush=True)\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "if sys.argv[1] == 'at once':\n"
+            "    subprocess.Popen._execute_child = execute\n"
+            "made = process.CommandProcess(['sh', '-c', 'sleep 1000 & sleep 1000'], dict(os.environ), '.')\n"
+            "print(made.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code, moment], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
         group = int(done.stdout)
 
         def gone() -> bool:
@@ -110,6 +124,11 @@ class TestProcess:
             return all_zombies(group)
 
         wait_for(gone)
+
+    def test_a_program_that_cannot_start_leaves_no_guard(self, tmp_path):
+        with pytest.raises(CommandNotFoundError):
+            started("./nothing", cwd=tmp_path)
+        assert Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text() == ""
 
     def test_the_program_can_be_interrupted(self, tmp_path):
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -328,6 +347,39 @@ class TestFiles:
         (tmp_path / "events.out.tfevents.1").write_bytes(b"\xff" * 64)
         assert list(source.poll(0.0)) == []
         assert "no event file that can be read" in caplog.text
+
+    def test_a_page_of_this_machine_needs_no_proxy(self, tmp_path, monkeypatch):
+        (tmp_path / "metrics").write_text("loss 0.5\n")
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            for host in ("127.0.0.1", "localhost"):
+                source = PrometheusSource(f"http://{host}:{server.server_port}/metrics", 5)
+                assert list(source.poll(0.0)) == [({"loss": 0.5}, None)]
+            server.shutdown()
+
+    def test_another_machine_is_asked_through_the_proxy(self, tmp_path, monkeypatch):
+        asked = []
+
+        class Proxy(BaseHTTPRequestHandler):
+            def do_GET(self):
+                asked.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"loss 0.5\n")
+
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+            source = PrometheusSource("http://trainer.invalid:8000/metrics", 5)
+            assert list(source.poll(0.0)) == [({"loss": 0.5}, None)]
+            server.shutdown()
+        assert asked == ["http://trainer.invalid:8000/metrics"]
 
     def test_a_page_that_is_not_there(self):
         source = PrometheusSource("http://127.0.0.1:1/metrics", 5)
