@@ -1,4 +1,4 @@
-"""A browser and the synthetic server; a skip says whether Playwright (`make test-ui`) or a chromium is missing."""
+"""A browser and the servers; a skip says whether Playwright (`make test-ui`) or a chromium is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opened_tab import Opened
+from grown_folder import Grown
+from opened_tab import FOREIGN_NAME, Opened
 from synthetic_server import Invented, Server
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -21,21 +22,26 @@ def browser() -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip("there is no chromium on PATH: apt-get install chromium")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    arguments = ["--enable-precise-memory-info", f"--host-resolver-rules=MAP {FOREIGN_NAME} 127.0.0.1"]
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=[*arguments, "--enable-precise-memory-info"])
+        browser = started.chromium.launch(
+            executable_path=path, args=[*arguments, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+        )
         yield browser
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
+    found = Grown(tmp_path_factory.mktemp("grown"))
+    yield found
+    found.page.kill()
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    experiments = [
-        Invented("digits", 60),
-        Invented("population", 20, running=0, pbt=True),
-        Invented("markup", 40, nasty=True),
-    ]
-    server = Server([*experiments, Invented("large", 10_000)], actions=True)
+def large() -> Iterator[Server]:
+    """10,000 trials: what no engine brings about in seconds."""
+    server = Server([Invented("large", 10_000)])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     yield server
@@ -46,10 +52,16 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def tab(browser: Any, server: Server, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """A new tab; parametrize it indirectly with more options of its context."""
+def context(browser: Any, grown: Grown, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A browser's window with a session; parametrize `tab` indirectly with more options of it."""
     context = browser.new_context(**({"viewport": {"width": 1440, "height": 900}} | getattr(request, "param", {})))
-    opened = Opened(context.new_page(), server.url)
-    yield opened
+    context.add_cookies([grown.cookie])
+    yield context
     context.close()
+
+
+@pytest.fixture
+def tab(context: Any, grown: Grown) -> Iterator[Opened]:
+    opened = Opened(context.new_page(), grown.page.url)
+    yield opened
     assert opened.problems == []

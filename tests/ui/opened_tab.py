@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+FOREIGN_NAME = "elsewhere.test"
+"""A name that the browser resolves to this machine, as an attacker's name server could."""
+
 
 class Opened:
     """A tab that remembers what went wrong in it."""

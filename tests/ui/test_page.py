@@ -1,14 +1,17 @@
-"""The page in a real browser: quick with 10,000 trials, usable by keyboard, readable by everybody, live."""
+"""The page in a real browser, on real experiments: usable by keyboard, readable by everybody, live."""
 
 from __future__ import annotations
 
 import re
-import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from grown_folder import Grown
 from opened_tab import Opened
-from synthetic_server import NASTY, Server
+from real_experiments import MARKUP
+from served_page import ServedPage, free_port
+from synthetic_server import Server
 
 pytestmark = [
     pytest.mark.ui,
@@ -21,7 +24,7 @@ MAX_FIRST_PAINT_MS = 2000
 MAX_BRUSH_MS = 100
 MAX_HEAP_BYTES = 300e6
 STEPS = 12
-TABS = ["", "/trials", "/curves", "/parameters", "/timeline", "/groups", "/compare", "/trial/trial_00017"]
+TABS = ["", "/trials", "/curves", "/parameters", "/timeline", "/groups", "/compare", "/trial/{}"]
 LOADED = ".grid-row[data-id], .uplot, .timeline-scroll, .choices, .decisions, .empty"
 
 
@@ -39,10 +42,10 @@ def serious(page: Any) -> list[str]:
 
 class TestViews:
     @pytest.mark.parametrize("view", TABS)
-    def test_axe_finds_nothing_serious(self, tab: Opened, view: str) -> None:
-        assert serious(tab.show(f"#/e/digits{view}", LOADED)) == []
+    def test_axe_finds_nothing_serious(self, tab: Opened, grown: Grown, view: str) -> None:
+        assert serious(tab.show(f"#/e/digits{view.format(grown.trial(17))}", LOADED)) == []
 
-    @pytest.mark.parametrize("tab", [{"color_scheme": "dark"}], indirect=True)
+    @pytest.mark.parametrize("context", [{"color_scheme": "dark"}], indirect=True)
     def test_dark_mode_is_dark_and_readable(self, tab: Opened) -> None:
         page = tab.show("#/e/digits")
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]")
@@ -51,7 +54,7 @@ class TestViews:
 
     # At 200 % a window of 1440 pixels has the room of 720.
     @pytest.mark.parametrize(
-        "tab", [{"viewport": {"width": 720, "height": 450}, "device_scale_factor": 2}], indirect=True
+        "context", [{"viewport": {"width": 720, "height": 450}, "device_scale_factor": 2}], indirect=True
     )
     def test_nothing_overflows_at_200_percent(self, tab: Opened) -> None:
         page = tab.show("#/e/digits")
@@ -61,20 +64,27 @@ class TestViews:
         page = tab.show("#/overlay?id=digits&id=population", "a.legend-item")
         assert page.locator("a.legend-item").count() == 2
 
-    def test_best_trial_reason_and_parameter_are_in_sight(self, tab: Opened) -> None:
-        page = tab.show("#/e/digits")
-        text = page.locator("main").inner_text()
-        assert "Best trial" in text
-        assert "ASHA stopped it at rung 9" in text
-        assert re.search(r"lr explains 61 %", text)
+    def test_a_population_has_all_spans_and_clones(self, tab: Opened, grown: Grown) -> None:
+        page = tab.show("#/e/population/timeline", ".timeline-scroll")
+        words = page.locator("figcaption").inner_text
+        page.wait_for_function("() => /8 trials in/.test(document.querySelector('figcaption').textContent)")
+        assert re.search(r"at most [12] ran at a time; \d+", words())
+        assert re.search(r"[1-9]\d* clones", words())
+        page.get_by_role("button", name="Show as table").click()
+        lengths = page.locator("table tbody tr").evaluate_all(
+            "rows => rows.filter(row => row.cells[2].textContent === 'running').map(row => row.cells[5].textContent)"
+        )
+        assert len(lengths) >= 8 * 2
+        assert not {"0 s", "0 ms"} & set(lengths)
 
 
 class TestMarkup:
-    @pytest.mark.parametrize("view", ["", "/trial/trial_00017", "/compare?selected=trial_00001,trial_00017"])
-    def test_values_stay_text(self, tab: Opened, view: str) -> None:
-        page = tab.show(f"#/e/markup{view}", LOADED)
-        page.wait_for_function("words => document.body.innerText.includes(words)", arg=NASTY)
-        assert page.locator("img, main script").count() == 0
+    @pytest.mark.parametrize("view", ["", "/trial/{0}", "/compare?selected={0},{1}"])
+    def test_values_stay_text(self, tab: Opened, grown: Grown, view: str) -> None:
+        trials = grown.markup.trials
+        page = tab.show(f"#/e/markup{view.format(trials[17], trials[1])}", LOADED)
+        page.wait_for_function("words => document.body.innerText.includes(words)", arg=MARKUP)
+        assert page.locator("main img, main script").count() == 0
         assert page.title() != "1"
 
 
@@ -132,55 +142,66 @@ class TestFilter:
 
 
 class TestLive:
-    def test_update_keeps_selection_filter_and_focus(self, tab: Opened, server: Server) -> None:
+    def test_update_keeps_selection_filter_and_focus(self, tab: Opened, grown: Grown) -> None:
         page = tab.show("#/e/digits/trials?states=RUNNING")
         row = page.locator(".grid-row[data-id]").first
         row.focus()
         page.keyboard.press("Space")
         trial = page.evaluate("document.activeElement.dataset.id")
         before = page.locator(".grid-row.selected").inner_text()
-        server.experiments["digits"].advance()
+        grown.digits.step(grown.digits.host.engine.state.trials[trial])
         page.wait_for_function("old => document.querySelector('.grid-row.selected').innerText !== old", arg=before)
         assert page.locator(".grid-row.selected").get_attribute("data-id") == trial
         assert page.evaluate("document.activeElement.dataset.id") == trial
         assert page.locator('.chip[aria-pressed="true"]').count() == 1
 
-    def test_restart_shows_a_banner_and_recovers(self, browser: Any) -> None:
-        from synthetic_server import Invented
+    def test_update_keeps_the_zoom_of_a_chart(self, tab: Opened, grown: Grown) -> None:
+        page = tab.show("#/e/digits/curves", ".views-curves .u-over")
+        whole = page.locator(".views-curves .u-over").get_attribute("data-shown")
+        page.locator(".views-curves .u-over").focus()
+        page.keyboard.press("+")
+        page.wait_for_selector(".reset-zoom", state="visible")
+        page.wait_for_function(
+            "whole => document.querySelector('.views-curves .u-over').dataset.shown !== whole", arg=whole
+        )
+        part = page.locator(".views-curves .u-over")
+        before = part.get_attribute("data-shown")
+        with page.expect_response(lambda answer: "/curves?" in answer.url and "after=" in answer.url):
+            grown.digits.step(grown.digits.unfinished()[-1])
+        assert page.locator(".reset-zoom").is_visible()
+        assert part.get_attribute("data-shown") == before
 
-        experiment = Invented("digits", 30)
-        first = Server([experiment])
-        threading.Thread(target=first.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    def test_restart_shows_a_banner_and_recovers(self, browser: Any, grown: Grown) -> None:
+        port = free_port()
+        first = ServedPage(grown.folder / "digits", port=port)
         context = browser.new_context()
         page = context.new_page()
+        page.goto(first.take_link())
         page.goto(f"{first.url}#/e/digits/trials")
-        page.wait_for_selector(".grid-row[data-id]")
-        first.online = False
-        experiment.advance()
-        first.shutdown()
-        first.server_close()
+        row = page.locator(".grid-row[data-id]").first
+        row.focus()
+        page.keyboard.press("Space")
+        trial = page.locator(".grid-row.selected").get_attribute("data-id")
+        first.kill()
         page.wait_for_selector(".stale")
-        again = Server([experiment], first.server_address[1])
-        threading.Thread(target=again.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        page.wait_for_selector(".stale", state="detached")
-        context.close()
-        again.online = False
-        again.shutdown()
-        again.server_close()
-
-
-class TestActions:
-    def test_command_is_shown_before_anything_happens(self, tab: Opened, server: Server) -> None:
-        page = tab.show("#/e/digits")
-        page.get_by_role("button", name="Suspend").click()
-        assert page.locator("dialog .command").inner_text() == "trialpod suspend digits"
-        assert server.posted == []
-        page.locator("dialog button.primary").click()
-        page.wait_for_selector("dialog", state="detached")
-        assert server.posted == [("/api/experiments/digits/actions/suspend", {})]
+        again = ServedPage(grown.folder / "digits", port=port)
+        try:
+            page.wait_for_function("() => /open the link/.test(document.querySelector('.stale').textContent)")
+            context.new_page().goto(again.take_link())  # the command printed another one
+            page.wait_for_selector(".stale", state="detached", timeout=60_000)
+            assert page.locator(".grid-row.selected").get_attribute("data-id") == trial
+        finally:
+            context.close()
+            again.kill()
 
 
 class TestScale:
+    @pytest.fixture
+    def tab(self, context: Any, large: Server) -> Iterator[Opened]:
+        opened = Opened(context.new_page(), large.url)
+        yield opened
+        assert opened.problems == []
+
     def test_first_paint_with_10000_trials(self, tab: Opened) -> None:
         painted = []
         for _ in range(3):  # the best of three: other programs may hold the processor

@@ -87,7 +87,6 @@ class Server:
         self._hosts = hosts
         self._actions = actions
         self._authenticate = authenticate
-        self._refreshed: dict[int, float] = {}
         self._loading: set[int] = set()  # models whose files a thread reads
         self._closing = asyncio.Event()
 
@@ -258,12 +257,9 @@ class Server:
 
     def _refresh(self, model: ExperimentModel) -> None:
         """Bring the model up to date, once a second however many ask."""
-        now = time.monotonic()
-        if now - self._refreshed.get(id(model), -REFRESH_S) >= REFRESH_S:
-            self._refreshed[id(model)] = now
-            if model.refresh(READ_S) and id(model) not in self._loading:
-                self._loading.add(id(model))
-                threading.Thread(target=self._load, args=(model,), name="trialpod-ui-load", daemon=True).start()
+        if model.refresh(READ_S, max_age_s=REFRESH_S) and id(model) not in self._loading:
+            self._loading.add(id(model))
+            threading.Thread(target=self._load, args=(model,), name="trialpod-ui-load", daemon=True).start()
 
     def _load(self, model: ExperimentModel) -> None:
         """Read the files of trials beside the answers, until there are none left."""

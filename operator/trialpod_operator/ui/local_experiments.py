@@ -14,6 +14,9 @@ from trialpod_operator.view.model import ExperimentModel
 from trialpod_operator.view.place import Place
 from trialpod_operator.view.reading import activity, is_experiment
 
+REFRESH_S = 1.0
+"""Minimum interval at which a list reads an experiment again."""
+
 MAX_MODELS = 20
 """Models that are kept; of more experiments, those that nobody looks at are read again when they are asked for."""
 
@@ -46,7 +49,7 @@ class LocalExperiments:
         found = []
         for name in self._names():
             model = self.model(user, name)
-            model.refresh(0.0)
+            model.refresh(0.0, max_age_s=REFRESH_S)
             found.append(model.summary())
         return sorted(found, key=lambda each: -(each["updated"] or 0.0))
 

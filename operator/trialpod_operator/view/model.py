@@ -54,6 +54,9 @@ MAX_CURVE_POINTS = 400_000
 """Maximum number of points of all curves in one answer: about 6 MB. With more trials each gets fewer."""
 
 MIN_CURVE_POINTS = 20
+RETRY_INTERVAL_S = 5.0
+"""Minimum interval between a refresh that failed and the next one that `max_age_s` allows."""
+
 LOG_TAIL_BYTES = 64 * 1024
 LOG_TAIL_LINES = 200
 UNREADABLE = "Unreadable"
@@ -125,18 +128,24 @@ class ExperimentModel:
         self._problem: Json | None = None
         self._stale_since: float | None = None
         self._refreshed_at: float | None = None
+        self._tried_at = -math.inf  # monotonic
 
     # -- keeping up ---------------------------------------------------------------------------------------------
 
-    def refresh(self, budget_s: float = 0.5) -> bool:
+    def refresh(self, budget_s: float = 0.5, *, max_age_s: float = 0.0) -> bool:
         """Take in what is new; return whether curves are still to be read from files.
 
         What prevents it is in the header from then on, until it succeeds: a damaged journal, a store that refuses.
 
         Args:
             budget_s: maximum time for reading files of trials, in seconds, roughly.
+            max_age_s: nothing is done when the last refresh ended so many seconds ago or less; after one that failed,
+                `RETRY_INTERVAL_S` or less, because a store that refuses takes seconds to say so.
         """
         with self._lock:
+            age_s = time.monotonic() - self._tried_at
+            if max_age_s and age_s < (RETRY_INTERVAL_S if self._problem or self._stale_since else max_age_s):
+                return any(each.unread for each in self._metrics.values())
             try:
                 self._follow()
             except StorageUnavailableError as error:
@@ -150,6 +159,8 @@ class ExperimentModel:
                     self._problem = self._described(error)
                     self._version += 1
                 return False
+            finally:
+                self._tried_at = time.monotonic()
             self._problem, self._stale_since, self._refreshed_at = None, None, self._clock()
             metric = self._recorded.settings.metric
             if metric is not None:

@@ -28,6 +28,9 @@ class SampleExperiment:
         max_t: where ASHA ends trials; its first rung is at 1.
         scheduler: in place of ASHA.
         max_concurrent: how many trials run at a time; None: all.
+        space: of more parameters than x.
+        num_samples: how many times it is drawn from.
+        started: seconds since the epoch.
     """
 
     def __init__(
@@ -37,11 +40,14 @@ class SampleExperiment:
         max_t: int = 1_000_000,
         scheduler: TrialScheduler | None = None,
         max_concurrent: int | None = None,
+        space: dict[str, Any] | None = None,
+        num_samples: int = 1,
+        started: float = 1000.0,
     ) -> None:
         self.folder = folder
-        self.now = 1000.0
+        self.now = started
         search = BasicVariantGenerator(seed=1)
-        search.configure({"x": grid_search(values)}, 1)
+        search.configure({"x": grid_search(values)} if space is None else space, num_samples)
         self.plan = ExperimentPlan(
             settings=Settings(
                 name=folder.name,
@@ -49,6 +55,7 @@ class SampleExperiment:
                 metric="score",
                 max_failures=1,
                 max_concurrent=max_concurrent,
+                num_samples=num_samples,
             ),
             search=search,
             scheduler=scheduler
@@ -56,7 +63,7 @@ class SampleExperiment:
             stopper=None,
             trainable=TrainableRef(entrypoint="m:train"),
         )
-        write_stored(folder, {"name": folder.name, "total": len(values)})
+        write_stored(folder, {"name": folder.name, "total": num_samples * max(1, len(values))})
         self.host = JournaledEngine(self.plan, folder, lambda: self.now, lambda action: None)
         self.apply(events.SettingsObserved(settings=self.plan.settings))
         self.received: dict[tuple[str, int], int] = {}

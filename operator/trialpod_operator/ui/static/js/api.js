@@ -78,10 +78,10 @@ export class Follower {
     this.source.addEventListener("error", () => this.again());
   }
 
-  again() {
+  again(words = "The server does not answer; this is the last state it sent. Trying again …") {
     this.source.close();
     if (this.closed || this.timer) return;
-    this.on.stale(this.lost ??= Date.now() / 1000, "The server does not answer; this is the last state it sent. Trying again …");
+    this.on.stale(this.lost ??= Date.now() / 1000, words);
     const wait = RETRY_MS[Math.min(this.tries++, RETRY_MS.length - 1)];
     this.timer = setTimeout(async () => {
       this.timer = 0;
@@ -91,10 +91,7 @@ export class Follower {
         if (!this.closed) this.open();
       } catch (error) {
         if (this.closed) return;
-        if (error.status === 401) {
-          this.on.stale(this.lost, "The server was restarted and does not know this page: open the link that it printed.");
-        }
-        this.again();
+        this.again(error.status === 401 ? "The server was restarted and does not know this page: open the link that it printed." : undefined);
       }
     }, wait);
   }

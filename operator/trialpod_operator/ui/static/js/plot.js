@@ -127,6 +127,7 @@ export class Plot {
   paint(u) {
     const { ctx } = u;
     const frame = this.frame();
+    u.over.dataset.shown = [u.scales.x, u.scales.y].flatMap(({ min, max }) => [min, max]).map((each) => Number(each).toPrecision(6)).join(" ");
     ctx.save();
     ctx.beginPath();
     ctx.rect(frame.left, frame.top - 3, frame.width, frame.height + 6);
