@@ -78,6 +78,10 @@ def test_the_manifest_with_algorithm_auto_runs(tmp_path: Path) -> None:
     done = run(TRIALPOD, "run", manifest, "--storage", str(tmp_path), "--set", "spec.numSamples=5", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 trials in" in done.stdout
+    budget = str(ROOT / "examples" / "auto" / "budget.yaml")
+    done = run(TRIALPOD, "run", budget, "--storage", str(tmp_path), "--set", "spec.maxTrialHours=0.001", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of 0.001 trial hours left" in done.stdout
 
 
 @pytest.mark.once

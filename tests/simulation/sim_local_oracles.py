@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim_oracles import in_order
-from sim_plan import MAX_FAILURES, STEPS
+from sim_plan import MAX_FAILURES, STEPS, may_end_early
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
@@ -76,7 +76,8 @@ def _history(world: LocalWorld, notes: list[str]) -> list[str]:
             found.append(what)
         else:
             notes.append(what)
-    if examined.state not in ("Succeeded", "Failed"):
+    ended = ("Succeeded", "Failed", *(["Stopped"] if may_end_early(world.plan.spec) else []))
+    if examined.state not in ended:
         found.append(f"history: the journal says that the experiment is {examined.state!r}")
     return found
 
@@ -147,7 +148,8 @@ def _ends(world: LocalWorld, lines: dict[str, list[dict[str, Any]]]) -> list[str
     assert world.again is not None
     view, samples = world.again.view, world.plan.spec["numSamples"]
     counts = {status: count for status, count in view.counts.items() if count}
-    if sum(counts.values()) != samples or set(counts) - {"TERMINATED", "ERROR"}:
+    fewer = may_end_early(world.plan.spec) and sum(counts.values()) < samples
+    if (sum(counts.values()) != samples and not fewer) or set(counts) - {"TERMINATED", "ERROR"}:
         found.append(f"end: {samples} trials were asked for; there are {counts}")
     for row in view.rows:
         harmed = sum(box.track.harmed[row.trial_id] for box in world.boxes)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sim_plan import MAX_FAILURES, STEPS
+from sim_plan import MAX_FAILURES, STEPS, may_end_early
 from sim_storage import plain
 
 from trialpod.errors import TrialpodError
@@ -93,7 +93,8 @@ def _history(experiment: Hosted, notes: list[str]) -> list[str]:
             notes.append(f"{each.trial} {each.what}")
             if not world.plan.faults and "never written" not in each.what:
                 found.append(f"garbage without a fault: {each.trial} {each.what}")
-    if examined.state not in ("Succeeded", "Failed"):
+    ended = ("Succeeded", "Failed", *(["Stopped"] if may_end_early(experiment.plan.spec) else []))
+    if examined.state not in ended:
         found.append(f"history: the journal says that the experiment is {examined.state!r}")
     return found
 
@@ -133,10 +134,12 @@ def _ends(experiment: Hosted, lines: dict[str, list[dict[str, Any]]]) -> list[st
     """Every trial ended as what happened to it explains; where nothing decides, as without any fault."""
     found = []
     counted, samples, harmed = experiment.status["trials"], experiment.samples, experiment.track.harmed
-    if counted["total"] != samples or counted["terminated"] + counted["error"] != counted["total"]:
+    done = counted["terminated"] + counted["error"]
+    fewer = may_end_early(experiment.plan.spec) and done < samples
+    if counted["total"] != samples or (done != samples and not fewer):
         found.append(f"end: {samples} trials were asked for; the status says {counted}")
     trials = experiment.trials()
-    if len(trials) != counted["total"]:
+    if len(trials) != (done if fewer else counted["total"]):
         found.append(f"end: {len(trials)} TuneTrials, but {counted['total']} trials")
     for trial in trials:
         spec, status = trial["spec"], trial["status"]

@@ -60,7 +60,7 @@ AUTO_SHARE = 0.35
 NAMESPACE, OTHER_NAMESPACE = "team", "others"
 BUCKET, OTHER_BUCKET = "s3://bucket/runs", "s3://bucket/others"
 FEATURES = ("several experiments", "several namespaces", "one place for two", "reusePods", "function", "workers",
-            "workers apart", "scheduler auto", "search auto")  # fmt: skip
+            "workers apart", "scheduler auto", "search auto", "algorithm auto", "stopWhenNotWorth")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ class Experiment:
         found["workers apart"] = found["function"] and found["workers"] and self.apart and not self.keeps_every
         for part, kind in (("scheduler", "scheduler"), ("searchAlgorithm", "search")):
             found[f"{kind} auto"] = self.spec.get(part, {}).get("name") == "auto"
+        found["algorithm auto"], found["stopWhenNotWorth"] = "algorithm" in self.spec, "stopWhenNotWorth" in self.spec
         return {name for name, there in found.items() if there}
 
 
@@ -245,7 +246,24 @@ def with_auto(choose: random.Random, spec: dict[str, Any]) -> dict[str, Any]:
     if search:
         parameters = {"startup": choose.choice([1, 3]), "model": choose.choice(["gp", "gp", "tpe", "random"])}
         spec["searchAlgorithm"] = {"name": "auto", "parameters": {**parameters, "random_share": 0.2}}
+    return with_plan(spec) if scheduler and search else spec
+
+
+def with_plan(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return an experiment with both as one word and a budget of hours, or as it is; its text decides."""
+    choose = random.Random(json.dumps(spec, sort_keys=True))
+    if choose.random() < 0.5:
+        return spec
+    spec = {key: value for key, value in spec.items() if key not in ("scheduler", "searchAlgorithm")}
+    spec |= {"algorithm": "auto", "maxTrialHours": choose.choice([0.005, 0.02, 1.0])}
+    if choose.random() < 0.3:
+        spec |= {"numSamples": 22, "stopWhenNotWorth": choose.choice([1e-6, 1e3])}
     return spec
+
+
+def may_end_early(spec: dict[str, Any]) -> bool:
+    """Return whether an experiment may end with fewer trials than it was asked for."""
+    return "maxTrialHours" in spec or "stopWhenNotWorth" in spec
 
 
 def plan_of(seed: int) -> Plan:

@@ -158,10 +158,20 @@ _SPEC += [
 ]
 _SPEC += [
     Rule(
+        "!has(self.stopWhenNotWorth) || has(self.metric)",
+        "stopWhenNotWorth is an improvement of a metric; set metric and mode",
+        ".stopWhenNotWorth",
+    ),
+    Rule(
+        "!has(self.stopWhenNotWorth) || self.stopWhenNotWorth > 0.0",
+        "a threshold is positive; leave the field out for none",
+        ".stopWhenNotWorth",
+    ),
+    Rule(
         "!has(self.algorithm) || has(self.metric)",
         "algorithm: auto compares trials by a metric; set metric and mode",
         ".algorithm",
-    )
+    ),
 ]
 _SPEC += [
     Rule(

@@ -571,12 +571,28 @@ class TuneExperimentSpec(Model, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    stop_when_not_worth: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=MAX_INT,
+                description="Start no trial any more when the metric is expected to improve by less than this in the "
+                "next hour of GPU (or of trial, where trials have no GPU). Running trials continue to the next "
+                "decision about them. Default: never.",
+                extra={"change": "any time"},
+            ),
+        ]
+        | None
+    ) = None
     algorithm: (
         Annotated[
             Literal["auto"],
             Meta(
                 description="auto = the scheduler auto and the search auto together, in place of scheduler and "
-                "searchAlgorithm; the first rung is a 27th of stop.training_iteration. Needs a metric. Default: none."
+                "searchAlgorithm; the first rung is a 27th of stop.training_iteration. With maxGpuHours or "
+                "maxTrialHours, what the best trial needs to be trained to its end is kept. Needs a metric. Default: "
+                "none."
             ),
         ]
         | None

@@ -260,7 +260,21 @@ class _Rules:
         for name in HOUR_BUDGETS:
             if self._has(name) and self._get(name) == 0:
                 self._report((name,), "a budget is positive; leave the field out for no limit")
+        if self._has("stopWhenNotWorth"):
+            if self._get("stopWhenNotWorth") == 0:
+                self._report(("stopWhenNotWorth",), "a threshold is positive; leave the field out for none")
+            if not self._has("metric"):
+                message = "is an improvement of a metric; set spec.metric and spec.mode"
+                self._report(("stopWhenNotWorth",), message)
         if self._has("maxGpuHours") and not self._asks_for_gpus():
+            others = any(self._has(name) for name in ("numSamples", "timeBudget", "maxTrialHours"))
+            if self._get("algorithm") is not None and not others:
+                message = (
+                    "plans nothing: neither spec.resources nor spec.template asks for GPUs, so the experiment would "
+                    "never end; ask for GPUs in spec.resources, or give spec.maxTrialHours instead"
+                )
+                self._report(("maxGpuHours",), message)
+                return
             message = "has no effect: neither spec.resources nor spec.template asks for GPUs"
             self._warn(("maxGpuHours",), message)
 

@@ -120,6 +120,23 @@ class ResourceHours(StatusModel, frozen=True, kw_only=True):
     failed: Annotated[Hours, Meta(description="Of attempts that failed, and of trials in ERROR.")] = "0"
 
 
+class BudgetStatus(StatusModel, frozen=True, kw_only=True):
+    """How a budget of hours that is planned stands."""
+
+    unit: Annotated[Literal["GPU", "trial"], Meta(description="What the hours are of: GPU or trial.")]
+    limit: Annotated[Hours | None, Meta(description="Hours of the budget; absent without one.")] = None
+    used: Annotated[Hours, Meta(description="Hours that attempts have taken, those that run included.")] = "0"
+    left: Annotated[Hours | None, Meta(description="Hours that are left; absent without a budget.")] = None
+    reserved: Annotated[Hours | None, Meta(description="Hours that are kept to train the best trial to its end.")] = (
+        None
+    )
+    expected_gain: Annotated[
+        Number | None,
+        Meta(description="By how much the next hour is expected to improve the metric; absent while unknown."),
+    ] = None
+    message: Annotated[str, Meta(description="All of it in words.", max_length=1024)] = ""
+
+
 class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
     """What has become of an experiment; written by the operator."""
 
@@ -153,6 +170,10 @@ class TuneExperimentStatus(StatusModel, frozen=True, kw_only=True):
             max_length=32,
         ),
     ] = {}
+    budget: Annotated[
+        BudgetStatus | None,
+        Meta(description="How the budget stands; with algorithm auto and a budget of hours, or stopWhenNotWorth."),
+    ] = None
     waiting: Annotated[
         Waiting | None, Meta(description="Why trials that could run do not run; absent when none waits.")
     ] = None

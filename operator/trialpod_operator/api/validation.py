@@ -39,6 +39,7 @@ _RAY_NAMES = {
     "time_budget_s": "timeBudget",
     "max_trial_hours": "maxTrialHours",
     "max_gpu_hours": "maxGpuHours",
+    "stop_when_not_worth": "stopWhenNotWorth",
     "reuse_actors": "reusePods",
     "parallelTrialCount": "maxConcurrentTrials",
     "maxTrialCount": "numSamples",

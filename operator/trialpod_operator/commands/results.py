@@ -97,6 +97,8 @@ def results_table(view: ExperimentView, rows: Sequence[TrialRow], width: int | N
     lines = [", ".join(parts)]
     if view.message:
         lines.append(one_line(view.message))
+    if view.budget:
+        lines.append(f"budget: {view.budget}")
     if view.metric and view.best is None and view.results:
         lines.append(no_best(view, view.metric))
     if not rows:

@@ -107,6 +107,7 @@ def build_view(
         eta_s=eta,
         resources=accounting.hours(state.account.outcomes, state.account.spent),
         vocabulary=settings.vocabulary,
+        budget=str(engine.plan.report(max(now, state.clock.now) if not flags.finished else state.clock.now) or ""),
         budget_used_up=_budget_used_up(flags.stopping),
     )
 

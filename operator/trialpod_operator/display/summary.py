@@ -120,6 +120,10 @@ def _outcome(view: ExperimentView) -> str:
     if view.state != "Succeeded":
         message = one_line(view.message)
         lines.append(f"{view.state}: {message}" if message else view.state)
+    elif view.budget and view.message:
+        lines.append(one_line(view.message))
+    if view.budget:
+        lines.append(f"budget: {view.budget}")
     if is_notable(view.resources):
         lines.append(account_text(view.resources))
     lines.append(f"results: {one_line(view.path)}")

@@ -58,6 +58,7 @@ class ExperimentView:
     eta_s: float | None
     resources: dict[str, dict[str, float]] = field(default_factory=dict)  # hours, see `accounting.hours`
     vocabulary: Vocabulary = MANIFEST  # the words for remedies
+    budget: str = ""  # how a budget that is planned stands, as a phrase
     budget_used_up: tuple[str, float] | None = None  # field of the spec and hours, when that ended the experiment
 
 

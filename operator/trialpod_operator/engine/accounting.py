@@ -169,6 +169,17 @@ def _counted(names: Mapping[str, float], kind: str) -> list[str]:
     return sorted(name for name in names if is_gpu(name))
 
 
+def taken_by(trial: Trial, kind: str, now: float) -> float:
+    """Return the device-seconds that a trial which has not ended took of what a budget counts, lost ones left out."""
+    current, total = trial.current, 0.0
+    running = current.resources if current.working_since is not None else {}
+    for name in _counted({**trial.kept, **running}, kind):
+        total += trial.kept.get(name, 0.0)
+        if name in running and current.working_since is not None:
+            total += running[name] * max(0.0, now - current.working_since)
+    return total
+
+
 # -- for people ---------------------------------------------------------------------------------------------------
 
 GIB = float(1024**3)

@@ -86,12 +86,15 @@ class Choices(msgspec.Struct, omit_defaults=True):
     stop_all_at: int = 0  # at this result of the attempt
     reopened: bool = False  # an edit reopened an ended experiment: the search has more to suggest
     failure: dict[str, Any] | None = None  # an algorithm raised an error, which ended the experiment
+    held: int = 0  # from this search for a new trial on, the budget allowed no new one; 0 = it allowed all
+    closing: dict[str, Any] | None = None  # why no trial starts any more, from this event on
 
     @property
     def empty(self) -> bool:
         """True when nothing was chosen."""
         trials = self.verdicts or self.created or self.commands or self.started
-        return not (trials or self.requested or self.stop_all or self.reopened or self.failure)
+        others = self.requested or self.stop_all or self.reopened or self.failure or self.held or self.closing
+        return not (trials or others)
 
 
 # -- the log of decisions that is kept with each trial ------------------------------------------------------------

@@ -67,6 +67,19 @@ class Chooser(ABC):
         """Return it."""
 
     @abstractmethod
+    def hold_back(self, consulted: bool) -> bool:
+        """Return whether the budget allows no new trial from now on in this call; `consulted`: what the plan says."""
+
+    @property
+    def held(self) -> bool:
+        """True when the budget allowed no new trial in this call."""
+        return bool(self.made.held)
+
+    @abstractmethod
+    def close(self, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return why no trial starts any more; None if that is not so."""
+
+    @abstractmethod
     def start(self, chosen: Trial | None) -> str | None:
         """Return the id of the trial that starts next; `chosen` is the scheduler's choice."""
 
@@ -135,6 +148,18 @@ class LiveChooser(Chooser):
             return None
         return msgspec.structs.replace(created, search=self._searches)
 
+    def hold_back(self, consulted: bool) -> bool:
+        """Return what the plan says."""
+        if consulted and not self.made.held:
+            self.made.held = self._searches + 1
+        return self.held
+
+    def close(self, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return what the plan says."""
+        if consulted is not None:
+            self.made.closing = consulted
+        return consulted
+
     def start(self, chosen: Trial | None) -> str | None:
         """Return the scheduler's choice, unless an algorithm has failed."""
         if chosen is None or self._algorithms.failure is not None:
@@ -166,6 +191,7 @@ class ReplayingChooser(Chooser):
         self._recorded = recorded
         self.judges = bool(recorded.verdicts or recorded.commands or recorded.stop_all)
         self._skips = False  # passes that are recorded
+        self.made.held = recorded.held
 
     def verdict(self, trial: Trial, consulted: Verdict | None) -> Verdict | None:
         """Return the recorded decision on this result."""
@@ -207,6 +233,15 @@ class ReplayingChooser(Chooser):
         elif not self._algorithms.defers_search and not progress.requested:
             self._algorithms.ask(self._algorithms.search.next_suggestion)
         return None
+
+    def hold_back(self, consulted: bool) -> bool:
+        """Return what is recorded."""
+        return self.held and self._searches + 1 >= self.made.held
+
+    def close(self, consulted: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return what is recorded."""
+        self.made.closing = self._recorded.closing
+        return self.made.closing
 
     def start(self, chosen: Trial | None) -> str | None:
         """Return the next trial that is recorded for this pass."""

@@ -54,6 +54,8 @@ class Controller:
         """What was decided since the scheduler was called; the engine takes it."""
         self.resources_of: Callable[[dict[str, Any]], dict[str, float]] = lambda _config: {}
         """What a trial with this config is given, as long as the scheduler has not changed that."""
+        self.admits: Callable[[Trial], bool] = lambda _trial: True
+        """Whether the budget lets a paused trial run on."""
 
     def get_trials(self) -> Sequence[Trial]:
         """Return all trials in order of creation; not to be changed."""
@@ -82,8 +84,8 @@ class Controller:
         return iter(self._state.pending.values())
 
     def paused_trials(self) -> Iterable[Trial]:
-        """Return the paused trials, first come first."""
-        return iter(self._state.paused.values())
+        """Return the paused trials that the budget lets run on, first come first."""
+        return filter(self.admits, self._state.paused.values())
 
     def running_trials(self) -> list[Trial]:
         """Return the running trials in order of creation."""

@@ -30,6 +30,7 @@ from trialpod_operator.engine import snapshot
 from trialpod_operator.engine.actions import Action, ActionList, Warned
 from trialpod_operator.engine.algorithms import Algorithms
 from trialpod_operator.engine.attempts import Attempts
+from trialpod_operator.engine.budget_plan import BudgetPlan
 from trialpod_operator.engine.choices import Choices
 from trialpod_operator.engine.chooser import Chooser, LiveChooser, ReplayingChooser
 from trialpod_operator.engine.commands import Commands
@@ -78,6 +79,7 @@ class Engine:
         state: trials, queues and the experiment's own fields; to be read only.
         choices: what was chosen in the latest call of `apply`.
         controller: the experiment as schedulers see it.
+        plan: what the budget suffices for; to be asked only.
         notice: a warning about what is to run, given once when the experiment starts.
     """
 
@@ -102,10 +104,12 @@ class Engine:
         self._deadline = deadline = ProgressDeadline(state, actions)
         self._endings = endings = Endings(state, algorithms, actions)
         self._commands = commands = Commands(state, algorithms, actions, endings)
-        self._results = results = Results(state, algorithms, actions, endings, commands, deadline)
+        plan = self.plan = BudgetPlan(state, algorithms, actions)
+        self.controller.admits = plan.admits
+        self._results = results = Results(state, algorithms, actions, endings, commands, deadline, plan)
         self._attempts = attempts = Attempts(state, algorithms, actions, endings, results, deadline)
-        self._starts = Starts(state, algorithms, actions, commands)
-        self._lifecycle = Lifecycle(state, algorithms, actions, endings, attempts, deadline)
+        self._starts = Starts(state, algorithms, actions, commands, plan)
+        self._lifecycle = Lifecycle(state, algorithms, actions, endings, attempts, deadline, plan)
 
     # -- events in, actions out -----------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class Engine:
 
     def _enforce_limits(self, chooser: Chooser, now: float) -> None:
         self._deadline.enforce(now)
-        self._lifecycle.enforce_budgets(now)
+        self._lifecycle.enforce_budgets(chooser, now)
         if self._algorithms.observes_time or chooser.replaying:
             self._results.stop_everything(0, chooser, now)
 
@@ -205,7 +209,7 @@ class Engine:
             self._starts.fill(chooser, now)
             self._end_on_failure(chooser.failure(), now)
             self._commands.carry_out(chooser, now)
-            if not self._lifecycle.finish_or_unblock(now):
+            if not self._lifecycle.finish_or_unblock(chooser, now):
                 break
             chooser.end_pass()
         if isinstance(chooser, ReplayingChooser):
@@ -213,7 +217,7 @@ class Engine:
             if chooser.skip_passes():
                 self._starts.fill(chooser, now)
             self._end_on_failure(chooser.failure(last=True), now)
-            self._lifecycle.finish_or_unblock(now)
+            self._lifecycle.finish_or_unblock(chooser, now)
 
     def _end_on_failure(self, reason: dict[str, Any] | None, now: float) -> None:
         if reason is not None:

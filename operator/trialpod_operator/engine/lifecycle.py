@@ -9,10 +9,12 @@ from trialpod_operator.engine import accounting
 from trialpod_operator.engine.actions import ActionList, ExperimentFinished, TrialRequeued, Warned
 from trialpod_operator.engine.algorithms import Algorithms
 from trialpod_operator.engine.attempts import BROKEN_LIMIT, Attempts
+from trialpod_operator.engine.budget_plan import BudgetPlan
 from trialpod_operator.engine.chooser import Chooser
 from trialpod_operator.engine.endings import Endings
 from trialpod_operator.engine.events import AttemptEnded, Recovered, RetryRequested
 from trialpod_operator.engine.progress import ProgressDeadline
+from trialpod_operator.engine.reasons import explain
 from trialpod_operator.engine.state import State
 from trialpod_operator.engine.trial import ERROR, PENDING, TERMINATED
 
@@ -33,7 +35,9 @@ class Lifecycle:
         endings: Endings,
         attempts: Attempts,
         deadline: ProgressDeadline,
+        plan: BudgetPlan,
     ) -> None:
+        self._plan = plan
         self._state = state
         self._algorithms = algorithms
         self._actions = actions
@@ -57,10 +61,14 @@ class Lifecycle:
             ends.append(hours_end)
         return min(ends, default=None)
 
-    def enforce_budgets(self, now: float) -> None:
-        """Stop everything once a budget is used up."""
+    def enforce_budgets(self, chooser: Chooser, now: float) -> None:
+        """Stop everything once a budget is used up; start nothing more once another hour is not worth it."""
         if self._state.clock.active_since is None or self._state.flags.stopping:
             return
+        closing = chooser.close(self._plan.not_worth(now))
+        if closing is not None:
+            self._state.close(closing)
+        self._plan.warn_if_too_small(now)
         reason = self._budget_used_up(now)
         if reason is not None:
             self._endings.stop_all(reason, now)
@@ -96,6 +104,8 @@ class Lifecycle:
         `changed`: the budget was edited, so an end by a stopper, failFast or a missing metric is lifted too.
         """
         flags = self._state.flags
+        if changed:
+            self._state.close(None)  # it is decided again below
         source = (flags.stopping or {}).get("source")
         if not flags.finished:
             if source in _BUDGETS and self._budget_used_up(now) is None:
@@ -154,7 +164,7 @@ class Lifecycle:
                 ended = AttemptEnded(trial_id=trial.trial_id, attempt=trial.attempt, end=end)
                 self._attempts.ended(ended, state.clock.previous)
 
-    def finish_or_unblock(self, now: float) -> bool:
+    def finish_or_unblock(self, chooser: Chooser, now: float) -> bool:
         """Close the experiment when nothing runs and nothing will.
 
         Returns:
@@ -165,7 +175,9 @@ class Lifecycle:
         if flags.finished or state.running:
             return False
         if not flags.stopping:
-            expected = state.waiting or progress.requested or progress.queued_suggestions
+            expected = state.waiting
+            if not chooser.held:
+                expected = expected or progress.requested or bool(progress.queued_suggestions)
             if flags.suspended or expected or not state.has_room:
                 return False
             if state.paused:
@@ -173,15 +185,15 @@ class Lifecycle:
                 left = next(iter(state.paused.values()))
                 self._endings.stop_trial(left.trial_id, {"source": "scheduler", "rule": "left paused"}, now)
                 return True
-            if not self._algorithms.search_exhausted:
+            if not self._algorithms.search_exhausted and not chooser.held:
                 name = self._algorithms.search_name
                 self._actions.warn_once("search", lambda: f"{name} has no further suggestion")
-        state.finish(*_verdict(state, now))
+        state.finish(*_verdict(state, now, held=chooser.held))
         self._actions.add(ExperimentFinished(flags.state, flags.message))
         return False
 
 
-def _verdict(state: State, now: float) -> tuple[str, str]:
+def _verdict(state: State, now: float, *, held: bool) -> tuple[str, str]:
     """Return how the experiment has ended, and a message."""
     stopping, words = state.flags.stopping or {}, state.required_settings.vocabulary
     counts = state.counts
@@ -210,4 +222,13 @@ def _verdict(state: State, now: float) -> tuple[str, str]:
             return SUCCEEDED, f"the stopper {stopping.get('stopper', '')} ended the experiment"
     if trials and not counts.get(TERMINATED):
         return FAILED, f"all {failed} trials failed" if failed > 1 else "the trial failed"
-    return SUCCEEDED, f"{failed} of {trials} trials failed" if failed else ""
+    parts = [f"{failed} of {trials} trials failed"] if failed else []
+    if state.budget.closing is not None:
+        parts.append(explain(state.budget.closing))
+    elif held:
+        left = "; ".join(
+            f"{accounting.hours_used(state, kind, now):.4g} of {hours:g} {kind} hours were used"
+            for _, kind, hours in accounting.limits(state.required_settings)
+        )
+        parts.append(f"what is left of the budget suffices for no further trial: {left}")
+    return SUCCEEDED, "; ".join(parts)

@@ -88,6 +88,21 @@ def _budget(reason: Reason) -> str:
     return f"the budget of {text(reason.get('hours'))} {reason.get('of')} hours is used up"
 
 
+def _not_worth(reason: Reason) -> str:
+    kind = reason.get("of")
+    return (
+        f"the expected gain of the next {kind} hour, {text(reason.get('gain'))}, is below stopWhenNotWorth "
+        f"({text(reason.get('threshold'))}) after {text(reason.get('used'))} {kind} hours"
+    )
+
+
+def _reserve(reason: Reason) -> str:
+    return (
+        f"it passed the rung at {text(reason.get('rung'))}, but what is left of the budget is kept for the full "
+        "training of the best trial"
+    )
+
+
 def _fail_fast(reason: Reason) -> str:
     return f"trial {reason.get('trial_id')} failed, and failFast is set"
 
@@ -123,6 +138,8 @@ _SOURCES: dict[str, Callable[[Reason], str]] = {
     "user": _user,
     "time_budget": _time_budget,
     "budget": _budget,
+    "not_worth": _not_worth,
+    "reserve": _reserve,
     "fail_fast": _fail_fast,
     "failure": _failure,
     "preempted": _disruption,

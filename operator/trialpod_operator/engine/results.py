@@ -21,6 +21,7 @@ from trialpod.tune.schedulers.trial_scheduler import Exploit, TrialScheduler
 from trialpod_operator.engine import accounting, exploits
 from trialpod_operator.engine.actions import ActionList, ResultsApplied
 from trialpod_operator.engine.algorithms import Algorithms
+from trialpod_operator.engine.budget_plan import BudgetPlan
 from trialpod_operator.engine.choices import Verdict
 from trialpod_operator.engine.chooser import Chooser
 from trialpod_operator.engine.commands import Commands
@@ -55,7 +56,9 @@ class Results:
         endings: Endings,
         commands: Commands,
         deadline: ProgressDeadline,
+        plan: BudgetPlan,
     ) -> None:
+        self._plan = plan
         self._state = state
         self._algorithms = algorithms
         self._actions = actions
@@ -150,12 +153,20 @@ class Results:
             except OverflowError:
                 number = math.inf if value > 0 else -math.inf
             trial.record_value(number, _iteration(result))
+            self._note_improvement(number)
             if not self._state.flags.measured:
                 self._state.measure()
         elif not self._state.flags.measured:
             self._actions.warn_once(
                 "metric", lambda: explain_missing_metric(metric, result, "is not in the first result"), trial
             )
+
+    def _note_improvement(self, value: float) -> None:
+        state, settings = self._state, self._state.required_settings
+        history, sign = state.budget.improvements, 1.0 if settings.mode == "max" else -1.0
+        if math.isfinite(value) and not (history and sign * value <= sign * history[-1][2]):
+            spent = [accounting.hours_used(state, kind, state.clock.now) for kind in ("trial", "GPU")]
+            state.budget.improve(spent[0] * accounting.HOUR_S, spent[1] * accounting.HOUR_S, value, sign)
 
     def _judge(self, trial: Trial, result: dict[str, Any], done: bool, chooser: Chooser, now: float) -> None:
         """Take one result through stopper, scheduler and searcher."""
@@ -194,6 +205,12 @@ class Results:
         answer = algorithms.ask(scheduler.on_trial_result, algorithms.controller, trial, result)
         algorithms.reach_rung(trial, result)
         if answer is None or answer == TrialScheduler.CONTINUE or answer == TrialScheduler.NOOP:
+            rung = getattr(scheduler, "filled_rung", None)
+            if rung is None or self._plan.passes(trial):
+                return None
+            reason = {**(self._state.budget.closing or {"source": "reserve"}), "rung": rung}
+            return Verdict(trial.trial_id, number, "pause" if trial.checkpoint is not None else "stop", reason)
+        if answer == TrialScheduler.PAUSE and self._plan.finishes(trial):
             return None
         reason = {"source": "scheduler", **algorithms.scheduler_reason()}
         if isinstance(answer, Exploit):

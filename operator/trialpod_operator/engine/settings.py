@@ -17,6 +17,8 @@ BUDGET_FIELDS = frozenset(
         "progress_deadline_s",
         "max_trial_hours",
         "max_gpu_hours",
+        "plans_budget",
+        "stop_when_not_worth",
         "max_failures",
         "fail_fast",
         "strict_metric",
@@ -41,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress_deadline_s: float | None = None  # maximum time without a report, in seconds; then the attempt fails
     max_trial_hours: float | None = None  # of all attempts together, see `accounting`
     max_gpu_hours: float | None = None
+    plans_budget: bool = False  # trials are held back so that the winner can be trained to its end, see `budget_plan`
+    stop_when_not_worth: float | None = None  # least expected gain of the metric per hour
     max_failures: int = 0  # retries of one trial; -1 = no limit
     fail_fast: bool = False
     strict_metric: bool = True  # a trial that never reports `metric` has failed

@@ -16,7 +16,7 @@ from trialpod.protocol.readable import readable
 from trialpod.tune.plugins.state import referring_to, restore_state, stored_state
 from trialpod_operator.engine.algorithms import Algorithms
 from trialpod_operator.engine.settings import Settings
-from trialpod_operator.engine.state import Account, Clock, Flags, SearchProgress, State
+from trialpod_operator.engine.state import Account, BudgetProgress, Clock, Flags, SearchProgress, State
 from trialpod_operator.engine.trial import Trial
 
 SNAPSHOT_VERSION = 1
@@ -43,6 +43,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     flags: Flags
     clock: Clock
     account: Account
+    budget: BudgetProgress
     search_progress: SearchProgress
     trials: list[Trial]
     pending: list[str]
@@ -73,6 +74,7 @@ def encode_snapshot(state: State, algorithms: Algorithms) -> bytes:
                 flags=state.flags,
                 clock=state.clock,
                 account=state.account,
+                budget=state.budget,
                 search_progress=state.search_progress,
                 trials=list(state.trials.values()),
                 pending=list(state.pending),
@@ -127,7 +129,7 @@ def restore(snapshot: Snapshot, state: State, algorithms: Algorithms, *, by_reco
     if not by_record:
         _check_kinds(snapshot.kinds, kinds)
     state.flags, state.clock, state.account = snapshot.flags, snapshot.clock, snapshot.account
-    state.search_progress = snapshot.search_progress
+    state.search_progress, state.budget = snapshot.search_progress, snapshot.budget
     queues = snapshot.pending, snapshot.delayed, snapshot.paused
     state.load(snapshot.trials, queues, opens=algorithms.opens_values)
     if snapshot.settings is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from trialpod_operator.engine.actions import ActionList, StartAttempt, TrialCreated
 from trialpod_operator.engine.algorithms import Algorithms
+from trialpod_operator.engine.budget_plan import BudgetPlan
 from trialpod_operator.engine.chooser import Chooser, ReplayingChooser
 from trialpod_operator.engine.commands import Commands
 from trialpod_operator.engine.events import SuggestionReady
@@ -22,7 +23,10 @@ from trialpod_operator.engine.trial import RUNNING, OpenTrial, Trial
 class Starts:
     """Creates and starts trials."""
 
-    def __init__(self, state: State, algorithms: Algorithms, actions: ActionList, commands: Commands) -> None:
+    def __init__(
+        self, state: State, algorithms: Algorithms, actions: ActionList, commands: Commands, plan: BudgetPlan
+    ) -> None:
+        self._plan = plan
         self._state = state
         self._algorithms = algorithms
         self._actions = actions
@@ -41,7 +45,7 @@ class Starts:
         # 1. Start what the scheduler chooses among those that wait; a new one where none does.
         while state.has_room:
             if not state.pending:
-                self._create(chooser, now)
+                self._create_allowed(chooser, now)
                 if state.search_progress.requested and not state.pending:
                     break
             self._create_wanted(chooser, now)
@@ -52,7 +56,7 @@ class Starts:
         # 2. Create what the scheduler wants to know of before there is room for it.
         self._create_wanted(chooser, now)
         if self._algorithms.keeps_one_pending and not state.waiting:
-            self._create(chooser, now)
+            self._create_allowed(chooser, now)
         # 3. In a replay under changed algorithms: what is recorded and has not come of these steps.
         if isinstance(chooser, ReplayingChooser):
             self._complete(chooser, now)
@@ -72,9 +76,14 @@ class Starts:
         pending = self._state.pending
         while 0 < len(pending) < self._algorithms.wanted_pending:
             before = len(pending)
-            self._create(chooser, now)
+            self._create_allowed(chooser, now)
             if len(pending) == before:
                 break
+
+    def _create_allowed(self, chooser: Chooser, now: float) -> None:
+        """Create the next trial unless the budget has no room for another one."""
+        if not chooser.hold_back(self._plan.holds_back_new(now)):
+            self._create(chooser, now)
 
     def _create(self, chooser: Chooser, now: float) -> None:
         """Create the next trial, or request one where that takes time; neither when there is none to be had."""
@@ -108,6 +117,9 @@ class Starts:
                 "choice", lambda: f"{name} started no trial although some wait and none runs; one was started"
             )
             chosen = next(iter(state.pending.values()))
+        ended = chooser.held or state.budget.closing is not None or algorithms.search_exhausted
+        if chosen is None and idle and not state.pending and ended:
+            chosen = self._plan.winner()
         return self._next_start(chooser, chosen, now)
 
     def _next_start(self, chooser: Chooser, chosen: Trial | None, now: float) -> Trial | None:

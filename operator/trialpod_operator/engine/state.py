@@ -18,6 +18,9 @@ from trialpod_operator.engine.choices import ActiveExploit, Change, Created
 from trialpod_operator.engine.settings import Settings
 from trialpod_operator.engine.trial import PAUSED, PENDING, RUNNING, OpenTrial, Trial
 
+MAX_IMPROVEMENTS = 64
+"""Improvements of the best value that are kept."""
+
 
 class Clock(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The experiment's time, in seconds since the epoch, and how long it was active."""
@@ -68,6 +71,23 @@ class Account(msgspec.Struct, kw_only=True, omit_defaults=True):
     def add_outcome(self, outcome: str, seconds: Mapping[str, float]) -> None:
         """Add resource-seconds whose outcome is decided."""
         _add(self.outcomes.setdefault(outcome, {}), seconds)
+
+
+class BudgetProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What came of the hours, and whether more are worth it; see `budget_plan`."""
+
+    improvements: list[tuple[float, float, float]] = []  # trial-seconds, GPU-seconds and the new best value
+    closing: dict[str, Any] | None = None  # why no trial starts any more
+
+    def improve(self, trial_s: float, gpu_s: float, value: float, sign: float) -> None:
+        """Note a value if it is the best so far; of many, the older half is thinned out."""
+        history = self.improvements
+        if history and sign * value <= sign * history[-1][2]:
+            return
+        history.append((trial_s, gpu_s, value))
+        if len(history) > MAX_IMPROVEMENTS:
+            half = len(history) // 2
+            self.improvements = [*history[:half:2], *history[half:]]
 
 
 class SearchProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -142,6 +162,7 @@ class State:
         self.flags = Flags()
         self.clock = Clock()
         self.account = Account()
+        self.budget = BudgetProgress()
         self.search_progress = SearchProgress()
         self.trials: dict[str, Trial] = {}  # in order of creation
         self.pending: dict[str, Trial] = {}  # may start now, in this order
@@ -330,6 +351,10 @@ class State:
         if first:
             self.flags.warned.append(key)
         return first
+
+    def close(self, reason: dict[str, Any] | None) -> None:
+        """No trial starts any more for this reason; None: they do again."""
+        self.budget.closing = reason
 
     def begin_stopping(self, reason: dict[str, Any]) -> None:
         """All trials are being stopped."""

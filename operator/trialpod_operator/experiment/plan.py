@@ -127,6 +127,8 @@ def plan_from_manifest(
         progress_deadline_s=spec.progress_deadline_seconds,
         max_trial_hours=spec.max_trial_hours,
         max_gpu_hours=spec.max_gpu_hours,
+        plans_budget=_plans_budget(spec),
+        stop_when_not_worth=spec.stop_when_not_worth,
         max_failures=spec.failure_policy.max_failures,
         fail_fast=spec.failure_policy.fail_fast,
         reuse=spec.reuse_pods,
@@ -197,6 +199,8 @@ def plan_from_request(request: ExperimentRequest, stored: Mapping[str, Any] | No
         time_budget_s=request.time_budget_s,
         max_trial_hours=request.max_trial_hours,
         max_gpu_hours=request.max_gpu_hours,
+        plans_budget=_plans_budget(request),
+        stop_when_not_worth=request.stop_when_not_worth,
         max_failures=request.max_failures,
         fail_fast=request.fail_fast,
         strict_metric=request.strict_metric,
@@ -269,6 +273,10 @@ def _searcher(spec: TuneExperimentSpec, space: dict[str, Any], seed: int) -> Sea
         mode=spec.mode if spec.metric else None,
         seed=seed,
     )
+
+
+def _plans_budget(given: TuneExperimentSpec | ExperimentRequest) -> bool:
+    return given.algorithm is not None and not (given.max_trial_hours is None and given.max_gpu_hours is None)
 
 
 def _first_rung(stop: object, stored: Mapping[str, Any] | None) -> int | None:

@@ -52,7 +52,10 @@ UPLOAD_TIMEOUT_S, UPLOAD_POLL_INTERVAL_S = 60.0, 0.25
 """Maximum time to wait for the last files, which follow the end of an experiment."""
 
 _TUNER_FILE = "tuner.pkl"
-_BUDGET = ("numSamples", "maxConcurrentTrials", "timeBudget", "failurePolicy")
+_BUDGET = (
+    "numSamples", "maxConcurrentTrials", "timeBudget", "maxTrialHours", "maxGpuHours", "stopWhenNotWorth",
+    "failurePolicy",
+)  # fmt: skip
 
 
 class Submitted(SystemExit):

@@ -121,6 +121,7 @@ def build_manifest(
         "timeBudget": None if request.time_budget_s is None else math.ceil(request.time_budget_s),
         "maxTrialHours": request.max_trial_hours,
         "maxGpuHours": request.max_gpu_hours,
+        "stopWhenNotWorth": request.stop_when_not_worth,
         "algorithm": request.algorithm,
         "scheduler": _scheduler(request, refused),
         "checkpoint": _checkpoint(request),

@@ -111,6 +111,7 @@ def view_of(
         failures=failures,
         trials_per_minute=trials_per_minute(int(counts.get("done", 0)), elapsed_s),
         eta_s=_eta_s(spec, all_rows.values(), left) if left and state == "Running" else None,
+        budget=str((status.get("budget") or {}).get("message") or ""),
         resources={
             str(name): {str(part): _number(hours) or 0.0 for part, hours in (parts or {}).items()}
             for name, parts in (status.get("resources") or {}).items()

@@ -700,6 +700,7 @@ class ExperimentModel:
         waiting = view.counts.get("PENDING", 0)
         if state == RUNNING and waiting:
             parts.append(f"{waiting:,} waiting")
+        parts += [view.budget] if view.budget else []
         text = ", ".join(parts)
         return f"{view.message}; {text}" if view.message else text
 

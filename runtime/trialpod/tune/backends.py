@@ -38,8 +38,8 @@ class ExperimentRequest:
 
     The directory ``{storage_path}/{name}`` exists when a backend is given this, with ``tuner.pkl`` and the file that
     `trainable` names inside. With `resume` the backend continues with the experiment that it finds there, and the
-    budget (`num_samples`, `max_concurrent`, `time_budget_s`, `max_trial_hours`, `max_gpu_hours`, `max_failures`,
-    `fail_fast`) may differ from before.
+    budget (`num_samples`, `max_concurrent`, `time_budget_s`, `max_trial_hours`, `max_gpu_hours`,
+    `stop_when_not_worth`, `max_failures`, `fail_fast`) may differ from before.
     """
 
     name: str
@@ -57,6 +57,7 @@ class ExperimentRequest:
     time_budget_s: float | None = None
     max_trial_hours: float | None = None  # of all trials together
     max_gpu_hours: float | None = None
+    stop_when_not_worth: float | None = None  # least expected gain of the metric per hour
     seed: int | None = None
     algorithm: Literal["auto"] | None = None  # instead of search_alg and scheduler
     search_alg: Any = None  # None = random and grid search over param_space

@@ -202,7 +202,10 @@ class TuneConfig:
         max_gpu_hours: the same for the GPUs that trials have: an hour of a trial with two counts as two
             (`spec.maxGpuHours`). Ray has no such argument.
         algorithm: "auto" takes the scheduler and the search of that name together, in place of `scheduler` and
-            `search_alg`; it needs a `metric`. As `spec.algorithm` of a manifest. Ray has no such argument.
+            `search_alg`; it needs a `metric`. With a budget of hours, what the best trial needs to be trained to its
+            end is kept. As `spec.algorithm` of a manifest. Ray has no such argument.
+        stop_when_not_worth: no trial starts any more when the metric is expected to improve by less than this in the
+            next hour (`spec.stopWhenNotWorth`). Ray has no such argument.
 
     Raises:
         InvalidInputError: an argument has a value that it cannot have.
@@ -223,6 +226,7 @@ class TuneConfig:
     max_trial_hours: float | None = None
     max_gpu_hours: float | None = None
     algorithm: Literal["auto"] | None = None
+    stop_when_not_worth: float | None = None
 
     def __post_init__(self) -> None:
         if cast("int | None", self.num_samples) is None:
@@ -245,8 +249,12 @@ class TuneConfig:
             refuse(where, "max_concurrent_trials", limit, "an integer of at least 1, or None for no limit")
         seconds(self.time_budget_s)
         self._check_algorithm(where)
-        for argument in ("max_trial_hours", "max_gpu_hours"):
+        for argument in ("max_trial_hours", "max_gpu_hours", "stop_when_not_worth"):
             _check_hours(where, argument, getattr(self, argument))
+        if self.stop_when_not_worth is not None and self.metric is None:
+            raise InvalidInputError(
+                f"{where}: stop_when_not_worth is an improvement of a metric; give metric and mode"
+            )
         if not isinstance(self.reuse_actors, bool):
             refuse(where, "reuse_actors", self.reuse_actors, "True or False")
         for argument in ("trial_name_creator", "trial_dirname_creator"):

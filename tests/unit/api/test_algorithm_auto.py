@@ -83,6 +83,15 @@ class TestManifest:
         assert list(found) == [f"spec.{field}"]
         assert "spec.algorithm" in found[f"spec.{field}"]
 
+    def test_gpu_hours_without_gpus_would_never_end(self) -> None:
+        assert list(problems(maxGpuHours=3)) == ["spec.maxGpuHours"]
+        assert problems(maxGpuHours=3, numSamples=9) == problems(maxGpuHours=3, resources={"nvidia.com/gpu": 1}) == {}
+
+    def test_a_budget_of_hours_is_planned(self) -> None:
+        assert planned(maxTrialHours=3).settings.plans_budget
+        assert not planned(timeBudget="1h").settings.plans_budget
+        assert not planned(maxTrialHours=3, algorithm=None).settings.plans_budget
+
     def test_needs_a_metric(self) -> None:
         assert list(problems(metric=None, mode=None)) == ["spec.algorithm"]
 

@@ -80,6 +80,8 @@ class Experiment(RuleBasedStateMachine):
         budget=st.sampled_from((None, None, 300.0)),
         max_trial_hours=st.sampled_from((None, None, None, 0.05)),
         max_gpu_hours=st.sampled_from((None, None, None, 0.02)),
+        plans_budget=st.booleans(),
+        stop_when_not_worth=st.sampled_from((None, None, 0.01, 100.0)),
     )
     def begin(self, kind: str, at_once: int | None, stopper: str, budget: float | None, **spec: Any) -> None:
         self.how = (kind, at_once, stopper)

@@ -16,6 +16,7 @@ import msgspec
 
 from trialpod_operator.api.status_models import (
     BestTrial,
+    BudgetStatus,
     ResourceHours,
     TrialCounts,
     TuneExperimentStatus,
@@ -112,6 +113,7 @@ def experiment_status(
         disruptions=sum(trial.disruptions for trial in trials) if engine is not None else None,
         best=_best(engine, name, uri_of) if engine is not None else None,
         resources=_resources(engine) if engine is not None else {},
+        budget=_budget(engine) if engine is not None else None,
         waiting=waiting,
         start_time=before.get("startTime") or (_start(trials, now) if engine is not None else None),
         trainable_fixed=engine.state.reported and not differs if engine is not None else before.get("trainableFixed"),
@@ -258,6 +260,22 @@ def _resources(engine: Engine) -> dict[str, ResourceHours]:
         name: ResourceHours(**{part: format_hours(amount) for part, amount in parts.items()})
         for name, parts in list(table.items())[:MAX_RESOURCES]
     }
+
+
+def _budget(engine: Engine) -> BudgetStatus | None:
+    """Return how the budget stands at the latest event: a status changes only with the engine."""
+    report = engine.plan.report(engine.state.clock.now)
+    if report is None:
+        return None
+    return BudgetStatus(
+        unit="GPU" if report.unit == "GPU" else "trial",
+        limit=None if report.limit is None else format_hours(report.limit),
+        used=format_hours(report.used),
+        left=None if report.left is None else format_hours(report.left),
+        reserved=None if report.reserved is None else format_hours(report.reserved),
+        expected_gain=format_value(report.gain),
+        message=str(report),
+    )
 
 
 def _best(engine: Engine, name: str, uri_of: Callable[[Trial], str] | None) -> BestTrial | None:

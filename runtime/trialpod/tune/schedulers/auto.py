@@ -146,6 +146,11 @@ class AutoScheduler(MetricScheduler):
         self._skipped: list[dict[str, Any]] = []  # the evidence for each rung that is skipped
         self._completed = 0
 
+    @property
+    def first_rung(self) -> float | None:
+        """The first rung at which a new trial is judged, in units of `time_attr`."""
+        return self._milestones[self._first] if self._first < len(self._milestones) else self._max_t
+
     # -- what happens to trials -----------------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: ControllerView, trial: TrialView) -> None:
