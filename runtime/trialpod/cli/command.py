@@ -1,4 +1,7 @@
-"""What a sub-command of `trialpod` is: the object `command` of its module."""
+"""What a sub-command of `trialpod` is: the object `command` of its module.
+
+trialpod's own write name, help and cluster as literals: `trialpod --help` reads them without importing the module.
+"""
 
 from __future__ import annotations
 

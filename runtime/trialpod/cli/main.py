@@ -1,8 +1,9 @@
 """The `trialpod` command: finds the sub-command, runs it, and turns what goes wrong into a message and a status.
 
 trialpod's own sub-commands are the modules of `trialpod_operator.commands` with an attribute `command`; those of
-other packages are entry points of the group `trialpod.commands`. Only the chosen one is imported, and the metadata of
-what is installed is read only where no module has the name: importing `importlib.metadata` costs 60 ms.
+other packages are entry points of the group `trialpod.commands`. Only the chosen one is imported, none for the list
+of commands. The metadata of what is installed is read only where no module has the name: importing
+`importlib.metadata` costs 60 ms.
 
 Exit statuses: 0 done; 130 interrupted; else the `exit_status` of the error: 1 the work failed, 2 the user's input
 cannot be used. A user never sees a traceback for a mistake of their own, unless `--verbose` or TRIALPOD_DEBUG=1 asks
@@ -15,7 +16,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -205,27 +206,31 @@ def _entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
+def declaration(name: str) -> tuple[str, bool]:
+    """Return the help of one of trialpod's own sub-commands, and whether it works on a cluster only.
+
+    They are read from the file of the command: to import all of them would take ten times as long.
+    """
+    import ast
+
+    loader: Any = getattr(find_spec(f"{PACKAGE}.{name}"), "loader", None)
+    text = loader.get_source(f"{PACKAGE}.{name}") or ""
+    _, found, rest = text.partition("\ncommand = Command(")
+    if not found:
+        return "", False
+    call = ast.parse(f"Command({rest}").body[0].value  # type: ignore[attr-defined]
+    given = dict(zip(("name", "help"), call.args, strict=False)) | {each.arg: each.value for each in call.keywords}
+    return ast.literal_eval(given["help"]), "cluster" in given and ast.literal_eval(given["cluster"])
+
+
 def _command_list() -> str:
-    own: list[Command | str] = []
-    for name in built_in_names():
-        try:
-            own.append(load_command(name))
-        except CommandUnavailableError:
-            own.append(name)
+    own = {name: declaration(name) for name in built_in_names()}
     others = [f"  {name:<12}(installed by {_distribution(point)})" for name, point in sorted(_entry_points().items())]
-    in_cluster = [each for each in own if isinstance(each, Command) and each.cluster]
-    anywhere = [each for each in own if each not in in_cluster]
-    lines = ["commands:", *_help_lines(anywhere), "", "commands for a cluster:", *_help_lines(in_cluster), *others]
-    return "\n".join(lines)
-
-
-def _help_lines(commands: Iterable[Command | str]) -> list[str]:
-    return [
-        f"  {each:<12}(a package that it needs is not installed)"
-        if isinstance(each, str)
-        else f"  {each.name:<12}{each.help}"
-        for each in commands
-    ]
+    in_cluster, anywhere = (
+        [f"  {name:<12}{text}" for name, (text, cluster) in own.items() if cluster is wanted]
+        for wanted in (True, False)
+    )
+    return "\n".join(["commands:", *anywhere, "", "commands for a cluster:", *in_cluster, *others])
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -157,16 +157,32 @@ def test_the_help_lists_every_command(fake: types.ModuleType, capsys: pytest.Cap
 
 @pytest.mark.parametrize("name", cli.built_in_names())
 def test_a_command_has_the_name_of_its_module(name: str) -> None:
-    assert cli.load_command(name).name == name
+    command = cli.load_command(name)
+    assert command.name == name
+    assert cli.declaration(name) == (command.help, command.cluster)
 
 
-def test_the_help_needs_nothing_heavy() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["help"], ["--version"], []])
+def test_no_command_is_imported_to_list_them(arguments: list[str]) -> None:
     code = (
-        "import sys; from trialpod.cli.main import main; main(['--help']);"
-        "print(sorted({'yaml', 'rich', 'asyncio', 'kubernetes', 'httptools'} & sys.modules.keys()))"
+        f"import sys; from trialpod.cli.main import main; main({arguments!r});"
+        "print(sorted({'yaml', 'rich', 'asyncio', 'msgspec', 'httptools', 'kopf'} & sys.modules.keys()),"
+        "[name for name in sys.modules if name.startswith('trialpod_operator.') and name.count('.') > 1])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines()[-1] == "[] []"
+
+
+@pytest.mark.parametrize("name", ["run", "validate", "status", "operator", "submit"])
+def test_help_of_a_command_imports_no_other_command(name: str) -> None:
+    code = (
+        f"import sys; from trialpod.cli.main import main; main([{name!r}, '--help']);"
+        "found = {each.split('.')[2] for each in sys.modules if each.startswith('trialpod_operator.commands.')};"
+        f"print(sorted({{'yaml', 'rich', 'kopf', 'msgspec'}} & sys.modules.keys()), "
+        f"sorted(found - {{{name!r}, 'target'}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] []"
 
 
 def test_the_version_is_printed_without_importing_metadata() -> None:
