@@ -7,10 +7,8 @@ the API server is asked first. An attempt that has not fetched it has done nothi
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 
-from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.pods import queues
 from trialpod_operator.cluster.pods.binding import PodBinding, is_leaving
@@ -18,7 +16,7 @@ from trialpod_operator.cluster.pods.experiment_pods import ExperimentPods
 from trialpod_operator.cluster.pods.pending import PendingReason, pending_reason
 from trialpod_operator.cluster.pods.queues import WAITS_AFTER_S
 from trialpod_operator.cluster.pods.reading import node_of, seconds
-from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
+from trialpod_operator.cluster.pods.terminated import Termination, may_be_explained, presumed_gone, read_termination
 from trialpod_operator.engine.events import AttemptEnded, FailureObserved
 from trialpod_operator.engine.trial import Trial
 
@@ -93,9 +91,6 @@ logger = logging.getLogger(__name__)
 SILENT_S = 45.0
 """Time without a call from an attempt after which the API server is asked what its pod is doing."""
 
-EXPLAINED_S = 3.0
-"""Time that a kubelet gets to say why it killed a pod: it reports the end of the container before the eviction."""
-
 MISSING_S = 5.0
 """The same for a pod that should exist and was not seen."""
 
@@ -136,16 +131,8 @@ class AttemptEndings:
                 by_us = pod["metadata"].get("uid") in self._pods.work.deleted
                 ending = read_termination(pod, deleted_by_us=by_us, gone=presumed_gone(pod, now))
                 binding.last_alive = pod if ending is None else None
-                if ending is not None and not self._may_be_explained(binding, ending, now):
+                if ending is not None and not may_be_explained(binding, ending, now):
                     self._ended(binding, ending)
-
-    @staticmethod
-    def _may_be_explained(binding: PodBinding, ending: Termination, now: float) -> bool:
-        """Tell whether to wait for the reason of a SIGKILL: an eviction is a disruption, or names a limit."""
-        if ending.reason != Reason.CONTAINER_FAILED or ending.exit_code != 128 + signal.SIGKILL:
-            return False
-        binding.explained_by = binding.explained_by or now + EXPLAINED_S
-        return now < binding.explained_by
 
     def note_group(self, binding: PodBinding, now: float) -> Termination | None:
         """Look at the workers of a binding; return how a group has ended that had not begun.

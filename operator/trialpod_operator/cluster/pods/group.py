@@ -44,10 +44,11 @@ class Member:
     uid: str = ""  # of its pod; "" = none is known
     created_at: float = 0.0  # when its pod was asked for; 0 = not yet
     asked_at: float = 0.0  # when the server was last asked about it
+    explained_by: float = 0.0  # until then the kubelet may say why it killed the pod
 
     def reset_pod(self) -> None:
         """Its pod went away before the group began."""
-        self.uid, self.created_at = "", 0.0
+        self.uid, self.created_at, self.explained_by = "", 0.0, 0.0
 
 
 @dataclass

@@ -33,7 +33,7 @@ from trialpod_operator.cluster.pods.group import (
 from trialpod_operator.cluster.pods.pending import QUEUE_LABEL, pending_reason
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.cluster.pods.reading import PendingReason, condition, node_of
-from trialpod_operator.cluster.pods.terminated import Termination, presumed_gone, read_termination
+from trialpod_operator.cluster.pods.terminated import Termination, may_be_explained, presumed_gone, read_termination
 
 QUIET_S = 60.0
 """Time without a result from a head after which the server is asked about its workers: one may be lost."""
@@ -223,6 +223,9 @@ class GroupWork:
             if ending is None and binding.assigned and pod["metadata"].get("deletionTimestamp") and uid not in by_us:
                 target = condition(pod, "DisruptionTarget") or {}
                 return deleted_worker(member.rank, str(target.get("reason") or ""))
+            # A failure of a group that has begun is journaled at once; SETTLE_S leaves the kubelet the same time.
+            if ending is not None and not binding.assigned and may_be_explained(member, ending, now):
+                return None
         return of_worker(member.rank, ending, begun=binding.assigned) if ending is not None else None
 
     async def look(self, binding: PodBinding, now: float) -> None:
@@ -275,8 +278,10 @@ class GroupWork:
                 continue
             if group.failed_at:
                 found.append(group.failed_at + SETTLE_S)
-            if not binding.assigned and group.waiting_since:
-                found.append(group.waiting_since + group.timeout_s)
+            if not binding.assigned:
+                found += [member.explained_by for member in group.members if member.explained_by]
+                if group.waiting_since:
+                    found.append(group.waiting_since + group.timeout_s)
         return found
 
 

@@ -37,7 +37,7 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from trialpod.protocol.messages import AttemptEnd, EndCause
 from trialpod_operator.api.reasons import Reason
@@ -57,6 +57,9 @@ from trialpod_operator.cluster.pods.reading import (
 
 GONE_AFTER_S = 20.0
 """Time after its grace period at which a pod that is still there on a dead node is given up."""
+
+EXPLAINED_S = 3.0
+"""Time that a kubelet gets to say why it killed a pod: it reports the end of the container before the eviction."""
 
 CLOCK_SKEW_S = 5.0
 """Clocks of a node and of the API server may differ by this; times closer together tell no order."""
@@ -188,6 +191,26 @@ def presumed_gone(pod: Pod, now: float, *, node_ready: bool | None = None, after
     by_taint = target.get("status") == "True" and target.get("reason") == Reason.DELETION_BY_TAINT_MANAGER
     status = status_of(pod)
     return by_taint or status.get("reason") == "NodeLost" or status.get("phase") == "Unknown"
+
+
+class Explainable(Protocol):
+    """What keeps, for one pod, until when its end may still be explained; 0 before it has ended."""
+
+    explained_by: float
+
+
+def may_be_explained(of: Explainable, ending: Termination, now: float) -> bool:
+    """Return whether to wait for the reason of a SIGKILL: an eviction is a disruption, or names a limit.
+
+    Args:
+        of: what stands for the pod; its `explained_by` is set at the first call.
+        ending: as the pod shows it now.
+        now: seconds since the epoch.
+    """
+    if ending.reason != Reason.CONTAINER_FAILED or ending.exit_code != 128 + signal.SIGKILL:
+        return False
+    of.explained_by = of.explained_by or now + EXPLAINED_S
+    return now < of.explained_by
 
 
 def _failure(reason: str, message: str, *, exit_code: int | None = None, retry: bool = True) -> Termination:

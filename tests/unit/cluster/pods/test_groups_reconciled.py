@@ -116,6 +116,61 @@ def test_a_worker_out_of_memory_is_the_trials_failure_once(play: Play, rank: int
     play(scenario)
 
 
+class TestKillOfAWorkerThatTheKubeletExplains:
+    """A kubelet that evicts a pod reports the end of its container before the eviction."""
+
+    @staticmethod
+    async def evict(world: World, name: str) -> None:
+        killed = next(pod for pod in world.api.all("pods") if pod["metadata"]["name"].endswith(name))
+        world.pods.kill(killed, 137, "Error")
+        await asyncio.sleep(1.0)
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+        if (pod := world.pods.current(killed)) is not None:
+            world.api.edit(pod, lambda each: each["status"].update(reason="Evicted", conditions=[target]))
+
+    @pytest.mark.parametrize("alone", [False, True], ids=["head-fails", "head-completes"])
+    def test_restarts_a_group_that_runs(self, play: Play, alone: bool) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.behaviour.steps, world.pods.behaviour.alone, world.pods.behaviour.obeys = 8, alone, not alone
+            await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **WORKERS)
+            await world.until_running()
+            await asyncio.sleep(2.0)
+            await self.evict(world, "-1-w1")
+            status = await world.until_over()
+            assert (status["failures"], status["disruptions"]) == (0, 1)
+            assert world.states() == ["TERMINATED"]
+            world.check_results()
+
+        play(scenario)
+
+    def test_restarts_a_group_that_has_not_begun(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.held.add("-1-w2")
+            await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **WORKERS)
+            await until(lambda: len(world.api.all("pods")) == 3)
+            await asyncio.sleep(2.0)
+            await self.evict(world, "-1-w1")
+            status = await world.until_over()
+            assert (status["failures"], status["disruptions"]) == (0, 1)
+            assert world.states() == ["TERMINATED"]
+
+        play(scenario)
+
+    def test_counts_as_a_failure_where_nothing_explains_it(self, play: Play) -> None:
+        async def scenario(world: World) -> None:
+            world.pods.held.add("-1-w2")
+            await world.apply(numSamples=1, failurePolicy={"maxFailures": 0}, **WORKERS)
+            await until(lambda: len(world.api.all("pods")) == 3)
+            await asyncio.sleep(2.0)
+            killed = next(pod for pod in world.api.all("pods") if pod["metadata"]["name"].endswith("-1-w1"))
+            world.pods.kill(killed, 137, "Error")
+            status = await world.until_over()
+            assert (status["failures"], status["disruptions"]) == (1, 0)
+            assert world.states() == ["ERROR"]
+
+        play(scenario)
+
+
 def message_of(world: World) -> str:
     """What the first trial's status says."""
     return str((world.trials()[0].get("status") or {}).get("message"))
