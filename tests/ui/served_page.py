@@ -44,7 +44,7 @@ class ServedPage:
         self.url = f"http://{self.host}/"
 
     def take_link(self) -> str:
-        """Return a link that opens a session; whoever opens it gets the next one from here too."""
+        """Return a link that opens a session."""
         link, self.next_link = self.next_link, ""
         return link
 
