@@ -46,6 +46,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for value in getattr(item, "funcargs", {}).values():
             if isinstance(value, Cluster) and value.namespace != "default":
                 report.sections.append((f"the cluster's namespace {value.namespace}", value.describe_failure()))
+            elif isinstance(value, Operator):
+                report.sections.append(("the operator's log", value.describe_failure()))
     return report
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster_access import IMAGE, ROOT, Cluster
+from cluster_access import IMAGE, ROOT, Cluster, KubectlError
 
 NAMESPACE = "trialpod-system"
 RELEASE = "trialpod"
@@ -48,6 +49,13 @@ class Operator:
         name = self.pod()["metadata"]["name"]
         before = self.cluster.logs(name, "--previous") if self._restarts() else ""
         return before + self.cluster.logs(name)
+
+    def describe_failure(self) -> str:
+        """Return what helps to understand a failed test: the last lines of its log, or why there are none."""
+        try:
+            return "\n".join(self.logs().splitlines()[-60:])
+        except (KubectlError, AssertionError, subprocess.TimeoutExpired) as error:  # it may be what has failed
+            return str(error)
 
     def kill(self) -> None:
         """``kill -9`` its process, wherever it is at the moment."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster_access import Cluster
 from testcluster import layout
 
 from trialpod_operator.cluster.lease import ACTIVE_LABEL
@@ -37,7 +38,7 @@ Document = dict[str, Any]
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
 
 
 def helm(*arguments: str) -> str:
@@ -375,7 +376,9 @@ def test_release_with_own_minio_completes_an_experiment(namespace: str, tmp_path
         "minio.persistence.enabled": False,
         "defaults.image": "docker.io/trialpod/trialpod:test",
     }
-    helm("install", "tp", CHART, "-n", namespace, "--take-ownership", "--wait", "--timeout=80s", *sets(values))
+    install = ["install", "tp", CHART, "-n", namespace, "--take-ownership", "--wait", "--timeout=120s"]
+    installed = run(*HELM, *install, *sets(values))
+    assert installed.returncode == 0, installed.stderr + Cluster(namespace).describe_failure()
     helm("test", "tp", "-n", namespace, "--timeout=30s")
     manifest = tmp_path / "experiment.yaml"
     manifest.write_text(EXPERIMENT)

@@ -14,8 +14,8 @@ from sim_local_plan import LOCAL_KINDS, LocalPlan, earlier_local_plan_of, local_
 from sim_plan import Fault
 
 PARTS = 4
-SEEDS = 2000
-MORE_SEEDS = 4000
+SEEDS = 600
+MORE_SEEDS = 3400
 NOTICED_WITHIN = 40
 """A defect shows in one of so many seeds."""
 

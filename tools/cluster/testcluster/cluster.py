@@ -179,7 +179,8 @@ def _create(key: str) -> None:
     with ThreadPoolExecutor() as pool:
         starting = [pool.submit(start, node) for node in layout.NODES]
         since = [each.result() for each in starting]
-    images.import_minio(layout.NODES[0])
+    for node in layout.NODES:  # the chart's own MinIO may be scheduled to any node
+        images.import_minio(node)
     addons.install()
     for node, begun in zip(layout.NODES, since, strict=True):
         nodes.wait_ready(node, begun, timeout=120)
