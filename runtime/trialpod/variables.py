@@ -178,6 +178,16 @@ STS_ENDPOINT = _variable("TRIALPOD_STS_ENDPOINT", OPERATOR, "Token service of th
 STORAGE_KEYS_DIR = _variable(
     "TRIALPOD_STORAGE_KEYS_DIR", OPERATOR, "Folder with the keys of the store that are the operator's own", "none"
 )
+UI_ADDRESS = _variable(
+    "TRIALPOD_UI_ADDRESS", OPERATOR, "Address of the cluster's page, which it tells to users", "none"
+)
+UI_HOSTS = _variable("TRIALPOD_UI_HOSTS", OPERATOR, "Of the page: names that it answers to, with commas", "loopback")
+UI_ACTIONS = _variable(
+    "TRIALPOD_UI_ACTIONS", OPERATOR, "Of the page: `true`: users may change what they may", "`false`"
+)
+UI_SESSION_MINUTES = _variable(
+    "TRIALPOD_UI_SESSION_MINUTES", OPERATOR, "Of the page: how long a session lasts, 1 to 1440", "`60`"
+)
 
 RAY_ORIG_WORKING_DIR = "TUNE_ORIG_WORKING_DIR"
 """Ray Tune's name for `ORIG_WORKING_DIR`."""

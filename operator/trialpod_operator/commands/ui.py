@@ -30,6 +30,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--actions", action="store_true", help="let the page suspend, resume, stop trials and add samples, as you may"
     )
+    parser.add_argument(
+        "--shared", action="store_true",
+        help="serve all users of a cluster, each with their own rights: what the chart runs with ui.enabled",
+    )  # fmt: skip
     target.add_cluster_options(parser, rule=True)
 
 
@@ -39,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
 
     if not 0 <= options.port < 65536:
         raise InvalidInputError(f"--port {options.port}: must be 0 to 65535")
+    if options.shared:
+        return _serve_shared(options)
     in_cluster = target.is_in_cluster(options)
     default = None if in_cluster else target.LOCAL_FOLDER
     asked = options.location or default
@@ -48,6 +54,17 @@ def run(options: argparse.Namespace) -> int:
 
         return _serve(LocalExperiments(location), LocalActions(), options)
     return _serve_cluster(options)
+
+
+def _serve_shared(options: argparse.Namespace) -> int:
+    from trialpod_operator.cluster.operator import configure_logging
+    from trialpod_operator.cluster.options import OperatorOptions
+    from trialpod_operator.cluster_ui.serve import PORT, serve_shared
+
+    if options.location or target.is_in_cluster(options) or options.optuna or options.open or options.actions:
+        raise InvalidInputError("--shared takes its settings from the environment; leave out the other options")
+    configure_logging(OperatorOptions.from_environment().log_level)
+    return serve_shared(port=options.port or PORT)
 
 
 def _serve_cluster(options: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ class DeskExperiments:
         self._items: dict[str, tuple[float, Json]] = {}
         self._open = contextlib.ExitStack()
 
-    def summaries(self, user: User) -> list[Json]:
+    def summaries(self, user: User, namespace: str = "") -> list[Json]:
         """Return what the resources say."""
         with self._lock:
             items = [self._item(self._only)] if self._only else self._api.all()
@@ -64,6 +64,10 @@ class DeskExperiments:
                     Place(uri, storage, name=experiment_id), standing=lambda: self._standing(experiment_id)
                 )
             return known
+
+    def reads_logs(self, user: User, experiment_id: str) -> bool:
+        """Return True: who runs this may read the files."""
+        return True
 
     def close(self) -> None:
         """Close the storages."""

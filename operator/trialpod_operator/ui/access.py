@@ -18,6 +18,8 @@ from trialpod_operator.view.model import ExperimentModel
 
 Json = dict[str, Any]
 
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
 
 class NoSuchExperimentError(TrialpodError):
     """There is no experiment of that id, or the user may not know of it."""
@@ -33,20 +35,24 @@ class User:
 
     Attributes:
         name: for people.
-        groups: as the cluster has them.
+        uid: as the cluster has it.
+        groups: the same.
         extra: the same.
+        token: with which the user may act in the cluster; in no message and no representation.
     """
 
     name: str = ""
+    uid: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, list[str]] = field(default_factory=dict)
+    token: str = field(default="", repr=False)
 
 
 class Experiments(Protocol):
     """The experiments that are served."""
 
-    def summaries(self, user: User) -> list[Json]:
-        """Return what the list of experiments shows, of those that the user may see."""
+    def summaries(self, user: User, namespace: str = "") -> list[Json]:
+        """Return what the list of experiments shows, of those that the user may see; of one namespace, if named."""
         ...
 
     def model(self, user: User, experiment_id: str) -> ExperimentModel:
@@ -55,6 +61,10 @@ class Experiments(Protocol):
         Raises:
             NoSuchExperimentError: there is none that the user may see.
         """
+        ...
+
+    def reads_logs(self, user: User, experiment_id: str) -> bool:
+        """Return whether the user may see what the experiment's trials have printed."""
         ...
 
     def close(self) -> None:
@@ -123,7 +133,28 @@ class Sessions:
         return cookie
 
 
+class AllowedHosts:
+    """The values of the Host header that are answered: some names, and loopback with any port.
+
+    A port-forward listens on a port that nobody knows before. No page of another name reaches these: its requests
+    have its own name in them.
+
+    Args:
+        names: "name" or "name:port"; a name without a port stands for all ports of it.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(each.lower() for each in names)
+
+    def __contains__(self, host: object) -> bool:
+        text = str(host).lower()
+        name, _, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+        if not name or not port.isdecimal():
+            name = text
+        return text in self._names or name in self._names or name in LOOPBACK_NAMES
+
+
 def allowed_hosts(port: int, more: Sequence[str] = ()) -> frozenset[str]:
     """Return the values of the Host header that are answered: a page of another name that resolves to here is not."""
-    names = ("127.0.0.1", "localhost", "[::1]")
-    return frozenset({*(f"{name}:{port}" for name in names), *(names if port == 80 else ()), *more})
+    ports = {f"{name}:{port}" for name in LOOPBACK_NAMES}
+    return frozenset({*ports, *(LOOPBACK_NAMES if port == 80 else ()), *more})

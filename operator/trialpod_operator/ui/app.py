@@ -17,7 +17,8 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ READ_S = 0.1
 """An answer reads files of trials for so many seconds at most; a thread reads the others."""
 
 KEEP_ALIVE_S = 15.0
+ASK_AGAIN_S = 10.0
 MAX_BODY_BYTES = 64 * 1024
 ACTIONS = ("suspend", "resume", "stop-trial", "more-samples")
 
@@ -71,29 +73,34 @@ class Server:
         sessions: who has shown who they are.
         hosts: the values of the Host header that are answered.
         actions: what may be changed; None: nothing.
-        authenticate: finds the user of a request that has no session, where they can show who they are with it.
+        authenticate: finds the user of a request that no link's session has.
+        sign_in: routes, besides, that need no user: with them users sign in. Then a stream of events asks every few
+            seconds whether the user may still see it.
     """
 
     def __init__(
         self,
         experiments: Experiments,
-        sessions: Sessions,
-        hosts: frozenset[str],
+        sessions: Sessions | None,
+        hosts: Container[str],
         actions: Actions | None = None,
         authenticate: Authenticate | None = None,
+        sign_in: Sequence[Route] = (),
     ) -> None:
         self._experiments = experiments
         self._sessions = sessions
         self._hosts = hosts
         self._actions = actions
         self._authenticate = authenticate
-        self._loading: set[int] = set()  # models whose files a thread reads
+        self._sign_in = sign_in
+        self._loading: weakref.WeakSet[ExperimentModel] = weakref.WeakSet()  # whose files a thread reads
         self._closing = asyncio.Event()
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
         one = "/api/experiments/{id}"
         routes: list[BaseRoute] = [
+            *self._sign_in,
             Route("/", self._page),
             Route("/api/session", self._session),
             Route("/api/experiments", self._list),
@@ -118,6 +125,7 @@ class Server:
                     sessions=self._sessions,
                     hosts=self._hosts,
                     authenticate=self._authenticate,
+                    public=frozenset(route.path for route in self._sign_in),
                     headers={"content-security-policy": POLICY, **STRICT_HEADERS},
                 ),
                 Middleware(GZipMiddleware, compresslevel=1),
@@ -147,21 +155,25 @@ class Server:
         return FileResponse(index, headers={"cache-control": "no-cache"})
 
     def _session(self, request: Request) -> Response:
-        body = {"token": request.state.token, "user": request.state.user.name, "actions": self._actions is not None}
-        return _json(body)
+        signs_in = bool(self._sign_in)
+        known = {"token": request.state.token, "user": request.state.user.name, "signs_in": signs_in}
+        return _json({**known, "actions": self._actions is not None})
 
     def _list(self, request: Request) -> Response:
-        found = self._experiments.summaries(request.state.user)
+        found = self._experiments.summaries(request.state.user, request.query_params.get("namespace", ""))
         return _json({"experiments": found, "actions": self._actions is not None})
 
     def _header(self, request: Request) -> Response:
-        return _json(self._model(request).header())
+        return _json(self._headed(request, self._model(request)))
 
     def _trials(self, request: Request) -> Response:
         return _json(self._model(request).trial_rows(request.query_params.get("after", "")))
 
     def _trial(self, request: Request) -> Response:
-        return _json(self._model(request).trial(request.path_params["trial"]))
+        found = self._model(request).trial(request.path_params["trial"])
+        if self._experiments.reads_logs(request.state.user, request.path_params["id"]):
+            return _json(found)
+        return _json({**msgspec.json.decode(found), "logs": {"where": "you may not read logs of pods", "tail": None}})
 
     def _curves(self, request: Request) -> Response:
         query = request.query_params
@@ -229,11 +241,16 @@ class Server:
     async def _deltas(self, request: Request, model: ExperimentModel, cursor: str) -> AsyncIterator[bytes]:
         yield b": connected\n\n"
         said, stale, header = time.monotonic(), None, b""
+        asked = said
         while not self._closing.is_set() and not await request.is_disconnected():
+            if self._sign_in and time.monotonic() - asked >= ASK_AGAIN_S:
+                asked = time.monotonic()
+                if not await self._still_allowed(request, model):
+                    return  # the page asks again, and learns why
             await run_in_threadpool(self._refresh, model)
             now = time.monotonic()
             rows = await run_in_threadpool(model.trial_rows, cursor) if model.cursor != cursor else b""
-            found = await run_in_threadpool(model.header)
+            found = await run_in_threadpool(self._headed, request, model)
             encoded = msgspec.json.encode({key: each for key, each in found.items() if key not in _MOVING})
             if found["stale_since"] != stale:
                 stale = found["stale_since"]
@@ -250,6 +267,19 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), REFRESH_S)
 
+    async def _still_allowed(self, request: Request, model: ExperimentModel) -> bool:
+        if self._authenticate is not None and not isinstance(await self._authenticate(request), tuple):
+            return False
+        user, known = request.state.user, request.path_params["id"]
+        try:
+            return await run_in_threadpool(self._experiments.model, user, known) is model
+        except TrialpodError:
+            return False
+
+    @staticmethod
+    def _headed(request: Request, model: ExperimentModel) -> Json:
+        return {**model.header(), "id": request.path_params["id"]}
+
     def _model(self, request: Request) -> ExperimentModel:
         model = self._experiments.model(request.state.user, request.path_params["id"])
         self._refresh(model)
@@ -257,8 +287,8 @@ class Server:
 
     def _refresh(self, model: ExperimentModel) -> None:
         """Bring the model up to date, once a second however many ask."""
-        if model.refresh(READ_S, max_age_s=REFRESH_S) and id(model) not in self._loading:
-            self._loading.add(id(model))
+        if model.refresh(READ_S, max_age_s=REFRESH_S) and model not in self._loading:
+            self._loading.add(model)
             threading.Thread(target=self._load, args=(model,), name="trialpod-ui-load", daemon=True).start()
 
     def _load(self, model: ExperimentModel) -> None:
@@ -267,7 +297,7 @@ class Server:
             while not self._closing.is_set() and model.refresh(REFRESH_S):
                 pass
         finally:
-            self._loading.discard(id(model))
+            self._loading.discard(model)
 
 
 _MOVING = frozenset({"estimated_end", "elapsed", "budget"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Container, MutableMapping
 from typing import Any
 
 import msgspec
@@ -24,7 +24,10 @@ STRICT_HEADERS = {
 
 POLICY = "default-src 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'; form-action 'none'"
 
-Authenticate = Callable[[Request], Awaitable[User | None]]
+Authenticate = Callable[[Request], Awaitable[tuple[User, str] | Response | None]]
+"""Finds the user of a request and the token that its changes need; None: it shows no user; else the refusal."""
+
+SIGN_IN_PATH = "/login"
 
 
 class Gate:
@@ -32,9 +35,10 @@ class Gate:
 
     Args:
         app: what is behind it; it finds `user` and `token` in the request's state.
-        sessions: who has shown who they are.
+        sessions: who has opened a link; None: `authenticate` alone knows who asks.
         hosts: the values of the Host header that are answered.
-        authenticate: finds the user of a request that has no session, where they can show who they are with it.
+        authenticate: finds the user of a request that no link's session has.
+        public: paths that need no user; with any, who shows none is sent to `SIGN_IN_PATH`.
         headers: of every answer.
         read_only: only GET and HEAD get through.
     """
@@ -42,9 +46,10 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        sessions: Sessions,
-        hosts: frozenset[str],
+        sessions: Sessions | None,
+        hosts: Container[str],
         authenticate: Authenticate | None = None,
+        public: Container[str] = (),
         headers: dict[str, str] | None = None,
         *,
         read_only: bool = False,
@@ -53,6 +58,7 @@ class Gate:
         self._sessions = sessions
         self._hosts = hosts
         self._authenticate = authenticate
+        self._public = public
         headers = STRICT_HEADERS if headers is None else headers
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
         self._read_only = read_only
@@ -78,29 +84,39 @@ class Gate:
         origin = request.headers.get("origin")
         here = {f"{scheme}://{request.headers['host']}" for scheme in ("http", "https")}
         foreign = request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-        navigates = request.method == "GET" and request.url.path == "/"
+        navigates = request.method == "GET" and request.url.path in ("/", SIGN_IN_PATH)
         if (origin is not None and origin not in here) or (foreign and not navigates):
             return error(403, "OtherOrigin", "a page of another origin may not ask here", "open the printed link")
         if self._read_only and request.method not in ("GET", "HEAD"):
             return error(405, "ReadOnly", "nothing can be changed here", "")
-        found = self._sessions.find(request.cookies.get(_cookie_name(request), ""))
+        if request.url.path in self._public:
+            return None
+        found = self._opened_before(request)
         token = request.query_params.get("token", "")
-        if found is None and navigates and token:
-            return self._opened(request, token)
+        if found is None and self._sessions is not None and navigates and token:
+            return self._opened(request, self._sessions.open(token))
         if found is None and self._authenticate is not None:
-            user = await self._authenticate(request)
-            found = None if user is None else (user, "")
+            answer = await self._authenticate(request)
+            if isinstance(answer, Response):
+                return answer
+            found = answer
+        if found is None and self._sessions is None:
+            return RedirectResponse(SIGN_IN_PATH, status_code=303) if navigates else signed_out()
         if found is None:
             return _unauthorized(page=navigates)
         request.state.user, request.state.token = found
         return None
 
-    def _opened(self, request: Request, token: str) -> Response:
-        cookie = self._sessions.open(token)
+    def _opened_before(self, request: Request) -> tuple[User, str] | None:
+        if self._sessions is None:
+            return None
+        return self._sessions.find(request.cookies.get(cookie_name(request), ""))
+
+    def _opened(self, request: Request, cookie: str | None) -> Response:
         if cookie is None:
             return _unauthorized(page=True)
         response = RedirectResponse("/", status_code=303)
-        response.set_cookie(_cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
+        response.set_cookie(cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
         return response
 
 
@@ -110,10 +126,15 @@ def error(status: int, reason: str, message: str, remedy: str) -> Response:
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def _cookie_name(request: Request) -> str:
+def cookie_name(request: Request) -> str:
     """Return the cookie's name, of this port: browsers send cookies to all ports of a host."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
+
+
+def signed_out() -> Response:
+    """Return the answer to a request for data that shows no user, where users sign in."""
+    return error(401, "SignedOut", "you are not signed in, or no longer", "sign in again")
 
 
 _SIGN_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>trialpod</title>

@@ -44,7 +44,7 @@ class LocalExperiments:
         elif not folder.is_dir():
             raise InvalidInputError(f"{folder} does not exist; give an experiment, or a folder with some in it")
 
-    def summaries(self, user: User) -> list[Json]:
+    def summaries(self, user: User, namespace: str = "") -> list[Json]:
         """Return all, the newest first."""
         found = []
         for name in self._names():
@@ -63,6 +63,10 @@ class LocalExperiments:
             while len(self._models) > MAX_MODELS:
                 self._models.pop(next(iter(self._models))).place.close()
             return known
+
+    def reads_logs(self, user: User, experiment_id: str) -> bool:
+        """Return True: who runs this may read the files."""
+        return True
 
     def close(self) -> None:
         """Remove the copies of what is in a bucket."""

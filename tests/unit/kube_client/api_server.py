@@ -27,14 +27,17 @@ class ApiServer:
         self.authorizations: list[str | None] = []
         self.installed = True
         self.refuse: Json | None = None
-        self.routes: dict[tuple[str, str], Json | bytes] = {}
-        """Answers by method and path, before all else; {"code": ...} is a refusal, bytes are text."""
+        self.routes: dict[tuple[str, str], Json | bytes | Callable[[Any], Json]] = {}
+        """Answers by method and path, before all else; {"code": ...} is a refusal, bytes are text. A function is
+        given the request's body."""
         self.bodies: list[Any] = []
         self.forwards: dict[tuple[str, str], int] = {}
         """Ports of this machine by the pod's path and its port, for port-forwards."""
         self.closes_connections = False
         """Whether it closes each connection after an answer, without saying so."""
         self.before_get: Callable[[str, str], None] = lambda _resource, _name: None
+        self.tells_namespaces_apart = False
+        """Whether an object is only in its own namespace. Names are unique in all of them."""
         self._versions = 0
         outer = self
 
@@ -115,7 +118,9 @@ class ApiServer:
         self.requests.append((method, parts.path))
         self.bodies.append(body)
         query = parse_qs(parts.query)
-        if (routed := self.routes.get((method, parts.path))) is not None:
+        if callable(routed := self.routes.get((method, parts.path))):
+            routed = routed(body)
+        if routed is not None:
             return (routed.get("code", 200) if isinstance(routed, dict) else 200), routed
         if self.refuse is not None:
             return self.refuse["code"], self.refuse
@@ -149,7 +154,8 @@ class ApiServer:
             rest = str(start + limit) if start + limit < len(items) else ""
             return 200, {"items": items[start : start + limit], "metadata": {"continue": rest}}
         found = self.objects.get((resource, name))
-        if found is None:
+        place = rest.partition("/")[0] if inside else ""
+        if found is None or (self.tells_namespaces_apart and found["metadata"].get("namespace", place) != place):
             return missing(resource, name)
         if method == "PATCH":
             before = json.dumps(found.get("spec"))

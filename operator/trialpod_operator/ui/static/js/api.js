@@ -39,6 +39,7 @@ async function answer(request) {
   } catch {
     throw new ServerError(response.status, { message: `The server answered ${response.status} without JSON.` });
   }
+  if (body.error?.reason === "SignedOut") location.assign(`/login${location.hash}`);
   if (!response.ok) throw new ServerError(response.status, body.error ?? {});
   return body;
 }
