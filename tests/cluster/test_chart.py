@@ -22,6 +22,7 @@ from testcluster import layout
 
 from trialpod_operator.cluster.lease import ACTIVE_LABEL
 from trialpod_operator.cluster.options import OperatorOptions
+from trialpod_operator.cluster_ui.serve import SharedOptions
 
 ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "charts" / "trialpod")
@@ -130,7 +131,7 @@ def test_definitions_can_be_left_out_and_can_go_with_the_release() -> None:
 
 
 def test_one_replica_that_meets_the_restricted_standard() -> None:
-    documents = render({"minio.enabled": True})
+    documents = render({"minio.enabled": True, "ui.enabled": True})
     assert documents["Deployment", "tp-trialpod"]["spec"]["replicas"] == 1
     for (kind, _), document in documents.items():
         if kind == "Deployment":
@@ -228,6 +229,61 @@ def test_optional_parts_are_made_when_they_are_asked_for() -> None:
     assert ("NetworkPolicy", "tp-trialpod-minio") in documents
     assert ("NetworkPolicy", "tp-trialpod-test") in documents
     assert not [name for kind, name in render({"rbac.create": False}) if "Role" in kind]
+
+
+class TestPage:
+    def test_is_off_unless_asked_for(self) -> None:
+        assert not [name for _, name in render() if name.endswith("-ui")]
+        assert OperatorOptions.from_environment(environment(render())).ui_address == ""
+
+    def test_it_understands_its_environment(self) -> None:
+        values = {
+            "ui.enabled": True,
+            "ui.hosts": ["tune.example.com"],
+            "minio.enabled": True,
+            "watchNamespaces": ["a"],
+        }
+        documents = render(values)
+        spec = documents["Deployment", "tp-trialpod-ui"]["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        env = {each["name"]: each["value"] for each in container["env"]}
+        options = SharedOptions.from_environment(env)
+        assert options.operator.namespaces == ("a",)
+        assert options.operator.default_storage is not None
+        assert (options.actions, options.session_minutes) == (False, 60)
+        address = OperatorOptions.from_environment(environment(documents)).ui_address
+        assert address.removeprefix("http://").partition(":")[0] in options.hosts
+        assert "tune.example.com" in options.hosts
+        assert SharedOptions.from_environment({**env, "TRIALPOD_UI_ACTIONS": "true"}).actions
+        assert container["command"] == ["trialpod", "ui", "--shared"]
+
+    def test_its_account_can_only_read(self) -> None:
+        documents = render({"ui.enabled": True})
+        rules = documents["ClusterRole", "tuning-tp-trialpod-ui"]["rules"]
+        verbs = {(name, verb) for rule in rules for name in rule["resources"] for verb in rule["verbs"]}
+        assert verbs == {
+            ("tuneexperiments", "get"),
+            ("tuneexperiments", "list"),
+            ("secrets", "get"),
+            ("tokenreviews", "create"),
+            ("subjectaccessreviews", "create"),
+        }
+        some = render({"ui.enabled": True, "watchNamespaces": ["a", "b"]})
+        wide = some["ClusterRole", "tuning-tp-trialpod-ui"]["rules"]
+        assert {name for rule in wide for name in rule["resources"]} == {"tokenreviews", "subjectaccessreviews"}
+        assert [*wide, *some["Role", "b/tuning-tp-trialpod-ui"]["rules"]] == rules
+
+    def test_it_reaches_only_what_the_operator_reaches(self) -> None:
+        peers = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
+        documents = render(
+            {"ui.enabled": True, "ui.from": peers, "networkPolicy.enabled": True, "minio.enabled": True}
+        )
+        policy = documents["NetworkPolicy", "tp-trialpod-ui"]["spec"]
+        assert policy["podSelector"] == documents["Deployment", "tp-trialpod-ui"]["spec"]["selector"]
+        assert policy["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}], "from": peers}]
+        assert policy["egress"] == documents["NetworkPolicy", "tp-trialpod"]["spec"]["egress"]
+        allowed = documents["NetworkPolicy", "tp-trialpod-minio"]["spec"]["ingress"][0]["from"]
+        assert policy["podSelector"] in [each.get("podSelector") for each in allowed]
 
 
 def test_of_two_replicas_the_service_finds_the_one_at_work() -> None:

@@ -160,3 +160,49 @@ tools/make_rights makes the tables of the documentation from both. */}}
   resourceNames: [trialpod-operator]
   verbs: [get]
 {{- end }}
+
+{{- /* The default storage, for the operator and for the page. */}}
+{{- define "trialpod.storageEnv" -}}
+{{- $name := include "trialpod.fullname" . }}
+{{- $storage := .Values.defaults.storage }}
+{{- if and .Values.minio.enabled (not $storage.uri) }}
+{{- $endpoint := printf "http://%s-minio.%s.svc:9000" $name .Release.Namespace }}
+{{- $uri := printf "s3://%s/experiments" .Values.minio.bucket }}
+{{- $storage = dict "uri" $uri "endpoint" $endpoint "credentialsSecret" (include "trialpod.minioSecret" .) }}
+{{- end }}
+{{- with $storage.uri }}
+- name: TRIALPOD_DEFAULT_STORAGE_URI
+  value: {{ . | quote }}
+{{- end }}
+{{- with $storage.endpoint }}
+- name: TRIALPOD_DEFAULT_STORAGE_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
+{{- with $storage.credentialsSecret }}
+- name: TRIALPOD_DEFAULT_STORAGE_SECRET
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* What the page of the cluster reads (`ui.enabled`), in a namespace whose experiments it shows. */}}
+{{- define "trialpod.uiRules" -}}
+# list and show them, to those who may see them
+- apiGroups: [trialpod.dev]
+  resources: [tuneexperiments]
+  verbs: [get, list]
+# the credentials that an experiment's storage names; no list
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end }}
+
+{{- define "trialpod.uiClusterRules" -}}
+# who a user is
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+# what a user may see and do
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}

@@ -45,6 +45,7 @@ class OperatorOptions:
         identity: of this process, for the Lease; in a pod, the pod's name.
         standby: there are more operators than this one; those that wait for the Lease are ready, too.
         log_level: of the operator's logs.
+        ui_address: of the cluster's page; "" = there is none.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -63,6 +64,7 @@ class OperatorOptions:
     identity: str = "operator"
     standby: bool = False
     log_level: str = "INFO"
+    ui_address: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> OperatorOptions:
@@ -102,6 +104,7 @@ class OperatorOptions:
             standby=env.get(variables.STANDBY, "").lower() == "true",
             identity=env.get("POD_NAME") or f"process-{os.getpid()}",
             log_level=env.get(variables.LOG_LEVEL, "INFO").upper(),
+            ui_address=env.get(variables.UI_ADDRESS, ""),
         )
 
     @property
@@ -111,6 +114,7 @@ class OperatorOptions:
         return {
             names.VERSION_ANNOTATION: __version__,
             names.REPORTS_ANNOTATION: self.pod_options.address,
+            names.UI_ANNOTATION: self.ui_address,
             names.GPU_ANNOTATION: self.gpu_resource,
             names.PROTOCOL_ANNOTATION: str(PROTOCOL_VERSION),
             names.IMAGE_ANNOTATION: self.default_image,

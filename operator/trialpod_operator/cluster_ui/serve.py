@@ -1,7 +1,7 @@
 """The process of the cluster's page: `trialpod ui --shared`, which the chart runs as a Deployment of its own.
 
 It is a process apart from the operator: what people look at costs the operator's event loop nothing, its service
-account can only read, and it may end at any moment. A new one reads the journals again; who was signed in signs in again.
+account can only read, and it may end at any moment. The next one reads the journals again, and users sign in again.
 """
 
 from __future__ import annotations
