@@ -43,7 +43,7 @@ from trialpod_operator.view.reading import stored_document
 
 MAX_MODELS = 20
 IDLE_S = 600.0
-"""A model that nobody has asked for so long is dropped."""
+"""Maximum time that a model is kept without anybody asking for it."""
 
 RESOURCE_INTERVAL_S = 5.0
 """Minimum interval between two reads of a resource, or of the list."""
@@ -95,7 +95,7 @@ class ClusterPlace(Place):
         super().__init__(found.uri, open_storage(found.uri, options, check=False), experiment.name)
 
     def refresh(self) -> None:
-        """Bring the copy of the journal up to date, with the keys that the Secret has by now.
+        """Bring the copy of the journal up to date, with the present keys of the Secret.
 
         Raises:
             InvalidInputError: there is no experiment, or one of another namespace.

@@ -1,4 +1,4 @@
-/** Signs in with a token, typed or in the address after `#token=`, and goes on to the page that was asked for. */
+/** Signs in with a token, typed or in the address after `#token=`, and opens the page that was asked for. */
 
 const form = document.getElementById("form");
 const field = document.getElementById("token");
