@@ -65,6 +65,6 @@ class ProgressDeadline:
             return None
         if silent >= limit / 2 and not current.silence_warned:
             trial.warn_silence()
-            text = f"trial {trial.trial_id} has reported nothing for {silent:g} s"
+            text = f"trial {trial.trial_id} has reported nothing for {round(silent, 1):g} s"
             self._actions.add(Warned(f"{text}; its attempt fails after {limit:g} s (spec.progressDeadline)", trial))
         return current.last_progress_at + (limit if current.silence_warned else limit / 2)

@@ -165,6 +165,24 @@ def test_a_quota_is_met_with_patience_and_told(play: Play) -> None:
     play(scenario)
 
 
+def test_room_in_a_quota_is_taken_as_soon_as_there_is_some(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        def one_pod(method: str, path: str, body: object) -> object:
+            phases = [(pod.get("status") or {}).get("phase") for pod in world.api.all("pods")]
+            full = any(phase not in ("Succeeded", "Failed") for phase in phases)
+            return fake_api.quota(method, path, body) if full else None
+
+        world.operator.kube.faults.append(one_pod)  # type: ignore[arg-type]
+        began = asyncio.get_running_loop().time()
+        await world.apply(numSamples=8)
+        assert (await world.until_over())["trials"]["terminated"] == 8
+        took.append(asyncio.get_running_loop().time() - began)
+
+    took: list[float] = []
+    play(scenario)
+    assert took[0] < 110.0, "89 s is what one after the other takes without a quota"
+
+
 def test_suspended_trials_continue_where_they_were(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 20

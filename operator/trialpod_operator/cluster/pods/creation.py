@@ -33,6 +33,7 @@ class PodCreation:
     async def create_missing(self, now: float) -> None:
         """Make those that are missing, up to `MOST_CREATED`."""
         self.more = False
+        self._pods.work.notice_room()
         if now < self._pods.work.rejections.until:
             return
         missing = [
@@ -59,18 +60,17 @@ class PodCreation:
                 self.more = True
                 return
         # The first alone: where the server refuses it, it would refuse them all.
-        if (
-            missing
-            and (self._pods.work.rejections.count or len(missing) > 4)
-            and not await self._create(missing.pop(0))
-        ):
-            return
+        rejections = self._pods.work.rejections
+        if missing and (rejections.why is not None or len(missing) > 4):
+            if not await self._create(missing.pop(0)):
+                return
+            rejections.ease()
         self.more = len(missing) + len(trials) > MOST_CREATED
         waiting = [self._create(binding) for binding in missing[:MOST_CREATED]]
         waiting += [self._pods.work.create_trial(trial) for trial in trials[: max(0, MOST_CREATED - len(waiting))]]
         results = await gather_all(*waiting)
         if all(results):
-            self._pods.work.rejections.clear()
+            rejections.clear()
 
     def _needs_pod(self, binding: PodBinding) -> bool:
         return self._needs_head(binding) or bool(self._pods.groups.missing(binding))

@@ -54,10 +54,20 @@ class Rejections:
     count: int = 0
 
     def add(self, why: PendingReason, now: float, at_least_s: float = 0.0) -> None:
-        """Note one more refusal."""
-        self.count += 1
+        """Note a refusal; several of one look count once."""
+        if now >= self.until:
+            self.count += 1
         self.why = why
         self.until = now + max(at_least_s, min(REFUSED_BASE_S * 2.0 ** min(self.count - 1, 10), REFUSED_MOST_S))
+
+    def ease(self) -> None:
+        """One was taken, or room was made: try at once, and wait as after the first refusal."""
+        self.until, self.count = 0.0, 0
+
+    @property
+    def by_quota(self) -> bool:
+        """Whether a quota is used up."""
+        return self.why is not None and self.why.reason == Reason.QUOTA_EXCEEDED
 
     def clear(self) -> None:
         """Creating works."""
@@ -99,6 +109,7 @@ class PodWork:
         self.deleted: set[str] = set()
         """Uids of the pods whose deletion was asked for here."""
         self._no_queues_until = 0.0
+        self._counted: set[str] = set()  # uids of the pods that a quota counted when it was used up
 
     async def create_trial(self, trial: Trial) -> bool:
         """Make the TuneTrial; return whether it is there."""
@@ -282,6 +293,20 @@ class PodWork:
         failed = (pod.get("status") or {}).get("phase") == "Failed"
         return policy == "Keep" or (policy == "KeepFailed" and failed)
 
+    def notice_room(self) -> None:
+        """Where a quota is used up, and pods have ended since, try at once."""
+        if self.rejections.by_quota:
+            before, self._counted = self._counted, self._unfinished()
+            if before - self._counted:
+                self.rejections.ease()
+
+    def _unfinished(self) -> set[str]:
+        return {
+            str(pod["metadata"].get("uid", ""))
+            for pod in self._cache.pods(self._key)
+            if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        }
+
     async def _create(self, collection: str, body: Object) -> Object | None:
         try:
             return await self._kube.create(collection, body)
@@ -292,6 +317,8 @@ class PodWork:
             if self.rejections.why is None or self.rejections.why.reason != why.reason:
                 logger.warning("%s: %s", self._key, error)
             self.rejections.add(why, self._clock(), error.retry_after_s)
+            if self.rejections.by_quota:
+                self._counted = self._unfinished()
             return None
 
     async def _delete_together(self, batch: list[Object]) -> None:
