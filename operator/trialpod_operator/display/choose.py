@@ -36,6 +36,11 @@ def choose_display(stream: TextIO, json: bool, verbose: int, table: TableOptions
         from trialpod_operator.display.quiet import QuietDisplay
 
         return QuietDisplay(stream)
+    from trialpod_operator.display.notebook import NotebookDisplay, find_notebook
+
+    show = find_notebook()
+    if show is not None:
+        return NotebookDisplay(stream, show, verbose=verbose)
     if can_move_the_cursor(stream):
         from trialpod_operator.display.table import TableDisplay
 

@@ -24,6 +24,11 @@ class BestSoFar:
         if len(self._values) > MAX_SAMPLES:
             self._values = [*self._values[:-1:2], self._values[-1]]
 
+    @property
+    def values(self) -> Sequence[float]:
+        """What is kept, oldest first."""
+        return self._values
+
     def line(self, width: int) -> str:
         """Return the values in at most `width` characters; empty until the best value has changed once."""
         if width < 2 or len(set(self._values)) < 2:
