@@ -52,6 +52,15 @@ class TestViews:
         assert shade < 40
         assert serious(page) == []
 
+    @pytest.mark.parametrize("context", [{"color_scheme": "dark"}], indirect=True)
+    def test_chosen_theme_goes_before_the_systems(self, tab: Opened) -> None:
+        page = tab.show("#/e/digits")
+        grounds = []
+        for _ in ("auto", "light", "dark"):
+            grounds.append(page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ground')"))
+            page.locator("#theme").click()
+        assert grounds[0] == grounds[2] != grounds[1]
+
     # At 200 % a window of 1440 pixels has the room of 720.
     @pytest.mark.parametrize(
         "context", [{"viewport": {"width": 720, "height": 450}, "device_scale_factor": 2}], indirect=True

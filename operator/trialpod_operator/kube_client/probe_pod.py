@@ -20,7 +20,6 @@ from trialpod_operator.cluster.pods import template
 
 Json = dict[str, Any]
 
-NAME_PREFIX = "trialpod-check-"
 LABEL = "trialpod-check"
 DEADLINE_S = 300
 _VOLUME = "keys"

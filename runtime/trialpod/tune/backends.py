@@ -176,19 +176,3 @@ def _unknown(wanted: str, found: Iterable[str], *, from_variable: bool) -> str:
             else "; none is installed, install one with: pip install trialpod"
         )
     )
-
-
-def local_directory(storage_path: str | os.PathLike[str]) -> str:
-    """Return a storage path, plain or ``file://``, as an absolute path of this machine.
-
-    Raises:
-        InvalidInputError: it is the address of another kind of storage.
-    """
-    from trialpod.tune.location.places import resolve
-
-    place = resolve(storage_path)
-    if place.uri:
-        raise InvalidInputError(
-            f"{place.uri!r} is no directory of this machine; give a path or file:///absolute/path"
-        )
-    return place.directory

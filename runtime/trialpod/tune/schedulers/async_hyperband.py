@@ -83,7 +83,6 @@ class AsyncHyperBandScheduler(MetricScheduler):
             raise InvalidInputError(f"brackets must be 1 or more, got {brackets!r}", parameter="brackets")
         super().__init__(time_attr, metric, mode, seed)
         self._max_t = max_t
-        self._reduction_factor = reduction_factor
         self._stop_last_trials = bool(stop_last_trials)
         self._brackets = [_Bracket(grace_period, max_t, reduction_factor, s) for s in range(brackets)]
         self._trials: dict[str, _Progress] = {}

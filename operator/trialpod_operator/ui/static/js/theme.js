@@ -6,9 +6,10 @@ const listeners = new Set();
 
 export function setUp(button) {
   let current = localStorage.getItem("trialpod-theme") ?? "auto";
+  const system = matchMedia("(prefers-color-scheme: dark)");
   const show = () => {
-    if (current === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = current;
+    const shown = current === "auto" ? (system.matches ? "dark" : "light") : current;
+    document.documentElement.dataset.theme = shown;
     button.textContent = `Theme: ${current}`;
     cache = new Map();
     for (const listener of listeners) listener();
@@ -18,7 +19,7 @@ export function setUp(button) {
     localStorage.setItem("trialpod-theme", current);
     show();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  system.addEventListener("change", show);
   show();
 }
 

@@ -77,7 +77,6 @@ class TPEModel:
             )
             self._storage.open_study([optuna.study.StudyDirection.MINIMIZE], "auto")
             self._study = optuna.study.Study(study_name="auto", storage=self._storage, sampler=self._sampler)
-        self._order: list[tuple[bytes, int]] = []
 
     def add(self, number: int, values: Values) -> None:
         """Note the point of a trial."""

@@ -15,8 +15,6 @@ from trialpod.tune.search.spaces.variants import path_text, scan
 
 _ORIGIN = "_trialpod_space"
 
-Convert = Callable[[str, Domain], Any]
-
 
 class ConvertedSpace(dict[str, Any]):
     """Parameters in the terms of a library, by name."""
