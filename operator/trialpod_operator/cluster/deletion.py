@@ -21,6 +21,7 @@ import msgspec
 from trialpod.errors import InvalidInputError, StorageError
 from trialpod.storage.deletion import delete_experiment
 from trialpod.storage.registry import open_storage
+from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.cluster import kube as paths
 from trialpod_operator.cluster import names, storage_access
 from trialpod_operator.cluster.services import Services
@@ -40,6 +41,23 @@ TRY_AGAIN_S = 5.0
 TRY_AGAIN_MOST_S = 60.0
 PODS_GONE_S = 60.0
 """Maximum time that the deletion waits for the experiment's pods to end: they write checkpoints until then."""
+
+
+async def update_finalizer(services: Services, key: str, item: Mapping[str, Any], experiment: TuneExperiment) -> bool:
+    """Have the finalizer on the object exactly when its data is to go with it; return False if it is gone."""
+    namespace, name = key.split("/")
+    storage = experiment.spec.storage
+    wanted = storage is not None and storage.deletion_policy == "Delete"
+    present: list[str] = list(item["metadata"].get("finalizers") or [])
+    if wanted == (names.STORAGE_FINALIZER in present):
+        return True
+    changed = [each for each in present if each != names.STORAGE_FINALIZER]
+    if wanted:
+        changed.append(names.STORAGE_FINALIZER)
+    body = {"metadata": {"finalizers": changed, "resourceVersion": item["metadata"].get("resourceVersion")}}
+    patched = await services.kube.patch(paths.experiments(namespace), name, body)
+    services.cache.update_experiment(patched or item, deleted=patched is None)
+    return patched is not None
 
 
 async def delete_stored(

@@ -27,12 +27,12 @@ from trialpod_operator.api.api_errors import ApiError
 from trialpod_operator.api.models import TuneExperiment
 from trialpod_operator.api.reasons import Reason
 from trialpod_operator.cluster import kube as paths
-from trialpod_operator.cluster import names, storage_access
-from trialpod_operator.cluster.annotations import retry_of, stop_is_asked
+from trialpod_operator.cluster import names, storage_access, user_requests
+from trialpod_operator.cluster.annotations import stop_is_asked
 from trialpod_operator.cluster.background_removal import remove_in_background
 from trialpod_operator.cluster.cache import Object
 from trialpod_operator.cluster.config_map_code import CODE, ConfigMapCode
-from trialpod_operator.cluster.deletion import delete_stored
+from trialpod_operator.cluster.deletion import delete_stored, update_finalizer
 from trialpod_operator.cluster.experiment_plan import (
     TRAINABLE_NAME,
     make_plan,
@@ -62,10 +62,8 @@ from trialpod_operator.engine.events import (
     ResumeRequested,
     RetryRequested,
     SettingsObserved,
-    StopRequested,
     SuspendRequested,
 )
-from trialpod_operator.engine.trial import ERROR
 from trialpod_operator.experiment.durable import DurableExperiment, NotReadyError
 from trialpod_operator.experiment.plan import ExperimentPlan
 from trialpod_operator.experiment.replica.replica import FencedError
@@ -318,12 +316,12 @@ class ExperimentController:
                     return None
                 if not await self._open_finished(experiment):
                     return await self._delete_leftover_pods()
-            elif not await self._update_finalizer(item, experiment):
+            elif not await update_finalizer(self._services, self.key, item, experiment):
                 return None  # it was deleted before it had data
             else:
                 await self._open(experiment)
         elif self._applied != self._generation:
-            await self._update_finalizer(item, experiment)  # deletionPolicy may have changed
+            await update_finalizer(self._services, self.key, item, experiment)  # deletionPolicy may have changed
         # Follow corrected keys, a corrected Trainable and the ConfigMap's code.
         await self._refresh_keys(experiment)
         experiment = await self._follow_trainable(experiment)
@@ -352,9 +350,10 @@ class ExperimentController:
             self._corrected = False
             if not stop_is_asked(item["metadata"]):
                 durable.apply(RetryRequested(from_scratch=True, cut_short=True))
-        self._retry_on_request(item, durable)
+        if queued := user_requests.apply_retry(item, durable):
+            self._writer.events.note_retry(queued.count, has_failed=queued.has_failed)
         # Stopping last: it ends what a retry has queued.
-        self._stop_on_request(item, durable)
+        user_requests.apply_stop(item, durable, self._services.cache.stops(self.key))
 
     async def _finish(
         self, experiment: TuneExperiment, durable: DurableExperiment, bindings: PodBindings
@@ -609,34 +608,6 @@ class ExperimentController:
             durable.apply(ResumeRequested())
         self._applied = self._generation
 
-    def _retry_on_request(self, item: Mapping[str, Any], durable: DurableExperiment) -> None:
-        """Queue failed trials once more, if the experiment's annotation has a value that was not acted on yet."""
-        retry, flags = retry_of(item["metadata"]), durable.engine.state.flags
-        if retry is None or retry.value == flags.retry_token:
-            return
-        before = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
-        durable.apply(
-            RetryRequested(
-                from_scratch=retry.from_scratch,
-                cut_short=not retry.trial_ids,
-                trial_ids=list(retry.trial_ids),
-                token=retry.value,
-            )
-        )
-        after = {trial.trial_id for trial in durable.engine.state.get_trials() if trial.ended}
-        self._writer.events.note_retry(len(before - after), has_failed=durable.engine.state.counts.get(ERROR, 0) > 0)
-
-    def _stop_on_request(self, item: Mapping[str, Any], durable: DurableExperiment) -> None:
-        """Stop the trials whose TuneTrial says `stop: true`, or all when the experiment's annotation says so."""
-        engine = durable.engine
-        if stop_is_asked(item["metadata"]) and not (engine.finished or engine.state.flags.stopping):
-            durable.apply(StopRequested())
-            return
-        for trial_id in self._services.cache.stops(self.key):
-            trial = durable.engine.state.trials.get(trial_id)
-            if trial is not None and not trial.ended and trial.current.decision != "stop":
-                durable.apply(StopRequested(trial_id=trial.trial_id))
-
     def _perform(self, action: Action) -> None:
         if self._bindings is not None:
             self._bindings.perform(action)
@@ -663,21 +634,6 @@ class ExperimentController:
             self._services.delete_soon(self.key, self.uid)
             return RETRY_S
         return left
-
-    async def _update_finalizer(self, item: Mapping[str, Any], experiment: TuneExperiment) -> bool:
-        """Have the finalizer on the object exactly when its data is to go with it; return False if it is gone."""
-        storage = experiment.spec.storage
-        wanted = storage is not None and storage.deletion_policy == "Delete"
-        present: list[str] = list(item["metadata"].get("finalizers") or [])
-        if wanted == (names.STORAGE_FINALIZER in present):
-            return True
-        changed = [each for each in present if each != names.STORAGE_FINALIZER]
-        if wanted:
-            changed.append(names.STORAGE_FINALIZER)
-        body = {"metadata": {"finalizers": changed, "resourceVersion": item["metadata"].get("resourceVersion")}}
-        patched = await self._services.kube.patch(paths.experiments(self._namespace), self._name, body)
-        self._services.cache.update_experiment(patched or item, deleted=patched is None)
-        return patched is not None
 
     async def _delete(self, item: Mapping[str, Any]) -> float | None:
         """Let a deleted experiment go, with its data if the manifest says so."""

@@ -12,7 +12,7 @@ When nothing may run any more, the best trial is trained to its end if it is not
 
 With `Settings.stop_when_not_worth` no trial starts once the *expected gain* of the next hour is below the threshold:
 what the best value improved during the latest doubling of the hours used, times ``log2(1 + 1 / hours used)``. That
-takes each doubling for as good as the one before it, and knows nothing of the search space. Running trials go on to
+takes each doubling for as good as the one before it, and knows nothing of the search space. Running trials run to
 their next rung, or to their end where the scheduler has none.
 
 Invariants: a trial's cost per iteration is what the account says it took, the mean of all for one that has shown

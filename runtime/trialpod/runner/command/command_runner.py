@@ -283,7 +283,7 @@ class _CommandRun:
         return "completed"
 
     def _pass_on_preemption(self, process: CommandProcess) -> None:
-        """Have the program told of a preemption at once, also while a decision is waited for."""
+        """Notify the program of a preemption at once, also while a decision is waited for."""
 
         def ask_to_end() -> None:
             if not self._asked_to_end and process.poll() is None:
