@@ -67,6 +67,12 @@ _FOREIGN = {
     "double": "uniform",
     "real": "uniform",
     "range": "uniform",
+    "bounds": "uniform",
+    "suggest_float": "uniform",
+    "suggest_uniform": "uniform",
+    "suggest_loguniform": "loguniform",
+    "suggest_int": "randint",
+    "suggest_categorical": "choice",
     "int": "randint",
     "integer": "randint",
     "logint": "lograndint",
@@ -87,6 +93,9 @@ _FOREIGN = {
 """What other systems, and common sense, call a distribution -> the one of ours."""
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
 _MODIFIERS = frozenset({"q", "log", "base", "step", "type", "distribution", "dtype", "scale", "prior"})
+_KATIB = frozenset({"parameterType", "feasibleSpace"})
+_INLINE = re.compile(rf"(?P<name>{'|'.join((*_NUMERIC, *_LISTS))}):(?P<given>[^\s:]+(?::[^\s:]+)*)")
+"""As in a placeholder of `trialpod run -- PROGRAM`."""
 _CALL = re.compile(r"\s*(?:(?P<module>(?:\w+\.)*(?:tune|random|hp))\.)?(?P<name>\w+)\((?P<given>.*)\)\s*", re.DOTALL)
 
 
@@ -276,7 +285,27 @@ class _Compiler:
         if (intended := bounds_distribution(node)) is not None:
             self._report(path, f"looks like a distribution; write {intended}. For a nested config put {_ESCAPE}")
             return
+        if set(node) <= _KATIB | {"name"} and set(node) & _KATIB:
+            self._report(
+                path,
+                f"is a parameter of Katib; write {{uniform: [min, max]}}, {{randint: [min, max + 1]}} or "
+                f"{{choice: [a, b]}}. For a nested config put {_ESCAPE}",
+            )
+            return
         for key, argument in node.items():
+            if key in _NUMERIC and _is_number(argument) and None in node.values():
+                self._report(f"{path}.{key}", f"the arguments of a distribution stand in brackets: {_USAGE[key]}")
+                return
+            rest = {other: value for other, value in node.items() if other != key}
+            foreign = foreign_distribution(key, argument)
+            if foreign is not None and set(rest) <= _MODIFIERS:
+                log = "log" if rest.get("log") is True and not foreign.startswith(("log", "choice", "grid")) else ""
+                shown = _USAGE.get(log + foreign, _USAGE[foreign])
+                self._report(
+                    f"{path}.{key}",
+                    f"unknown distribution {key!r}; write {shown}, with no other key. For a nested config put {_ESCAPE}",
+                )
+                return
             if key in NAMES and _is_argument(argument, lists=key in _LISTS):
                 others = ", ".join(map(str, (other for other in node if other != key)))
                 self._report(
@@ -347,6 +376,8 @@ def bounds_distribution(node: dict[Any, Any]) -> str | None:
 
 def called_distribution(text: str) -> str | None:
     """Return what a text that calls a distribution means, as one writes it in a manifest; None for other texts."""
+    if inline := _INLINE.fullmatch(text.strip()):
+        return f"{{{inline['name']}: [{', '.join(inline['given'].split(':'))}]}}"
     match = _CALL.fullmatch(text)
     if match is None:
         return None
@@ -357,6 +388,10 @@ def called_distribution(text: str) -> str | None:
     arguments = match["given"].strip()
     inner = arguments if arguments.startswith("[") else f"[{arguments}]"
     return f"{{{known}: {inner}}}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_argument(value: Any, *, lists: bool) -> bool:
@@ -373,6 +408,8 @@ def varies(space: Any) -> bool:
     """Return whether trials of a compiled search space can differ."""
     if isinstance(space, Constant):
         return False
+    if isinstance(space, sample.Categorical):
+        return len(space.categories) > 1 or any(map(varies, space.categories))
     if isinstance(space, sample.Domain):
         return True
     if isinstance(space, dict):
