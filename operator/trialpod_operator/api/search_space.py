@@ -303,7 +303,8 @@ class _Compiler:
                 shown = _USAGE.get(log + foreign, _USAGE[foreign])
                 self._report(
                     f"{path}.{key}",
-                    f"unknown distribution {key!r}; write {shown}, with no other key. For a nested config put {_ESCAPE}",
+                    f"unknown distribution {key!r}; write {shown}, with no other key. For a nested config put "
+                    f"{_ESCAPE}",
                 )
                 return
             if key in NAMES and _is_argument(argument, lists=key in _LISTS):
