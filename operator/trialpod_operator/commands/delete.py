@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError, TrialpodError
 from trialpod_operator.commands import target
+from trialpod_operator.view.reading import is_experiment
 
 if TYPE_CHECKING:
     from trialpod_operator.kube_client.client import Experiments
@@ -30,6 +33,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Delete an experiment; say first what becomes of what is stored."""
+    folder = target.location(options.name, options)
+    if folder is not None and is_experiment(Path(folder)):
+        raise InvalidInputError(
+            f"{options.name} is an experiment on this machine; its folder is all there is of it: rm -r "
+            f"{shlex.quote(folder)}. For the one of that name in a cluster say which: trialpod delete "
+            f"{shlex.quote(options.name)} -n NAMESPACE"
+        )
     with target.connect(options) as api:
         item = api.get(options.name)
         fate = stored_fate(item)

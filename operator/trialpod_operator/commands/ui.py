@@ -39,6 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
+    if options.optuna:
+        import optuna_dashboard  # noqa: F401 - its extra has all that the page needs
+
     from trialpod_operator.ui.local_experiments import LocalExperiments
 
     if not 0 <= options.port < 65536:

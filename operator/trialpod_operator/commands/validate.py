@@ -6,6 +6,7 @@ cannot be used.
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
@@ -16,6 +17,7 @@ from trialpod.cli.command import Command
 from trialpod.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from trialpod.protocol.command import CommandSpec
     from trialpod_operator.api.loader import FileReport
     from trialpod_operator.api.models import TuneExperimentSpec
     from trialpod_operator.api.problems import Problem
@@ -123,12 +125,24 @@ def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
         source = next((name for name in SOURCES if getattr(trainable, _ATTRIBUTES.get(name, name))), SOURCES[0])
         where = ("spec", "trainable", source)
         try:
-            problem = problem_of(trainable_ref(trainable, folder))
+            ref = trainable_ref(trainable, folder)
+            problem = problem_of(ref) or (ref.command and _program_problem(ref.command, folder))
         except InvalidInputError as error:
             problem = str(error)
         if problem is not None:
             found.append(checked.document.problem(where, problem))
     return found
+
+
+def _program_problem(command: CommandSpec, folder: Path) -> str | None:
+    """Return why the program of a command cannot be started here; None also where that depends on the trial."""
+    from trialpod.runner.command.process import program_problem
+
+    program = command.command[0]
+    if "{" in program or "{" in command.working_dir:
+        return None
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)))
+    return program_problem(program, path, str(folder / command.working_dir))
 
 
 def _show(report: FileReport) -> bool:

@@ -236,6 +236,13 @@ def no_best(view: ExperimentView, metric: str | None) -> str:
     return "\n".join(lines)
 
 
+def _lacks_metric(view: ExperimentView) -> bool:
+    """Return whether trials reported, but never the metric: trying again, unchanged, would fail again."""
+    return (
+        view.metric is not None and view.results > 0 and all(view.metric not in row.last_result for row in view.rows)
+    )
+
+
 def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
     if command is None:
         return ""
@@ -254,7 +261,7 @@ def _next_commands(view: ExperimentView, command: RunCommand | None) -> str:
         lines.append(f"resume:  {again if script else command.text(**{name: f'{hours * 2:g}'})}")
     elif view.state not in ("Succeeded", "Failed"):
         lines.append(f"resume:  {command.text()}")
-    if view.counts.get("ERROR"):
+    if view.counts.get("ERROR") and not _lacks_metric(view):
         lines.append(f"retry:   {command.text('--retry-failed')}")
     if command.num_samples and command.num_samples > 0 and view.state != "Failed":
         lines.append(f"extend:  {command.text(numSamples=str(command.num_samples * 2))}")

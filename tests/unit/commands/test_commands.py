@@ -392,6 +392,18 @@ def test_deleting_says_what_becomes_of_the_data(server: ApiServer, trialpod: Run
     assert "there is no TuneExperiment climb" in trialpod("delete", "climb", "--yes", status=2)
 
 
+def test_delete_says_how_to_delete_a_folder(
+    server: ApiServer, trialpod: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put("tuneexperiments", climbing())
+    (tmp_path / "trialpod-results" / "climb" / ".trialpod").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    text = trialpod("delete", "climb", "--yes", status=2)
+    assert "rm -r trialpod-results/climb. " in text
+    assert "trialpod delete climb -n NAMESPACE" in text
+    assert server.experiment("climb")
+
+
 # -- results, best --
 
 

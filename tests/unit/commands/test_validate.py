@@ -75,6 +75,31 @@ def test_a_warning_leaves_the_file_valid(file: Path, capsys: pytest.CaptureFixtu
 
 
 class TestImports:
+    @pytest.mark.parametrize(
+        ("command", "said"),
+        [
+            (
+                '[pyhton3, "--lr={lr}"]',
+                "spec.trainable.command: there is no program 'pyhton3'; did you mean 'python3'",
+            ),
+            ('[./train.sh, "--lr={lr}"]', "train.sh may not be executed: chmod +x"),
+            ('[./tarin.sh, "--lr={lr}"]', "the program ./tarin.sh does not exist, seen from"),
+            ('[sh, train.sh, "--lr={lr}"]', ""),
+            ('["{lr}"]', ""),
+        ],
+    )
+    def test_looks_for_the_program_of_a_command(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, said: str
+    ) -> None:
+        (tmp_path / "train.sh").write_text("echo loss=1\n")
+        file = tmp_path / "experiment.yaml"
+        space = "  searchSpace: {lr: {loguniform: [1e-4, 1e-1]}}"
+        lines = [space if "searchSpace" in line else line for line in GOOD.splitlines()]
+        file.write_text("\n".join(lines).replace('entrypoint: "train:train"', f"command: {command}"))
+        assert main(["validate", str(file)]) == 0
+        assert main(["validate", "--imports", str(file)]) == (1 if said else 0)
+        assert said in capsys.readouterr().err
+
     def test_loads_the_trainable_on_request(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = tmp_path / "experiment.yaml"
         file.write_text(GOOD.replace("train:train", "imported_here:trian"))

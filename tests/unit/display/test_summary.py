@@ -71,6 +71,13 @@ def test_interrupted_run_names_the_resume_command() -> None:
     )
 
 
+@pytest.mark.parametrize(("metric", "offered"), [("accuracy", True), ("acuracy", False)])
+def test_retry_is_offered_where_it_can_help(metric: str, offered: bool) -> None:
+    rows = [trial(0, "ERROR", error="ValueError", last_result={metric: 0.5})]
+    view = experiment(rows, state="Failed", results=3)
+    assert ("retry:   trialpod run" in summarize(view, COMMAND)) is offered
+
+
 def test_a_used_up_time_budget_is_doubled_to_continue() -> None:
     view = experiment([trial(0)], state="Stopped", time_budget_s=14.0, elapsed_s=14.2)
     assert "resume:  trialpod run experiment.yaml --set spec.timeBudget=28s\n" in summarize(view, COMMAND)

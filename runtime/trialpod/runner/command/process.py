@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -145,6 +146,25 @@ def describe_status(status: int) -> str:
     return f"was killed by {name}{hint}"
 
 
+def program_problem(program: str, path: str, cwd: str) -> str | None:
+    """Return why a program could not be started here, as far as that can be said without starting it.
+
+    Args:
+        program: the first of the arguments.
+        path: the PATH of the command.
+        cwd: its working directory.
+    """
+    found = os.path.join(cwd, program) if "/" in program else shutil.which(program, path=path)
+    error: OSError
+    if found is None or not os.path.exists(found):
+        error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    elif not os.access(found, os.X_OK):
+        error = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    else:
+        return None
+    return _why_not_started(program, {"PATH": path}, cwd, error)
+
+
 def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exception) -> str:
     path = env.get("PATH", os.defpath)
     if not os.path.isdir(cwd):
@@ -161,8 +181,6 @@ def _why_not_started(program: str, env: Mapping[str, str], cwd: str, error: Exce
         )
         return f"the program {program} {why}"
     if isinstance(error, OSError) and error.errno is not None:
-        import errno
-
         known = _EXEC_FAILED.get(errno.errorcode.get(error.errno, ""))
         if known:
             found = shutil.which(program, path=path) or program

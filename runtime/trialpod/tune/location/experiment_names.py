@@ -51,6 +51,6 @@ def claim(place: Place, *, exact: bool) -> Place:
         except OSError as error:
             raise InvalidInputError(
                 f"the experiment's directory {path} cannot be made: {error.strerror}; "
-                f"choose another {variables.WORK_DIR if place.uri else 'RunConfig(storage_path=...)'}"
+                f"choose another {variables.WORK_DIR if place.uri else '--storage, or RunConfig(storage_path=...)'}"
             ) from error
         return Place(path, place.uri and place.uri + ending)

@@ -67,9 +67,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         """
         for name, value in (("max_t", max_t), ("grace_period", grace_period)):
             if not is_number(value) or not 0 < value < math.inf:
-                raise InvalidInputError(
-                    f"max_t and grace_period must be greater than 0, got {name}={value!r}", parameter=name
-                )
+                raise InvalidInputError(f"{name} must be a number greater than 0, got {value!r}", parameter=name)
         if max_t < grace_period:
             raise InvalidInputError(
                 f"grace_period must not be above max_t, got grace_period={grace_period!r} and max_t={max_t!r}",
