@@ -126,7 +126,9 @@ def _import_problems(report: FileReport, folder: Path) -> list[Problem]:
         where = ("spec", "trainable", source)
         try:
             ref = trainable_ref(trainable, folder)
-            problem = problem_of(ref) or (ref.command and _program_problem(ref.command, folder))
+            problem = problem_of(ref)
+            if problem is None and ref.command is not None:
+                problem = _program_problem(ref.command, folder)
         except InvalidInputError as error:
             problem = str(error)
         if problem is not None:
