@@ -24,6 +24,7 @@ TOGETHER = frozenset(
         "test_recipes",
         "test_retry_cluster",
         "test_scoped_storage",
+        "test_ui_served",
     ]
 )
 """Modules whose tests run side by side: each stays in a namespace of its own, and ends nothing that others use."""

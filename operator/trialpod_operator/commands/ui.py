@@ -13,7 +13,10 @@ from trialpod.errors import InvalidInputError
 from trialpod_operator.commands import target
 
 if TYPE_CHECKING:
-    from trialpod_operator.ui.access import Actions, Experiments
+    from trialpod_operator.kube_client.client import Experiments as ClusterExperiments
+    from trialpod_operator.kube_client.ui_relay import PageRelay
+    from trialpod_operator.ui.access import Actions
+    from trialpod_operator.ui.serve import AppOf
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +57,10 @@ def run(options: argparse.Namespace) -> int:
     location = target.location(asked, options) if asked is not None else None
     if location is not None:
         from trialpod_operator.ui.actions import LocalActions
+        from trialpod_operator.ui.serve import page_of
 
-        return _serve(LocalExperiments(location), LocalActions(), options)
+        page = page_of(LocalExperiments(location), _wanted(LocalActions(), options), optuna=options.optuna)
+        return _serve(page, options)
     return _serve_cluster(options)
 
 
@@ -72,6 +77,7 @@ def _serve_shared(options: argparse.Namespace) -> int:
 
 def _serve_cluster(options: argparse.Namespace) -> int:
     from trialpod_operator.kube_client.ui_experiments import DeskActions, DeskExperiments
+    from trialpod_operator.ui.serve import page_of
 
     with contextlib.ExitStack() as stack:
         name = options.location or ""
@@ -79,11 +85,35 @@ def _serve_cluster(options: argparse.Namespace) -> int:
             api, _ = stack.enter_context(target.experiment(name, options))
         else:
             api = stack.enter_context(target.connect(options))
+        relay = _shared_page(api, options)
+        if relay is not None:
+            print("this is the cluster's own page", file=sys.stderr)
+            return _serve(relay.app_of, options, f"#/e/{api.namespace}.{name}" if name else "")
         actions = DeskActions(api, target.cluster_flags(options, api.namespace))
-        return _serve(DeskExperiments(api, name), actions, options)
+        return _serve(page_of(DeskExperiments(api, name), _wanted(actions, options), optuna=options.optuna), options)
 
 
-def _serve(experiments: Experiments, actions: Actions, options: argparse.Namespace) -> int:
+def _shared_page(api: ClusterExperiments, options: argparse.Namespace) -> PageRelay | None:
+    """Return the way to the cluster's own page; None where this machine has to serve one."""
+    from trialpod_operator.kube_client.ui_relay import PageRelay, PageUnavailableError
+
+    if options.optuna:
+        return None
+    try:
+        relay = PageRelay.connect(api)
+        # Its administrator decides on actions there, and the user on those here.
+        return relay if bool(relay.session()["actions"]) == options.actions else None
+    except PageUnavailableError as error:
+        if str(error):
+            print(f"not the cluster's own page: {error}", file=sys.stderr)
+        return None
+
+
+def _wanted(actions: Actions, options: argparse.Namespace) -> Actions | None:
+    return actions if options.actions else None
+
+
+def _serve(app_of: AppOf, options: argparse.Namespace, at: str = "") -> int:
     from trialpod_operator.ui.serve import serve
 
     first = True
@@ -98,13 +128,7 @@ def _serve(experiments: Experiments, actions: Actions, options: argparse.Namespa
         if options.open:
             webbrowser.open(link)
 
-    serve(
-        experiments,
-        port=options.port,
-        actions=actions if options.actions else None,
-        optuna=options.optuna,
-        announce=announce,
-    )
+    serve(app_of, port=options.port, at=at, announce=announce)
     print("ended", file=sys.stderr)
     return 0
 

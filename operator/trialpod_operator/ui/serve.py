@@ -15,22 +15,38 @@ from trialpod_operator.ui.app import Server
 LOOPBACK = "127.0.0.1"
 
 
-def serve(
-    experiments: Experiments,
-    *,
-    port: int = 0,
-    actions: Actions | None = None,
-    optuna: bool = False,
-    announce: Callable[[str], None],
-) -> None:
-    """Serve the page.
+AppOf = Callable[[Sessions, frozenset[str]], tuple[ASGIApp, Callable[[], None]]]
+"""Makes the application for sessions and allowed hosts; and what ends its streams of events."""
+
+
+def page_of(experiments: Experiments, actions: Actions | None = None, *, optuna: bool = False) -> AppOf:
+    """Return what makes the page.
 
     Args:
         experiments: what is served.
-        port: of 127.0.0.1; 0 chooses a free one.
         actions: what may be changed; None: nothing.
         optuna: serve optuna-dashboard in place of the page.
-        announce: told each link that opens a session.
+    """
+
+    def made(sessions: Sessions, hosts: frozenset[str]) -> tuple[ASGIApp, Callable[[], None]]:
+        server = Server(experiments, sessions, hosts, actions)
+        if optuna:
+            from trialpod_operator.ui.optuna_dashboard import dashboard_app
+
+            return dashboard_app(experiments, sessions, hosts), server.stop
+        return server.app(), server.stop
+
+    return made
+
+
+def serve(app_of: AppOf, *, port: int = 0, at: str = "", announce: Callable[[str], None]) -> None:
+    """Serve an application to browsers of this machine.
+
+    Args:
+        app_of: makes it.
+        port: of 127.0.0.1; 0 chooses a free one.
+        at: what of it the link opens, as "#/e/NAME".
+        announce: called with each link that opens a session.
 
     Raises:
         InvalidInputError: the port is taken.
@@ -47,19 +63,14 @@ def serve(
     bound = int(listener.getsockname()[1])
 
     def link(token: str) -> str:
-        return f"http://{LOOPBACK}:{bound}/?token={token}"
+        return f"http://{LOOPBACK}:{bound}/?token={token}{at}"
 
     sessions = Sessions(lambda token: announce(link(token)))
-    server = Server(experiments, sessions, allowed_hosts(bound), actions)
-    app: ASGIApp = server.app()
-    if optuna:
-        from trialpod_operator.ui.optuna_dashboard import dashboard_app
-
-        app = dashboard_app(experiments, sessions, allowed_hosts(bound))
+    app, end_streams = app_of(sessions, allowed_hosts(bound))
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
     )
-    running = _Uvicorn(config, server, lambda: announce(link(sessions.token)))
+    running = _Uvicorn(config, end_streams, lambda: announce(link(sessions.token)))
     with listener:
         running.run(sockets=[listener])
 
@@ -67,9 +78,9 @@ def serve(
 class _Uvicorn(uvicorn.Server):
     """Ends streams of events before it waits for the answers that are on their way."""
 
-    def __init__(self, config: uvicorn.Config, server: Server, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None], started: Callable[[], None]) -> None:
         super().__init__(config)
-        self._page_server = server
+        self._end_streams = end_streams
         self._tell_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -77,5 +88,5 @@ class _Uvicorn(uvicorn.Server):
         self._tell_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._page_server.stop()
+        self._end_streams()
         await super().shutdown(sockets=sockets)
