@@ -6,17 +6,26 @@ import copy
 import functools
 import logging
 from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from trialpod.errors import InvalidInputError
 from trialpod.tune.backends import TrialNamer
 from trialpod.tune.config import NewTrial, RunConfig, TuneConfig
 from trialpod.tune.plugins.goal import introduce_scheduler
+from trialpod.tune.search import sample
 from trialpod.tune.search.sample import Categorical
 
 if TYPE_CHECKING:
     from trialpod.tune.trial_config import ResumeConfig
 
+_DISTRIBUTIONS = frozenset(
+    {
+        *(sample.uniform, sample.quniform, sample.loguniform, sample.qloguniform, sample.randn, sample.qrandn),
+        *(sample.randint, sample.qrandint, sample.lograndint, sample.qlograndint),
+        *(sample.choice, sample.sample_from, sample.grid_search),
+    }
+)
 _HOLDERS = (Mapping, list, tuple, Categorical)
 
 logger = logging.getLogger(__name__)
@@ -34,7 +43,20 @@ def checked_space(given: Mapping[str, Any] | None) -> dict[str, Any]:
         if not isinstance(key, str):
             raise InvalidInputError(f"Tuner(param_space=...): the key {key!r} is not a string")
     _refuse_loops(given, "param_space", {})
+    _refuse_uncalled(given, "param_space")
     return dict(given)
+
+
+def _refuse_uncalled(node: Mapping[Any, Any], path: str) -> None:
+    """Raise InvalidInputError where a distribution stands without its arguments; it would be a constant."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            _refuse_uncalled(value, f"{path}[{key!r}]")
+        elif isinstance(value, FunctionType) and value in _DISTRIBUTIONS:
+            raise InvalidInputError(
+                f"Tuner(param_space=...): {path}[{key!r}] is the function tune.{value.__name__} itself; call it with "
+                f"its arguments: tune.{value.__name__}(...)"
+            )
 
 
 def _refuse_loops(node: Any, path: str, above: dict[int, str]) -> None:

@@ -201,6 +201,7 @@ class Scheduler(FIFOScheduler):
         ({"trainable": lambda: None}, "the config"),
         ({"param_space": [1]}, "must be a dict"),
         ({"param_space": {1: 2}}, "the key 1 is not a string"),
+        ({"param_space": {"net": {"lr": tune.uniform}}}, r"\['net'\]\['lr'\] is the function tune.uniform itself"),
         ({"tune_config": {"num_samples": 3}}, "must be a tune.TuneConfig, not dict"),
         ({"run_config": TuneConfig()}, "must be a tune.RunConfig, not TuneConfig"),
         ({"run_config": RunConfig(checkpoint_config=CheckpointConfig(checkpoint_at_end=True))}, "with the function"),
