@@ -19,7 +19,7 @@ from trialpod.tune.search.sample import Categorical
 if TYPE_CHECKING:
     from trialpod.tune.trial_config import ResumeConfig
 
-_DISTRIBUTIONS = frozenset(
+_DISTRIBUTIONS: frozenset[Any] = frozenset(
     {
         *(sample.uniform, sample.quniform, sample.loguniform, sample.qloguniform, sample.randn, sample.qrandn),
         *(sample.randint, sample.qrandint, sample.lograndint, sample.qlograndint),
