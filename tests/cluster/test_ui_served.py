@@ -14,6 +14,7 @@ import pytest
 from cluster_access import IMAGE, ROOT, Cluster
 from experiments import Experiment, manifest
 from operator_release import Operator
+from testcluster import layout
 
 RELEASE = "page"
 PORT = 8080
@@ -44,6 +45,18 @@ class Page:
             return status, json.loads(data), back
         except ValueError:
             return status, data, back
+
+    def start(self) -> None:
+        """Wait until it runs, and its Service leads to it."""
+        deployment = f"deployment/{RELEASE}-trialpod-ui"
+        self.cluster.kubectl("rollout", "status", deployment, "--timeout=100s", timeout=110)
+        self.cluster.wait_for(self._is_there, "the Service leads to the page")
+
+    def _is_there(self) -> bool:
+        try:
+            return self.answer("/healthz")[0] == 200
+        except OSError:
+            return False
 
     def listed(self, token: str) -> list[str]:
         """Return the ids of the experiments that a user sees."""
@@ -86,23 +99,23 @@ def page(operator: Operator, namespace: Cluster) -> Iterator[Page]:
     rendered = namespace.helm(
         "template", RELEASE, str(ROOT / "charts/trialpod"), "-s", "templates/ui.yaml",
         *("--set", f"ui.enabled=true,ui.actions=true,image.repository={repository},image.tag={tag}"),
-        *("--kube-version", "1.37.0"),
+        *("--kube-version", layout.KUBERNETES_VERSION),
     )  # fmt: skip
     namespace.apply(rendered)
-    namespace.kubectl("rollout", "status", f"deployment/{RELEASE}-trialpod-ui", "--timeout=100s", timeout=110)
-    yield Page(namespace)
-    namespace.kubectl(
-        "delete",
-        "clusterrole,clusterrolebinding",
-        f"{namespace.namespace}-{RELEASE}-trialpod-ui",
-        "--ignore-not-found",
-    )
+    made = Page(namespace)
+    try:
+        made.start()
+        yield made
+    finally:
+        wide = f"{namespace.namespace}-{RELEASE}-trialpod-ui"
+        namespace.kubectl("delete", "clusterrole,clusterrolebinding", wide, "--ignore-not-found")
 
 
 def test_each_user_sees_and_does_what_rights_allow(page: Page, namespace: Cluster, other: Cluster) -> None:
     mine = Experiment.apply(namespace, manifest(namespace, "mine", steps=3))
-    theirs = Experiment.apply(other, manifest(other, "theirs", steps=400))
+    theirs = Experiment.apply(other, manifest(other, "theirs", steps=4000))
     ann, ben = user_of(namespace, "ann", "view"), user_of(other, "ben", "view")
+    carl = user_of(other, "carl", "edit")
     own, foreign = f"{namespace.namespace}.mine", f"{other.namespace}.theirs"
     mine.wait_until_over()
 
@@ -140,16 +153,14 @@ def test_each_user_sees_and_does_what_rights_allow(page: Page, namespace: Cluste
     status, refused = page.act(ben, foreign, "suspend")
     assert (status, refused["error"]["reason"]) == (403, "Forbidden")
     assert page.act(ann, foreign, "suspend")[0] == 404
-    carl = user_of(other, "carl", "edit")
     status, done = page.act(carl, foreign, "suspend")
     assert status == 200, done
     other.wait_for(lambda: theirs.object["spec"].get("suspend"), "the experiment is suspended")
 
     # The page may end at any moment, and keeps nothing.
     namespace.kubectl("delete", "pod", "-l", "app.kubernetes.io/component=ui", "--wait=true", timeout=60)
-    deployment = f"deployment/{RELEASE}-trialpod-ui"
-    namespace.kubectl("rollout", "status", deployment, "--timeout=100s", timeout=110)
+    page.start()
     assert page.answer(f"/api/experiments/{own}", headers={"Cookie": cookie})[0] == 401
     assert page.listed(ann) == [own]
-    log = namespace.kubectl("logs", deployment)
+    log = namespace.kubectl("logs", f"deployment/{RELEASE}-trialpod-ui")
     assert ann not in log
