@@ -15,6 +15,7 @@ TOGETHER = frozenset(
     [
         "test_backend_cluster",
         "test_causes_cluster",
+        "test_command_trials_cluster",
         "test_commands_cluster",
         "test_endings",
         "test_gitops_cluster",

@@ -54,6 +54,7 @@ class Behaviour:
         steps: results of a trial.
         step_s: seconds for each.
         begin_s: until a new pod asks for its assignment.
+        leaves_s: from the exit of a deleted pod until it is gone.
         comes_back: False: a pod that said that it continues in place never asks.
         fails_at: {(trial index, iteration): times} in which the attempt raises an error instead.
         obeys: False: SIGTERM is ignored.
@@ -66,6 +67,7 @@ class Behaviour:
     steps: int = 5
     step_s: float = 1.0
     begin_s: float = 2.0
+    leaves_s: float = 0.1
     comes_back: bool = True
     fails_at: dict[tuple[str, int], int] = field(default_factory=dict)
     obeys: bool = True
@@ -225,7 +227,7 @@ class FakePods:
 
         edited = self.api.edit(current, mark)
         if edited["metadata"].get("deletionTimestamp"):
-            asyncio.get_running_loop().call_later(0.1, self._remove, edited)
+            asyncio.get_running_loop().call_later(self.behaviour.leaves_s, self._remove, edited)
 
     def _has_room(self) -> bool:
         return len(self._placed & self._tasks.keys()) < self.behaviour.room

@@ -459,6 +459,24 @@ def test_preempted_pod_is_replaced_and_counts_as_disrupted(play: Play) -> None:
     play(scenario)
 
 
+def test_what_a_drained_pod_printed_is_kept(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.pods.behaviour.steps = 10
+        world.pods.behaviour.leaves_s = 0.5
+        await world.apply(numSamples=1)
+        await world.until_running(1)
+        await asyncio.sleep(3.0)
+        world.pods.preempt(world.pods.live()[0])
+        await world.until_over()
+        await asyncio.sleep(10.0)
+        (log,) = world.files("log.txt").values()
+        first, last = log.index("step 1\n"), log.index("step 10\n")
+        assert first < last
+        assert log.count("step 1\n") == 1
+
+    play(scenario)
+
+
 def test_the_operator_is_at_rest_after_a_pod_vanished(play: Play) -> None:
     async def scenario(world: World) -> None:
         world.pods.behaviour.steps = 1000

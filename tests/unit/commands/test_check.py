@@ -208,6 +208,14 @@ def test_a_pod_that_is_refused_says_why(server: ApiServer) -> None:
     assert "quota" in found[0].text
 
 
+def test_somebody_who_may_make_no_pod_is_not_called_the_operator(server: ApiServer) -> None:
+    message = 'pods "check" is forbidden: User "jane" cannot create resource "pods" in API group "" in the namespace'
+    server.routes["POST", "/api/v1/namespaces/team/pods"] = {"code": 403, "reason": "Forbidden", "message": message}
+    with Experiments.connect() as api:
+        (found,) = Checks(api).inside(Probe(image="train:1"), "check", 20.0)
+    assert (found.state, found.text) == ("unknown", "you may not create one, so nothing is checked from inside")
+
+
 class TestCode:
     """The Trainable of the manifest is imported in the image."""
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from trialpod_operator.cluster import names
 from trialpod_operator.cluster.cache import Object, ObjectCache
+from trialpod_operator.cluster.kube import gather_all
+from trialpod_operator.cluster.pods.binding import pod_key
 from trialpod_operator.cluster.pods.pod_work import PodWork
 from trialpod_operator.engine.trial import Trial
 
@@ -83,11 +85,14 @@ class PodGarbageCollector:
         """
         self._work.logs.forget_deleted()
         finished: list[Object] = []
+        leaving: list[Object] = []  # drained, or deleted by somebody: they go, with their logs, once they have exited
         present = set()
         for pod in self._cache.pods(self._key):
             metadata = pod["metadata"]
             name, uid = metadata["name"], metadata.get("uid", "")
             if uid in self._work.deleted or metadata.get("deletionTimestamp"):
+                if uid not in self._work.deleted and name not in current and pod_key(pod) is None:
+                    leaving.append(pod)
                 continue
             present.add(name)
             if name in current or stays(pod):
@@ -98,6 +103,7 @@ class PodGarbageCollector:
             elif name in stopped or now >= self._leave_by.setdefault(name, now + LEAVE_S):
                 await self._work.delete_pod(pod, None if name in stopped else _grace_s(metadata))
         self._leave_by = {name: at for name, at in self._leave_by.items() if name in present}
+        await gather_all(*(self._work.logs.keep(pod, trials) for pod in leaving))
         self._look_at = 0.0
         if not finished:
             self._gather_until = 0.0

@@ -1,0 +1,84 @@
+"""Programs as trials in pods: metrics out of their lines, checkpoints out of their folder, ends by a decision."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from cluster_access import Cluster
+from experiments import Experiment, assert_history, manifest
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+STEPS = 12
+PROGRAM = """
+state=$TRIALPOD_CHECKPOINT_DIR/step
+step=0
+[ -f $state ] && step=$(cat $state)
+echo "begins at $step: resumed=$TRIALPOD_RESUMED, arguments: $*"
+while [ $step -lt $2 ]; do
+    sleep 0.3
+    step=$((step + 1))
+    awk -v step=$step -v height=$1 'BEGIN {{ print "step=" step, "score=" step * height }}'
+    echo $step > $state.tmp
+    mv $state.tmp $state
+    trialpod-report --checkpoint
+done
+"""
+
+
+def program(namespace: Cluster, name: str, heights: list[float], **spec: Any) -> dict[str, Any]:
+    document = manifest(namespace, name, searchSpace={"height": {"grid_search": heights}}, **spec)
+    document["spec"]["trainable"] = {
+        "command": ["bash", "-c", PROGRAM, "climb", "{height}", str(STEPS)],
+        "resumeArgs": ["--again"],
+        "metricsFrom": {"step": "step"},
+    }
+    del document["spec"]["stop"], document["spec"]["checkpoint"]
+    return document
+
+
+def evict(pod: dict[str, Any], namespace: Cluster) -> None:
+    """Have a pod evicted, as a drain of its node does."""
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    path = f"/api/v1/namespaces/{namespace.namespace}/pods/{name}/eviction"
+    namespace.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+
+
+def starts_in(log: str) -> list[tuple[str, str, str]] | None:
+    """Return what the two attempts of a trial said first."""
+    found = re.findall(r"begins at (\d+): resumed=(\d), arguments: (.*)", log)
+    return found if len(found) == 2 else None
+
+
+class TestProgramsInPods:
+    def test_an_evicted_program_continues_where_it_was(self, namespace: Cluster) -> None:
+        experiment = Experiment.apply(namespace, program(namespace, "evicted", [2.5]))
+        experiment.wait_for_checkpoint(3)
+        evict(experiment.running_pod(), namespace)
+        status = experiment.wait_until_over()
+        assert status["best"]["value"] == "30"
+        assert experiment.trial_status()["attempt"] == 2
+        begins = namespace.wait_for(lambda: starts_in(experiment.logs()), "both attempts' logs are kept", 60)
+        assert begins[0] == ("0", "0", f"2.5 {STEPS}")
+        assert begins[1][1:] == ("1", f"2.5 {STEPS} --again")
+        assert int(begins[1][0]) >= 3
+        (rows,) = experiment.results()
+        assert {row["training_iteration"] for row in rows} == set(range(1, STEPS + 1))
+        assert len(rows) <= STEPS + 1  # a step that was printed, and whose checkpoint was not whole, is done again
+        assert all(row["score"] == 2.5 * row["training_iteration"] for row in rows)
+        assert_history(experiment)
+
+    def test_a_scheduler_ends_programs_that_are_behind(self, namespace: Cluster) -> None:
+        asha = {"name": "asha", "parameters": {"max_t": STEPS, "grace_period": 2, "reduction_factor": 3}}
+        document = program(namespace, "asha", [4.0, 3.0, 2.0, 1.0], scheduler=asha, maxConcurrentTrials=2)
+        experiment = Experiment.apply(namespace, document)
+        assert experiment.wait_until_over()["best"]["value"] == "48"
+        assert [trial["status"]["state"] for trial in experiment.trials()] == ["TERMINATED"] * 4
+        lengths = {rows[0]["config"]["height"]: len(rows) for rows in experiment.results()}
+        assert lengths[4.0] == STEPS
+        assert 2 <= lengths[1.0] < STEPS
+        assert_history(experiment)
