@@ -57,8 +57,9 @@ spec:
   failurePolicy: {maxFailures: 1}
 ```
 
-* Distributions of `searchSpace` and search algorithms: [search.md](search.md). Schedulers:
-  [schedulers.md](schedulers.md).
+* Distributions of `searchSpace`: [random-search.md](random-search.md#the-search-space-of-a-manifest).
+  Search algorithms: [search.md](search.md). Schedulers: [schedulers.md](schedulers.md). Stoppers and budgets:
+  [stoppers.md](stoppers.md).
 * A duration is a number of seconds or text such as `90s`, `2h` or `1h30m`; an amount of a resource is written as for
   Kubernetes: `500m`, `2Gi`.
 * Numbers are read as kubectl reads them: `1e-4` is a number.

@@ -97,7 +97,8 @@ class TestOurs:
     @pytest.mark.parametrize("known", [SCHEDULERS, SEARCHERS, STOPPERS], ids=lambda known: known.kind)
     def test_the_docs_have_the_rows(self, known: Catalogue) -> None:
         """`tools/make_algorithm_tables` writes them."""
-        text = (DOCS / ("search.md" if known is SEARCHERS else "schedulers.md")).read_text(encoding="utf-8")
+        page = {SCHEDULERS: "schedulers.md", SEARCHERS: "search.md", STOPPERS: "stoppers.md"}[known]
+        text = (DOCS / page).read_text(encoding="utf-8")
         table = text.split(f"<!-- {known.kind}s -->")[1].split("\n\n")[1].splitlines()
         assert table[2:] == known.table()
 

@@ -1,4 +1,4 @@
-"""Every snippet of docs/schedulers.md is a valid part of a manifest, and every scheduler has a section."""
+"""Every snippet of the schedulers' pages is a valid part of a manifest, and every scheduler has a section."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from trialpod.cli.main import main
 from trialpod.tune import schedulers
 from trialpod.tune.plugins.catalogue import SCHEDULERS
 
-TEXT = (Path(__file__).parents[4] / "docs" / "schedulers.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[4] / "docs"
+PAGES = ("schedulers.md", "early-stopping.md", "population-based-training.md")
+TEXT = "".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
 SECTIONS = {part.split("\n", 1)[0]: part for part in TEXT.split("\n## ")[1:]}
-SNIPPETS = {name: part.split("```yaml\n")[1].split("```")[0] for name, part in SECTIONS.items() if "```yaml" in part}
+SNIPPETS = {
+    name: part.split("```yaml\n")[1].split("```")[0] for name, part in SECTIONS.items() if "```yaml\n" in part
+}
 BASE: dict[str, Any] = {"trainable": {"entrypoint": "json:loads"}, "searchSpace": {"lr": {"uniform": [0, 1]}}}
 
 

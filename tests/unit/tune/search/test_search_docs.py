@@ -1,4 +1,4 @@
-"""What docs/search.md shows can be made, word by word, where the library is installed."""
+"""What the pages of search algorithms show can be made, word by word, where the library is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trialpod.errors import InvalidInputError
 from trialpod.tune.search import create_searcher, prepare
 from trialpod.tune.search.sample import loguniform, randint
 
-TEXT = (Path(__file__).parents[4] / "docs" / "search.md").read_text()
+DOCS = Path(__file__).parents[4] / "docs"
+TEXT = "".join((DOCS / page).read_text() for page in ("search.md", "random-search.md"))
 BLOCKS = re.findall(r"```(yaml|python)\n(.*?)```", TEXT, re.DOTALL)
 MANIFESTS = [text for kind, text in BLOCKS if kind == "yaml"]
 SCRIPTS = [text for kind, text in BLOCKS if kind == "python"]
@@ -42,7 +43,7 @@ def test_a_manifest_of_the_documentation_is_valid(text: str) -> None:
 @pytest.mark.parametrize("text", SCRIPTS)
 def test_a_script_of_the_documentation_runs(text: str) -> None:
     try:
-        exec(compile(text, "docs/search.md", "exec"), {})
+        exec(compile(text, "docs", "exec"), {})
     except (InvalidInputError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError):
             pytest.skip(str(error))
