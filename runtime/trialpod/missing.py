@@ -29,6 +29,16 @@ EXTRAS = {
 """Module -> the extra that brings it."""
 
 
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "skimage": "scikit-image", "cv2": "opencv-python", "PIL": "Pillow"}
+"""Module -> what `pip install` calls it, where that is another name."""
+
+
+def distribution(module: str) -> str:
+    """Return what `pip install` calls the package that brings a module of anybody's."""
+    top = module.partition(".")[0]
+    return _DISTRIBUTIONS.get(top, top)
+
+
 def install_command(module: str) -> str | None:
     """Return the command that installs what brings `module`, or None when trialpod does not use it.
 

@@ -164,9 +164,11 @@ def _import(name: str, own: list[str]) -> ModuleType:
                 f"there is no module {error.name!r}{_files_hint(error.name, own)}; put its folder into the "
                 f"trainable's path or install it (in a cluster: in the image). Searched first: {folders}"
             ) from None
+        from trialpod.missing import distribution
+
         raise TrainableError(
-            f"importing {name!r} raised ModuleNotFoundError: {error}; install {error.name!r} (in a cluster: in the "
-            "image)"
+            f"importing {name!r} raised ModuleNotFoundError: {error}; install "
+            f"{distribution(error.name or '')!r} (in a cluster: in the image)"
         ) from error
     # The user's module may end its import in any way, including sys.exit().
     except BaseException as error:

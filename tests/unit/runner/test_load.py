@@ -76,6 +76,13 @@ def test_classes_of_inline_source_can_be_pickled() -> None:
     assert type(pickle.loads(pickle.dumps(found({})))).__name__ == "State"
 
 
+def test_a_missing_package_has_the_name_that_pip_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    (folder / "needs_sklearn.py").write_text("import sklearn.svm\ndef train(config): ...\n")
+    with pytest.raises(TrainableError, match=r"install 'scikit-learn' \(in a cluster: in the image\)"):
+        load_trainable(TrainableRef(entrypoint="needs_sklearn:train", path=[str(folder)]))
+
+
 def test_inline_source_ignores_imported_functions() -> None:
     found: Any = load_trainable(TrainableRef(source="from os.path import join\ndef mine(config): ...\n"))
     assert found.__name__ == "mine"
