@@ -32,7 +32,7 @@ def test_lost_namespace_is_restored_and_experiments_resume(
         "    def setup(self, config):\n"
         "        self.count = 0\n"
         "    def step(self):\n"
-        "        time.sleep(0.05 if self.config['x'] < 2 else 0.7)\n"
+        "        time.sleep(0.05 if self.config['x'] < 2 else 0.5)\n"
         "        self.count += 1\n"
         "        return {'score': self.count, 'count': self.count}\n"
         "    def save_checkpoint(self, folder):\n"
@@ -42,7 +42,7 @@ def test_lost_namespace_is_restored_and_experiments_resume(
     )
     document = manifest(
         namespace, "lost", steps=60, source=source, searchSpace={"x": {"grid_search": [0, 1, 2, 3]}},
-        maxConcurrentTrials=4, resources={"cpu": "50m"},
+        maxConcurrentTrials=4, resources={"cpu": "250m"},
     )  # fmt: skip
     document["spec"]["storage"]["deletionPolicy"] = "Retain"
     experiment = Experiment.apply(namespace, document)
