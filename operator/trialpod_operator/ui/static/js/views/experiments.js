@@ -2,7 +2,7 @@
 
 import * as address from "../address.js";
 import { experimentPath, get } from "../api.js";
-import { fill, h, segmented } from "../dom.js";
+import { chooser, fill, h, segmented } from "../dom.js";
 import { figure } from "../figure.js";
 import { ago, clock, count, duration, num, number, plural } from "../format.js";
 import { padded, Plot } from "../plot.js";
@@ -16,17 +16,23 @@ export function experimentList(data, onData) {
   const el = h("div", { class: "page" });
   const chosen = new Set();
   let order = "updated";
+  let namespace = "";
+  // Only a cluster's page has several.
+  const places = [...new Set(data.experiments.map((each) => each.namespace).filter(Boolean))].sort();
+  const filter = places.length > 1
+    ? chooser("Namespace", [["", "all"], ...places.map((each) => [each, each])], "", (value) => { namespace = value; show(); })
+    : null;
   const overlay = h("a", { class: "button primary small", hidden: true }, "Overlay");
   const rows = h("tbody");
   const note = h("p", { class: "note" });
   const empty = h("p", { class: "empty", hidden: true }, "There is no experiment here yet. Start one with `trialpod run experiment.yaml`, or open another folder with `trialpod ui DIR`.");
   el.append(h("div", { class: "title-row" }, h("div", { class: "title" }, h("h1", {}, "Experiments"), note),
-    h("div", { class: "controls" }, overlay, segmented("Order", [["updated", "newest"], ["name", "name"], ["state", "state"]], order, (value) => { order = value; show(); }))),
+    h("div", { class: "controls" }, overlay, filter, segmented("Order", [["updated", "newest"], ["name", "name"], ["state", "state"]], order, (value) => { order = value; show(); }))),
   h("section", { class: "card", "aria-label": "Experiments" }, empty, h("div", { class: "table-scroll" }, h("table", { class: "plain experiments" },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "Overlay")), ["Name", "State", "Why", "Trials", "Best", "Started", "Updated"].map((head) => h("th", { scope: "col" }, head)))), rows))));
 
   function show() {
-    const list = [...data.experiments].sort((a, b) => (order === "updated" ? (b.updated ?? 0) - (a.updated ?? 0) : String(a[order]).localeCompare(String(b[order]), "en", { numeric: true })));
+    const list = data.experiments.filter((each) => !namespace || each.namespace === namespace).sort((a, b) => (order === "updated" ? (b.updated ?? 0) - (a.updated ?? 0) : String(a[order]).localeCompare(String(b[order]), "en", { numeric: true })));
     note.textContent = plural(list.length, "experiment");
     empty.hidden = list.length > 0;
     fill(rows, list.map((each) => h("tr", {},
