@@ -20,6 +20,7 @@ from served_page import TRIALPOD, ServedPage
 
 from trialpod.storage.registry import open_storage
 from trialpod_operator.experiment.fsck.examine import examine
+from trialpod_operator.experiment.stored import write_stored
 from trialpod_operator.ui.app import ACTIONS
 
 pytestmark = [pytest.mark.ui, pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(300)]
@@ -208,6 +209,8 @@ class TestDamage:
     def test_a_damaged_journal_is_told_as_fsck_does(self, browser: Any, tmp_path: Path) -> None:
         folder = tmp_path / "broken"
         GrownExperiment(folder, 6).close()
+        space = {"lr": {"loguniform": [1e-5, 0.1]}}  # known although no trial can be read
+        write_stored(folder, {"name": "broken", "total": 6, "manifest": {"spec": {"searchSpace": space}}})
         (segment,) = (folder / ".trialpod/journal").glob("*.log")
         data = bytearray(segment.read_bytes())
         data[len(data) // 2] ^= 0xFF

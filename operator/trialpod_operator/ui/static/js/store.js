@@ -198,7 +198,7 @@ export class Store {
 }
 
 function differs(rows, column) {
-  if (rows.length < 2) return true;
+  if (rows.length < 2) return rows.length === 1;
   const first = JSON.stringify(column.get(rows[0]));
   return rows.some((row) => JSON.stringify(column.get(row)) !== first);
 }
