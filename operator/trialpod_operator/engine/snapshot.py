@@ -43,7 +43,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     flags: Flags
     clock: Clock
     account: Account
-    budget: BudgetProgress
+    budget: BudgetProgress = msgspec.field(default_factory=BudgetProgress)  # snapshots made before it have none
     search_progress: SearchProgress
     trials: list[Trial]
     pending: list[str]
