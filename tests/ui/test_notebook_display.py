@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ class Kernel:
         self.client.km.kernel_spec.argv[0] = sys.executable
 
     def execute(self) -> None:
-        asyncio.run(self.client.async_execute(reset_kc=True))
+        # The browser of other tests keeps an event loop running in this thread.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, self.client.async_execute(reset_kc=True)).result()
 
     def outputs(self, cell: int) -> tuple[list[str], str]:
         """Return the HTML outputs of a cell, and what it printed."""
