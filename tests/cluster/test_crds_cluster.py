@@ -161,6 +161,8 @@ OTHERS: dict[str, Any] = {
     "progressDeadline": "10m",
     "maxTrialHours": 12.5,
     "maxGpuHours": 3,
+    "stopWhenNotWorth": 0.01,
+    "algorithm": "auto",
     "searchAlgorithm": {"name": "random"},
     "scheduler": {"name": "asha"},
     "stop": {"training_iteration": 3},
