@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from trialpod_operator.kube_client.api import KubeClient
 from trialpod_operator.kube_client.kubeconfig import Access, find_access
 from trialpod_operator.ui.access import AllowedHosts
 from trialpod_operator.ui.app import Server
+from trialpod_operator.ui.serve import PageServer
 
 PORT = 8080
 DROP_INTERVAL_S = 60.0
@@ -136,24 +136,12 @@ def serve_shared(host: str = "0.0.0.0", port: int = PORT) -> int:
                 timeout_graceful_shutdown=2,
                 limit_concurrency=1000,
             )
-            return asyncio.run(_run(_Uvicorn(config, page.server), page.experiments))
+            return asyncio.run(_run(PageServer(config, page.server.stop), page.experiments))
         finally:
             page.close()
 
 
-class _Uvicorn(uvicorn.Server):
-    """Ends streams of events before it waits for the answers that are on their way."""
-
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
-        super().__init__(config)
-        self._page_server = server
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._page_server.stop()
-        await super().shutdown(sockets=sockets)
-
-
-async def _run(server: _Uvicorn, experiments: ClusterExperiments) -> int:
+async def _run(server: PageServer, experiments: ClusterExperiments) -> int:
     dropping = asyncio.ensure_future(_drop_idle(experiments))
     logger.info("the page listens on port %s", server.config.port)
     try:

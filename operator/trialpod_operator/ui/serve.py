@@ -70,23 +70,33 @@ def serve(app_of: AppOf, *, port: int = 0, at: str = "", announce: Callable[[str
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
     )
-    running = _Uvicorn(config, end_streams, lambda: announce(link(sessions.token)))
+    running = PageServer(config, end_streams, lambda: announce(link(sessions.token)))
     with listener:
         running.run(sockets=[listener])
 
 
-class _Uvicorn(uvicorn.Server):
-    """Ends streams of events before it waits for the answers that are on their way."""
+class PageServer(uvicorn.Server):
+    """Ends streams of events before it waits for the answers that are on their way.
 
-    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None], started: Callable[[], None]) -> None:
+    Args:
+        config: of uvicorn.
+        end_streams: ends them.
+        started: called once it listens.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, end_streams: Callable[[], None], started: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(config)
         self._end_streams = end_streams
         self._tell_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
         await super().startup(sockets=sockets)
         self._tell_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then the server."""
         self._end_streams()
         await super().shutdown(sockets=sockets)
