@@ -163,8 +163,8 @@ class Results:
 
     def _note_improvement(self, value: float) -> None:
         state, settings = self._state, self._state.required_settings
-        history, sign = state.budget.improvements, 1.0 if settings.mode == "max" else -1.0
-        if math.isfinite(value) and not (history and sign * value <= sign * history[-1][2]):
+        sign = 1.0 if settings.mode == "max" else -1.0
+        if math.isfinite(value) and state.budget.improves(value, sign):
             spent = [accounting.hours_used(state, kind, state.clock.now) for kind in ("trial", "GPU")]
             state.budget.improve(spent[0] * accounting.HOUR_S, spent[1] * accounting.HOUR_S, value, sign)
 

@@ -79,10 +79,14 @@ class BudgetProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     improvements: list[tuple[float, float, float]] = []  # trial-seconds, GPU-seconds and the new best value
     closing: dict[str, Any] | None = None  # why no trial starts any more
 
+    def improves(self, value: float, sign: float) -> bool:
+        """Return whether a value is the best so far."""
+        return not (self.improvements and sign * value <= sign * self.improvements[-1][2])
+
     def improve(self, trial_s: float, gpu_s: float, value: float, sign: float) -> None:
         """Note a value if it is the best so far; of many, the older half is thinned out."""
         history = self.improvements
-        if history and sign * value <= sign * history[-1][2]:
+        if not self.improves(value, sign):
             return
         history.append((trial_s, gpu_s, value))
         if len(history) > MAX_IMPROVEMENTS:
